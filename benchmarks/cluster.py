@@ -96,7 +96,7 @@ def run_input(
     from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
     from sim.model.record import RunInput
     from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.policy_schema import PolicySpec
+    from sim.scenario.schema.policy import PolicySpec
 
     kind, classes = DeviceType("gpu"), "abcd"
     if pairs:
@@ -205,7 +205,7 @@ def memory_figures(sizes: Sizes) -> Iterator[Row]:
 
 def program_figures(sizes: Sizes) -> Iterator[Row]:
     """Max-min fairness over time fractions: 512 jobs, no two alike, on four types of 128 GPUs."""
-    from policies.dynamic.fractions import Offers, equal_share, max_min, raise_least_once
+    from policies.dynamic.common.fractions import Offers, equal_share, max_min, raise_least_once
 
     random = np.random.default_rng(SEED)
     count, kinds = 512, 4

@@ -82,7 +82,7 @@ def fleet(tasks: int, gpus: int, policy: str = "fcfs", load: float = 0.8, seed: 
     from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
     from sim.model.record import RunInput
     from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.policy_schema import PolicySpec
+    from sim.scenario.schema.policy import PolicySpec
 
     kind = DeviceType("gpu")
     nodes = [NodeSpec(cpus=32, accelerators=((kind, 8),), count=gpus // 8)]
@@ -105,7 +105,7 @@ class FleetRun:
 
     def __init__(self, tasks: int, gpus: int, **more: Any):
         from sim.engine.simulation import Simulation
-        from sim.results.result import Result
+        from sim.results.one_run.result import Result
 
         run = fleet(tasks, gpus, **more)
         gc.collect()

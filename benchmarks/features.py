@@ -36,7 +36,7 @@ def tasks_run(count: int, *, transfers: bool = False, streams: int = 1, sharing:
     from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
     from sim.model.record import RunInput
     from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.policy_schema import PolicySpec
+    from sim.scenario.schema.policy import PolicySpec
 
     link = Link(1000 * MB, 1000 * MB, 1e-5, duplex) if transfers else Link()
     kind = DeviceType("gpu", streams=streams, link=link, sharing=Sharing(sharing))
@@ -101,7 +101,7 @@ SERVICES: dict[str, dict[str, Any]] = {
 def seconds(make: Callable[[], Any]) -> float:
     """Processor time of one run, its tables included."""
     from sim.engine.simulation import Simulation
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     run = make()
     gc.collect()

@@ -20,7 +20,7 @@ import numpy as np
 
 import sim
 from benchmarks.measure import Row, chosen, parser_of, print_table
-from sim.workload import task_table
+from sim.workload.readers import task_table
 from sim.workload.traces import TaskTable
 
 ONLINE = ("dmda", "dmdas")

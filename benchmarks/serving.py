@@ -59,7 +59,7 @@ def served(requests: int, batching: str = "serial_greedy", streams: int = 1, adm
     from sim.model.record import RunInput
     from sim.model.service import Service
     from sim.model.tasks import Mode, Shape, StageTime, Tasks
-    from sim.scenario.policy_schema import PolicySpec
+    from sim.scenario.schema.policy import PolicySpec
 
     kind = DeviceType("gpu", streams=streams)
     mode = Mode(
@@ -93,7 +93,7 @@ class ServedRun:
 
     def __init__(self, requests: int, **more: Any):
         from sim.engine.simulation import Simulation
-        from sim.results.result import Result
+        from sim.results.one_run.result import Result
 
         run = served(requests, **more)
         gc.collect()

@@ -29,9 +29,9 @@ import numpy as np
 
 import sim
 from benchmarks.measure import ROOT, SEED, Row, chosen, in_turns, median_ratio, parser_of, print_table
-from policies.static.bounds import linear_bound
+from policies.static.common.bounds import linear_bound
+from policies.static.common.graph_bounds import critical_path
 from policies.static.dual_approximation import RATIO, as_published, pairs, solve
-from policies.static.graph_bounds import critical_path
 from policies.static.heft import heft
 from policies.static.hlp import hlp
 from sim import registry
@@ -40,7 +40,7 @@ from sim.model.record import COMPLETED
 from sim.policy import PlannedScheduler, PlanProblem
 from sim.testing import System
 from sim.testing.hybrid import FAMILIES, hybrid, instances, optimum
-from sim.workload import hetero_dag, task_table
+from sim.workload.readers import hetero_dag, task_table
 from sim.workload.traces import TaskTable
 
 DEFAULT = ROOT.parent / "shared" / "data" / "hetero_dag" / "2_resources"

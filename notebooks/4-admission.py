@@ -8,7 +8,7 @@ import pandas as pd
 
 import sim
 from sim import theory
-from sim.experiment.matching import match
+from sim.queueing.matching import match
 
 # %% [markdown]
 # Sixteen servers at 13.7 customers a second of one second each. Which exact model is that, and does every one of its assumptions hold? `match` is what `hetsim theory mm16` asks: it looks up each assumption in the scenario, with the key that decides it.

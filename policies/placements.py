@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from policies.placement_rules.choice import best_node, by_room, equally_fast, first_across, on_gpu
+from policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View

@@ -22,15 +22,15 @@ _WHERE = {
     "plan": "sim.experiment.plan:plan",
     "plan_precision": "sim.experiment.precision:plan_precision",
     "size": "sim.experiment.size:size",
-    "train": "sim.experiment.training:train",
+    "train": "sim.learning.training.train:train",
     "load": "sim.experiment.directory:load",
-    "difference": "sim.results.difference:difference",
+    "difference": "sim.results.many_runs.difference:difference",
     "register": "sim.registry:register",
     "Scenario": "sim.scenario.scenario:Scenario",
-    "Result": "sim.results.result:Result",
-    "Replications": "sim.results.replications:Replications",
-    "Comparison": "sim.results.compare:Comparison",
-    "Sweep": "sim.results.sweep:Sweep",
+    "Result": "sim.results.one_run.result:Result",
+    "Replications": "sim.results.many_runs.replications:Replications",
+    "Comparison": "sim.results.many_runs.compare:Comparison",
+    "Sweep": "sim.results.many_runs.sweep:Sweep",
     "plots": "sim.plots",
     "errors": "sim.errors",
     "theory": "sim.theory",
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from sim.experiment.run import run
     from sim.experiment.size import size
     from sim.experiment.sweep import sweep
-    from sim.experiment.training import train
     from sim.experiment.tune import tune
+    from sim.learning.training.train import train
     from sim.registry import register
-    from sim.results.compare import Comparison
-    from sim.results.difference import difference
-    from sim.results.replications import Replications
-    from sim.results.result import Result
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.difference import difference
+    from sim.results.many_runs.replications import Replications
+    from sim.results.many_runs.sweep import Sweep
+    from sim.results.one_run.result import Result
     from sim.scenario.scenario import Scenario
 
 

@@ -17,11 +17,11 @@ from sim.errors import RunError, UnknownName
 
 POLICY_KINDS = ("scheduler", "placement", "admission", "batching", "routing")
 ENVIRONMENT_KINDS = ("reward", "observation")
-"""What else `register` takes: parts of learning environments (`sim.env`)."""
+"""What else `register` takes: parts of learning environments (`sim.learning`)."""
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {
     "arrivals": ("hetsim.arrivals", "sim.workload.arrivals"),
-    "clusters": ("hetsim.clusters", "sim.workload.node_lists"),
+    "clusters": ("hetsim.clusters", "sim.workload.readers.node_lists"),
     "traces": ("hetsim.traces", "sim.workload.traces"),
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power
 from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record, RunInput
 from sim.model.tasks import Mode, Shape, Tasks
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 
 GPU = DeviceType("g", power=Power(idle=50, busy=250, sleep=5))
 

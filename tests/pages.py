@@ -30,7 +30,7 @@ import click.testing
 import sim
 from sim import registry
 from sim.cli.program import hetsim
-from sim.scenario import document
+from sim.scenario.file import document
 
 TOP = Path(__file__).parent.parent
 RUN = ("python", "yaml", "console", "output")

@@ -14,15 +14,15 @@ from tiers import examples, spread
 
 import sim
 from policies.admission.codel import ControlLaw
+from policies.admission.common.estimates import ArrivalRate, Station
 from policies.admission.erlang_wait import greatest_load, wait_tail
-from policies.admission.estimates import ArrivalRate, Station
 from policies.admission.mdp_threshold import Table
 from policies.admission.naor import threshold
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.errors import PolicyError, ScenarioError
 from sim.policy import Accept, Admission, ListScheduler
-from sim.results.statistics import student_interval
+from sim.results.many_runs.statistics import student_interval
 from sim.scenario.scenario import load
 from sim.testing import check_policy, examine, systems
 from sim.theory.admission import token_bucket, trunk_reservation, workload_limit

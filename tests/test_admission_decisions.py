@@ -15,12 +15,12 @@ from machines import Job, cpu_mode, gpu_mode, tasks_of
 
 from policies.admission.accept_all import AcceptAll
 from policies.admission.adaptive import Adaptive
-from policies.admission.ahead import Ahead, somewhere
 from policies.admission.codel import Codel, ControlLaw
+from policies.admission.common.ahead import Ahead, somewhere
+from policies.admission.common.estimates import ArrivalRate, Flow, Station, Stations, capacity, servers
+from policies.admission.common.names import known_classes, known_devices
 from policies.admission.erlang_wait import ErlangWait, greatest_load, wait_tail
-from policies.admission.estimates import ArrivalRate, Flow, Station, Stations, capacity, servers
 from policies.admission.mdp_threshold import MdpThreshold, Table, _states
-from policies.admission.names import known_classes, known_devices
 from policies.admission.naor import Naor, threshold
 from policies.admission.predicted_wait import PredictedWait
 from policies.admission.queue_limit import QueueLimit

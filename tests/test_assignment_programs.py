@@ -10,7 +10,7 @@ import pytest
 from test_static_lists import optimum, problem, random_graph, random_times, simulate
 
 import sim
-from policies.static.assignment import (
+from policies.static.common.assignment import (
     Apart,
     Before,
     Cap,
@@ -25,7 +25,7 @@ from policies.static.assignment import (
     times_at,
     violated,
 )
-from policies.static.instance import runnable
+from policies.static.common.instance import runnable
 from policies.static.integer_program import IntegerProgram, beyond_first
 from policies.static.linear_program import LinearProgram, linear_program, rounded
 from sim.errors import ScenarioError

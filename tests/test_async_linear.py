@@ -8,9 +8,9 @@ from machines import engine
 from tiers import spread
 
 import sim
-from policies.batching.linear_fit import LinearFit
+from policies.batching.common.linear_fit import LinearFit
 from sim.errors import ScenarioError
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 from sim.scenario.scenario import load
 
 A_UP, A_CALC, B_CALC = 0.114e-3, 1.264e-3, 13e-3

@@ -12,15 +12,15 @@ from machines import engine
 from tiers import spread
 
 from policies.batching.batopt import BatOpt, best_threshold, mean_responses
-from policies.batching.bulk_queue import BulkQueue, arrivals_during
 from policies.batching.clipper_aimd import ClipperAimd
 from policies.batching.clipper_quantile import ClipperQuantile, quantile_line
 from policies.batching.clockwork import Clockwork
+from policies.batching.common.bulk_queue import BulkQueue, arrivals_during
+from policies.batching.common.sizing import largest
 from policies.batching.fixed_size import FixedSize
 from policies.batching.nexus import Nexus
 from policies.batching.serial_greedy import SerialGreedy
 from policies.batching.size_or_timeout import SizeOrTimeout
-from policies.batching.sizing import largest
 from policies.batching.smdp import DecisionProcess, Smdp
 from policies.batching.triton_dynamic import QueuePolicy, TritonDynamic
 from sim import registry
@@ -32,8 +32,8 @@ from sim.model.record import RunInput
 from sim.model.service import Service
 from sim.model.tasks import UNLIMITED_BATCH, Mode, Shape, StageTime, Tasks
 from sim.policy import ListScheduler
-from sim.results.result import Result
-from sim.scenario.policy_schema import parameter_model
+from sim.results.one_run.result import Result
+from sim.scenario.schema.policy import parameter_model
 
 PER_ITEM, FIXED = 0.001264, 0.013
 

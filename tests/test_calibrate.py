@@ -21,9 +21,9 @@ from sim.calibrate.measure import CalibrationError, link_profile, measure, servi
 from sim.calibrate.verify import Profile, poisson, serve_overlapped, verify
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.scenario.document import dump
+from sim.scenario.file.document import dump
 from sim.scenario.scenario import Scenario
-from sim.scenario.service_schema import Service
+from sim.scenario.schema.service import Service
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 UP, WORK, DOWN = (0.0001, 0.0002), (0.00125, 0.013), (0.00001, 0.0001)

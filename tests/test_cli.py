@@ -23,7 +23,7 @@ from sim.errors import PolicyError
 from sim.experiment.progress import TerminalBar
 from sim.policy import ListScheduler, Scheduler, Start, Stop
 from sim.report import terminal
-from sim.workload.recognise import recognise
+from sim.workload.logs.recognise import recognise
 
 GOOD = """\
 name: small

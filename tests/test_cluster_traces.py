@@ -19,9 +19,9 @@ from sim import registry
 from sim.cli import main
 from sim.errors import ScenarioError
 from sim.scenario.scenario import Scenario
-from sim.workload import gavel, task_table
-from sim.workload.job_tables import head_end
-from sim.workload.slurm import hosts
+from sim.workload.readers import gavel, task_table
+from sim.workload.readers.slurm import hosts
+from sim.workload.rows.job_tables import head_end
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data"
 public = pytest.mark.skipif(not (PUBLIC / "openb").is_dir(), reason="the public excerpts are not here")
@@ -373,7 +373,7 @@ def test_pai_joins_its_tables(read, file):
     assert table.user.tolist() == ["ua", "ua", "ub"]
     assert table.devices.tolist() == ["T4", "T4", ""]
     assert skipped(table) == {"no start or no end (Waiting)": 1}
-    alone = read("pai", ",".join(registry.load_object("sim.workload.pai:TASK")) + "\n" + TASKS)
+    alone = read("pai", ",".join(registry.load_object("sim.workload.readers.pai:TASK")) + "\n" + TASKS)
     assert alone.arrival.tolist() == [100, 100, 150]
 
 

@@ -16,7 +16,7 @@ import sim
 from policies.dynamic.easy_backfill import EasyBackfill
 from sim.engine.simulation import Simulation
 from sim.scenario.scenario import load
-from sim.workload.swf import read
+from sim.workload.readers.swf import read
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "swf"
 RICC, LUBLIN = "RICC-2010-2_first3000.swf", "lublin_256_first1000.swf"

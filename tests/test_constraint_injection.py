@@ -10,13 +10,13 @@ import pytest
 from test_static_lists import problem, random_graph
 
 import sim
-from policies.static.assignment import Apart, Before, Cap, Fuse, Pin, Together, by_place, violated
+from policies.static.common.assignment import Apart, Before, Cap, Fuse, Pin, Together, by_place, violated
+from policies.static.common.instance import runnable
+from policies.static.common.parts import Dealing, Groups, dealt, in_blocks
+from policies.static.common.traffic import traffic_of
 from policies.static.constraint_injection import ConstraintInjection, Node, Sharing, assigned, walk
-from policies.static.instance import runnable
 from policies.static.integer_program import IntegerProgram
 from policies.static.linear_program import LinearProgram
-from policies.static.parts import Dealing, Groups, dealt, in_blocks
-from policies.static.traffic import traffic_of
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError

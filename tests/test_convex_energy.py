@@ -9,11 +9,11 @@ import pytest
 from tiers import spread
 
 import sim
+from policies.static.common.instance import runnable
+from policies.static.common.search import seed_of
 from policies.static.convex_energy import ConvexEnergy, Machine, relaxed, slownesses
 from policies.static.greedy_dual import GreedyDual
 from policies.static.heft import Heft
-from policies.static.instance import runnable
-from policies.static.search import seed_of
 from sim.engine.rehearsal import problem_of
 from sim.engine.simulation import Simulation, play
 from sim.errors import ScenarioError
@@ -21,7 +21,7 @@ from sim.model.cluster import Cluster, DeviceType, Link, Power
 from sim.model.plan import Plan, Step
 from sim.model.tasks import Item, Shape
 from sim.policy import PlannedScheduler, PlanProblem
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 from sim.testing import System, audit
 from sim.testing.systems import cpu_mode, gpu_mode, node, workload
 

@@ -9,12 +9,12 @@ from machines import Job, simulate
 from machines import gpu_mode as gpus_of
 
 import sim
+from policies.dynamic.common.prices import prices
 from policies.dynamic.max_throughput import MaxThroughput
 from policies.dynamic.multi_generation import MultiGeneration
-from policies.dynamic.prices import prices
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Price
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 from sim.scenario.scenario import Scenario
 
 HOUR = 3600.0

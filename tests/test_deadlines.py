@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import sim
 from sim.cli import main
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 
 HORIZON = 100.0
 CLUSTER = {"nodes": [{"cpus": 1, "gpus": {"type": "g", "count": 1}}]}

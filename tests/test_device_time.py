@@ -15,8 +15,8 @@ from hand_made import gpu_mode, launches, record, workload
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.record import COMPLETED, UNFINISHED
 from sim.model.tasks import Mode
-from sim.results.result import Result
-from sim.results.usage import overlap, usage
+from sim.results.one_run.result import Result
+from sim.results.one_run.usage import overlap, usage
 
 END = 24
 SHARED = DeviceType("s", streams=3, power=Power(idle=50, busy=250, sleep=5))

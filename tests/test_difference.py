@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import sim
 from sim.cli import main
 from sim.errors import UsageError
-from sim.results.difference import decisions
+from sim.results.many_runs.difference import decisions
 
 TASKS = """id,arrival,class,user,gpu_time
 long,0,big,ann,10

@@ -10,7 +10,7 @@ from tiers import spread
 
 import sim
 from policies.static import dual_approximation
-from policies.static.bounds import Relaxation, area_bound, by_gain, linear_bound, longest_task, relaxation
+from policies.static.common.bounds import Relaxation, area_bound, by_gain, linear_bound, longest_task, relaxation
 from policies.static.dual_approximation import (
     RATIO,
     DualApproximation,

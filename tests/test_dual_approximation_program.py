@@ -17,7 +17,9 @@ from test_static_lists import problem as static_problem
 
 import sim
 from policies.static import dual_approximation
-from policies.static.bounds import Relaxation, by_gain, relaxation
+from policies.static.common.bounds import Relaxation, by_gain, relaxation
+from policies.static.common.instance import runnable
+from policies.static.common.timing import timing
 from policies.static.dual_approximation import (
     RATIO,
     DualApproximation,
@@ -39,8 +41,6 @@ from policies.static.dual_approximation import (
     solve,
     weights,
 )
-from policies.static.instance import runnable
-from policies.static.timing import timing
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec
 from sim.policy import PlanProblem

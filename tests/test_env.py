@@ -16,13 +16,13 @@ import pytest
 
 import sim
 from sim.engine.simulation import Simulation
-from sim.env.admission import Admissions, Played
-from sim.env.episode import Episodes, typical_time
-from sim.env.rewards import REWARDS
 from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.learning.environment.admission import Admissions, Played
+from sim.learning.environment.episode import Episodes, typical_time
+from sim.learning.environment.rewards import REWARDS
+from sim.learning.observation.window import ASKED, DEVICE, LIMIT, MEANINGS, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
 from sim.model.randomness import TRAINING
-from sim.policy.window import ASKED, DEVICE, LIMIT, MEANINGS, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 from sim.testing import examine, small_systems
 from sim.testing.conformance import fingerprint
 
@@ -334,7 +334,7 @@ def test_a_wrong_scale_is_said(scale):
 def test_a_wrong_replication_is_said(replication):
     import gymnasium
 
-    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX)
+    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX)
     with pytest.raises(UsageError, match="replication is a whole number from 0"):
         env.reset(options={"replication": replication})
 
@@ -369,7 +369,7 @@ def test_gymnasium_finds_nothing_wrong(name):
     import gymnasium
     from gymnasium.utils.env_checker import check_env
 
-    import sim.env  # noqa: F401
+    import sim.learning  # noqa: F401
 
     env = gymnasium.make(name, scenario=MIX, window=5, reward={"slowdown": 1, "energy": 1e-6})
     check_env(env.unwrapped, skip_render_check=True)
@@ -379,7 +379,7 @@ def test_gymnasium_finds_nothing_wrong(name):
 def test_a_seed_gives_the_same_episodes_one_after_the_other():
     import gymnasium
 
-    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     first, info = env.reset(seed=5)
     assert info["action_mask"].tolist() == env.action_masks().tolist()
     loads = [arrivals(env)]
@@ -406,7 +406,7 @@ def test_without_a_seed_environments_side_by_side_differ(name):
     """As Gymnasium has it: no seed means entropy; and none meets a load of `sim.run` on the scenario's seed."""
     import gymnasium
 
-    import sim.env  # noqa: F401
+    import sim.learning  # noqa: F401
 
     several = gymnasium.make_vec(name, num_envs=3, vectorization_mode="sync", scenario=MIX)
     loads = []
@@ -425,7 +425,7 @@ def test_without_a_seed_environments_side_by_side_differ(name):
 def test_a_replication_is_that_of_a_run(seed):
     import gymnasium
 
-    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     env.reset(seed=seed, options={"replication": 1})
     assert env.episodes.replication == 1
     over = False
@@ -451,7 +451,7 @@ def test_a_saved_episode_knows_what_its_load_was_for(tmp_path):
 def test_a_time_limit_truncates():
     import gymnasium
 
-    import sim.env  # noqa: F401
+    import sim.learning  # noqa: F401
 
     env = gymnasium.make("hetsim/Scheduling-v0", scenario=MIX, max_episode_steps=5)
     env.reset(seed=1)
@@ -463,7 +463,7 @@ def test_a_time_limit_truncates():
 @pytest.mark.slow
 def test_importing_sim_does_not_import_gymnasium():
     code = (
-        "import sys, sim, sim.cli.program; from sim.env.episode import Episodes; sim.train; "
+        "import sys, sim, sim.cli.program; from sim.learning.environment.episode import Episodes; sim.train; "
         "sys.exit('torch' in sys.modules or 'sb3_contrib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -477,7 +477,7 @@ def test_a_step_is_quick():
     """At least 3,000 steps a second of processor time, the choice of an action not counted."""
     import gymnasium
 
-    import sim.env  # noqa: F401
+    import sim.learning  # noqa: F401
 
     env = gymnasium.make("hetsim/Scheduling-v0", scenario="gpu-generations").unwrapped
     best = 0.0
@@ -672,7 +672,7 @@ def test_the_documentation_has_every_entry():
 def test_the_mask_of_the_info_goes_into_sample(name):
     import gymnasium
 
-    env = gymnasium.make(f"sim.env:{name}", scenario=MIX)
+    env = gymnasium.make(f"sim.learning:{name}", scenario=MIX)
     _, info = env.reset(seed=3)
     over = False
     while not over:
@@ -690,7 +690,7 @@ def test_the_mask_of_the_info_goes_into_sample(name):
 def test_an_action_that_is_no_whole_number_is_refused(action):
     import gymnasium
 
-    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX, disable_env_checker=True).unwrapped
+    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX, disable_env_checker=True).unwrapped
     env.reset(seed=3)
     with pytest.raises(UsageError, match="an action is a whole number"):
         env.step(action)
@@ -701,7 +701,7 @@ def test_an_action_that_is_no_whole_number_is_refused(action):
 def test_options_that_reset_does_not_have_are_refused():
     import gymnasium
 
-    env = gymnasium.make("sim.env:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     with pytest.raises(UsageError, match="one of the options replication and validation, not both"):
         env.reset(options={"replication": 1, "validation": 1})
     with pytest.raises(UsageError, match='reset has no option "replicaton"; there are replication and validation'):

@@ -16,14 +16,14 @@ from test_learning import SMALL, call, judged_seldom  # noqa: F401
 
 import sim
 from sim import registry
-from sim.env.episode import Episodes, scheduler_of
-from sim.env.observations import Observation
-from sim.env.rewards import Response
-from sim.env.suites import BASELINES, SUITES, suite
 from sim.errors import ScenarioError, UnknownName, UsageError
+from sim.learning.environment.episode import Episodes, scheduler_of
+from sim.learning.environment.rewards import Response
+from sim.learning.environment.suites import BASELINES, SUITES, suite
+from sim.learning.observation.observations import Observation
+from sim.learning.observation.window import TASK
 from sim.model.randomness import TRAINING
 from sim.policy.contract import Set, Start, Stop
-from sim.policy.window import TASK
 
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
@@ -213,7 +213,7 @@ def test_a_registered_reward_is_meant_even_where_ours_has_its_name(own):
 def test_gymnasium_finds_nothing_wrong_with_dicts_and_graphs(observation, scenario):
     from gymnasium.utils.env_checker import check_env
 
-    from sim.env.gym import SchedulingEnv
+    from sim.learning.environment.gym import SchedulingEnv
 
     env = SchedulingEnv(scenario, window=5, observation=observation, actions=["node", "mode", "preempt", "power"])
     check_env(env, skip_render_check=True)
@@ -406,10 +406,10 @@ def test_a_model_for_another_cluster_or_with_no_action_is_said(own):
 def test_the_network_in_torch_is_that_in_numpy(tmp_path):
     import torch
 
-    from policies.learning.files import load
-    from sim.env.gym import SchedulingEnv
-    from sim.env.networks import ActionScores, greedy
-    from sim.env.sb3 import ScoringPolicy
+    from sim.learning.agents.files import load
+    from sim.learning.environment.gym import SchedulingEnv
+    from sim.learning.training.networks import ActionScores, greedy
+    from sim.learning.training.sb3 import ScoringPolicy
 
     env = SchedulingEnv(SMALL, window=4)
     scores = ActionScores(env.layout, seed=3)
@@ -434,8 +434,8 @@ def test_the_network_in_torch_is_that_in_numpy(tmp_path):
 def test_the_timed_buffer_discounts_by_elapsed_time():
     import torch
 
-    from sim.env.gym import SchedulingEnv
-    from sim.env.sb3 import TimedRolloutBuffer
+    from sim.learning.environment.gym import SchedulingEnv
+    from sim.learning.training.sb3 import TimedRolloutBuffer
 
     env = SchedulingEnv(SMALL, window=4)
     env.reset(seed=1)
@@ -468,7 +468,7 @@ def test_the_documented_script_learns_what_train_learns(tmp_path, monkeypatch):
     head, _, rest = text.partition("class KeepTheBest")
     assert "model.learn(steps" in rest
     monkeypatch.setattr("sys.argv", ["stock_ppo.py", "1024"])
-    monkeypatch.setattr("sim.experiment.training.JUDGED", 1)
+    monkeypatch.setattr("sim.learning.training.train.JUDGED", 1)
     threads, names, kept = torch.get_num_threads(), {}, []
 
     def keep(known, _):

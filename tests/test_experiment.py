@@ -14,7 +14,7 @@ from sim.experiment.compare import run_policies
 from sim.experiment.policies import named_policies, named_policy
 from sim.experiment.progress import POLL
 from sim.policy import ListScheduler, Scheduler
-from sim.scenario.schema import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -18,8 +18,8 @@ from sim.model.cluster import WHOLE, DeviceType, Link
 from sim.model.record import RunInput
 from sim.policy import Hold, Scheduler, Start
 from sim.policy.lists import ListScheduler
-from sim.results.explain import CAUSES, causes, ending, explain, explain_all
-from sim.results.result import Result
+from sim.results.one_run.explain import CAUSES, causes, ending, explain, explain_all
+from sim.results.one_run.result import Result
 
 NAN = math.nan
 

@@ -13,9 +13,9 @@ from tiers import spread
 
 from sim.engine.simulation import Simulation
 from sim.errors import HetsimError
-from sim.scenario.policy_schema import PolicySpec
+from sim.scenario.file.shipped import shipped
 from sim.scenario.scenario import load
-from sim.scenario.shipped import shipped
+from sim.scenario.schema.policy import PolicySpec
 from sim.testing.conformance import fingerprint
 from sim.testing.generate import random_system
 

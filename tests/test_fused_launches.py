@@ -11,8 +11,8 @@ from test_plan_transfers import with_engine
 
 import sim
 from policies.static.as_planned import AsPlanned
+from policies.static.common.fused import as_one, chains
 from policies.static.constraint_injection import ConstraintInjection
-from policies.static.fused import as_one, chains
 from policies.static.replay import Replay, read_plan
 from sim.cli.program import hetsim
 from sim.errors import PolicyError, ScenarioError

@@ -7,7 +7,7 @@ import pytest
 import sim
 from sim.errors import ScenarioError
 from sim.registry import entry
-from sim.workload.gavel import slowdowns, table_of
+from sim.workload.readers.gavel import slowdowns, table_of
 
 TABLE = {
     "v100": {

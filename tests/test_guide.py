@@ -15,8 +15,8 @@ import pytest
 
 import sim
 from sim import registry
-from sim.results.metrics import metrics
-from sim.scenario.schema import json_schema
+from sim.results.one_run.metrics import metrics
+from sim.scenario.schema.whole import json_schema
 
 DOCS = pages.TOP / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "reference")
@@ -183,7 +183,7 @@ def test_every_key_of_a_scenario_is_described_in_a_sentence():
 
 def test_descriptions_are_read_when_a_schema_is_asked_for(monkeypatch):
     """Not when the models are imported, which every run would wait for."""
-    code = "import inspect; inspect.getsource = None; import sim.scenario.schema"
+    code = "import inspect; inspect.getsource = None; import sim.scenario.schema.whole"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=pages.TOP)
 
 

@@ -12,9 +12,10 @@ from machines import Job, gpu_mode, simulate
 from scipy.optimize import linear_sum_assignment
 
 from policies.dynamic.allox import AlloX, Way, matching
+from policies.dynamic.common.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
+from policies.dynamic.common.rounds import RoundScheduler
 from policies.dynamic.fcfs_rounds import FcfsRounds
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
-from policies.dynamic.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
 from policies.dynamic.gandiva import Gandiva
 from policies.dynamic.isolated import Isolated
 from policies.dynamic.max_min_fairness import MaxMinFairness
@@ -22,7 +23,6 @@ from policies.dynamic.max_throughput import MaxThroughput
 from policies.dynamic.min_makespan import MinMakespan
 from policies.dynamic.multi_generation import MultiGeneration
 from policies.dynamic.power_down import PowerDown, break_even
-from policies.dynamic.rounds import RoundScheduler
 from policies.dynamic.sharing import SharingByTable, finish_times
 from policies.dynamic.similarity import Similarity, likeness
 from sim.errors import ScenarioError

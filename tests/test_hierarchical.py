@@ -18,12 +18,12 @@ import sim
 from policies.dynamic.eft import Eft
 from policies.dynamic.srtf import Srtf
 from policies.dynamic.wfq import Wfq
-from policies.hybrid.groups import make_groups
+from policies.hybrid.common.groups import make_groups
+from policies.hybrid.common.quotas import PARTS, Turns, apportion, loads, shares
 from policies.hybrid.hierarchical import Hierarchical
-from policies.hybrid.quotas import PARTS, Turns, apportion, loads, shares
 from policies.orders import sjf
 from policies.placements import best_fit
-from policies.static.bounds import area_bound
+from policies.static.common.bounds import area_bound
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec

@@ -27,7 +27,7 @@ def base(name):
 
 
 def _ordered(name):
-    from sim.scenario.policy_schema import PolicySpec
+    from sim.scenario.schema.policy import PolicySpec
 
     return PolicySpec("scheduler", name).make()
 

@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 from tiers import spread
 
 import sim
-from policies.learning.dqn import Dqn, Memory
-from policies.learning.files import VERSION, LearnedPolicy, load, save
 from policies.learning.learned import Learned
-from policies.learning.network import Adam, Network, shares
-from policies.learning.reinforce import Path as Trajectory
-from policies.learning.reinforce import Reinforce, balanced
 from sim.cli import hetsim
 from sim.engine.simulation import Simulation
-from sim.env.episode import Episodes
 from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment.training import Practice, make_agent
+from sim.learning.agents.dqn import Dqn, Memory
+from sim.learning.agents.files import VERSION, LearnedPolicy, load, save
+from sim.learning.agents.network import Adam, Network, shares
+from sim.learning.agents.reinforce import Path as Trajectory
+from sim.learning.agents.reinforce import Reinforce, balanced
+from sim.learning.environment.episode import Episodes
+from sim.learning.observation.window import FEATURES_VERSION, Layout
+from sim.learning.training.train import Practice, make_agent
 from sim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
-from sim.policy.window import FEATURES_VERSION, Layout
-from sim.results.result import Result
-from sim.results.statistics import student_interval
+from sim.results.many_runs.statistics import student_interval
+from sim.results.one_run.result import Result
 from sim.testing import examine, other_hash_seed, small_systems
 
 SHIPPED = Path(sim.__file__).parent.parent / "scenarios" / "learning"
@@ -169,7 +169,7 @@ class Bandit:
 
     @property
     def sb3(self):
-        from sim.env.sb3 import ScoringPolicy, TimedRolloutBuffer
+        from sim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer
 
         return ScoringPolicy, TimedRolloutBuffer
 
@@ -209,7 +209,7 @@ class Bandit:
 @pytest.mark.slow
 def test_an_agent_learns_which_action_is_marked(agent):
     if agent == "ppo":
-        from policies.learning.ppo import Ppo
+        from sim.learning.agents.ppo import Ppo
 
         agent = Ppo(rate=1e-2, rollout=256, batch=64)
     bandit = Bandit()
@@ -236,7 +236,7 @@ def test_an_agent_learns_which_action_is_marked(agent):
 @pytest.fixture
 def judged_seldom(monkeypatch):
     """Judging takes most of a short training's time; 4 of the 20 times do here."""
-    monkeypatch.setattr("sim.experiment.training.JUDGED", 4)
+    monkeypatch.setattr("sim.learning.training.train.JUDGED", 4)
 
 
 @pytest.mark.slow
@@ -764,7 +764,7 @@ def test_an_array_too_many_is_named(file):
 
 def test_a_baseline_that_cannot_plan_the_scenario_is_said_before_anything_is_trained(tmp_path, monkeypatch):
     """lst plans single cores and GPUs, and the scenario has gangs: it finds out when it plans."""
-    monkeypatch.setattr("policies.learning.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("sim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(ScenarioError, match="lst plans tasks of one core or one whole GPU"):
         sim.train("learned-affinity", steps=100, baselines=["fcfs", "lst"], out=tmp_path / "p.npz")
     with pytest.raises(UnknownName, match='did you mean "slowdown_mean"'):

@@ -467,7 +467,7 @@ def test_energy_utilisation_and_numbers_in_system_add_up():
     assert result.metric("gpu_utilisation") == pytest.approx(rows["busy"].sum() / (2 * result.end))
     assert result.metric("gpu_allocation") == pytest.approx(1)
     assert rows["members"].sum() == 200
-    low, high = sim.results.metrics.littles_law(result)
+    low, high = sim.results.one_run.metrics.littles_law(result)
     assert low == pytest.approx(high)
     waiting = tasks["wait"].sum() / result.end
     assert result.metric("queue_length_mean") == pytest.approx(waiting)

@@ -15,7 +15,7 @@ import sim
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError, UsageError
 from sim.model.record import ABORTED, COMPLETED, REJECTED
-from sim.results.steps import steps_table, token_gaps
+from sim.results.one_run.steps import steps_table, token_gaps
 from sim.scenario.scenario import load
 from sim.testing.audit import audit
 
@@ -297,7 +297,7 @@ def test_steps_are_saved_and_read_again(tmp_path):
     loaded = sim.Result.load(result.save(tmp_path / "run"))
     assert loaded.steps.equals(result.steps)
     assert loaded.values() == pytest.approx(result.values(), nan_ok=True)
-    fresh = sim.results.steps.steps_table(loaded.record)
+    fresh = sim.results.one_run.steps.steps_table(loaded.record)
     assert fresh.astype({"service": str, "device": str}).equals(result.steps.astype({"service": str, "device": str}))
     assert loaded.record.preemptions_by.keys() == result.record.preemptions_by.keys()
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}

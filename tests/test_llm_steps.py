@@ -22,9 +22,9 @@ from sim.model.batch_times import StageTable
 from sim.model.step_times import LinearSteps, RooflineSteps, attended
 from sim.model.tasks import StageTime
 from sim.scenario.scenario import load
-from sim.workload.architectures import MODELS
-from sim.workload.roofline import DEVICES
-from sim.workload.step_costs import Efficiency, roofline_steps
+from sim.workload.costs.architectures import MODELS
+from sim.workload.costs.roofline import DEVICES
+from sim.workload.costs.step_costs import Efficiency, roofline_steps
 
 MEASURED = Path(__file__).parent / "measured"
 SPLITWISE = MEASURED / "splitwise_perf_model.csv.gz"

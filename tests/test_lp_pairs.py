@@ -14,13 +14,13 @@ from scipy.optimize import linprog
 from tiers import spread
 
 import sim
+from policies.dynamic.common.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
+from policies.dynamic.common.labels import Labels
+from policies.dynamic.common.side_by_side import SideBySideScheduler
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
-from policies.dynamic.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
-from policies.dynamic.labels import Labels
 from policies.dynamic.max_min_fairness import MaxMinFairness
 from policies.dynamic.max_throughput import MaxThroughput
 from policies.dynamic.min_makespan import MinMakespan
-from policies.dynamic.side_by_side import SideBySideScheduler
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Sharing

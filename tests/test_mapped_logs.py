@@ -19,13 +19,14 @@ from click.testing import CliRunner
 
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.scenario import document
-from sim.scenario.trace_schema import check_traces
-from sim.workload import mapped, slurm
-from sim.workload.mapped_cells import Instants, clock, duration, guess_form, size
-from sim.workload.mapped_rows import rows_of
-from sim.workload.propose import form_of, propose
-from sim.workload.task_table import to_frame
+from sim.scenario.file import document
+from sim.scenario.schema.trace import check_traces
+from sim.workload.mapped import reader as mapped
+from sim.workload.mapped.cells import Instants, clock, duration, guess_form, size
+from sim.workload.mapped.propose import form_of, propose
+from sim.workload.mapped.rows import rows_of
+from sim.workload.readers import slurm
+from sim.workload.readers.task_table import to_frame
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 GERMAN = "%d.%m.%Y %H:%M:%S"

@@ -8,7 +8,7 @@ import pytest
 from machines import Job, gpu_mode, simulate
 
 import sim
-from policies.dynamic.at_intervals import Job as Standing
+from policies.dynamic.common.at_intervals import Job as Standing
 from policies.dynamic.las_intervals import LasIntervals
 from policies.dynamic.optimus_intervals import OptimusIntervals
 from policies.dynamic.pollux import Pollux
@@ -16,8 +16,8 @@ from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec
 from sim.model.plan import Placement
 from sim.policy import Scheduler, Start, Stop, Wait
-from sim.workload.measured_training import StepModel, TrainingCurve, applications
-from sim.workload.pollux import read
+from sim.workload.readers.measured_training import StepModel, TrainingCurve, applications
+from sim.workload.readers.pollux import read
 
 GPU = DeviceType("g")
 PLACEMENTS = """placement,local_bsz,step_time,sync_time

@@ -12,9 +12,9 @@ from hand_made import GPU, cluster, gpu_mode, launches, record, three, workload
 from sim.errors import UnknownName
 from sim.model.cluster import WHOLE
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
-from sim.results import metrics
-from sim.results.metrics import Measured, littles_law, quantile
-from sim.results.result import Result
+from sim.results.one_run import metrics
+from sim.results.one_run.metrics import Measured, littles_law, quantile
+from sim.results.one_run.result import Result
 
 NAN, INF = math.nan, math.inf
 END = 40.0

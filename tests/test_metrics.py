@@ -17,11 +17,11 @@ from sim.errors import UsageError
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.record import COMPLETED, EXPIRED, REJECTED, UNFINISHED
 from sim.model.tasks import Mode
-from sim.results import metrics
-from sim.results.bounds import area_bound
-from sim.results.fairness import rho
-from sim.results.metrics import littles_law, quantile
-from sim.results.result import Result
+from sim.results.one_run import metrics
+from sim.results.one_run.bounds import area_bound
+from sim.results.one_run.fairness import rho
+from sim.results.one_run.metrics import littles_law, quantile
+from sim.results.one_run.result import Result
 
 NAN, INF = math.nan, math.inf
 

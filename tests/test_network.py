@@ -287,7 +287,7 @@ def test_a_link_that_is_down_and_one_that_is_slow(tmp_path: Path) -> None:
 
 def test_a_run_with_neighbors_forks_to_the_same_bytes() -> None:
     from sim.engine.simulation import Simulation
-    from sim.scenario.build import build
+    from sim.scenario.building.run_input import build
     from sim.scenario.scenario import load
 
     simulation = Simulation(build(load(scenario([10, 5, 7]))))

@@ -11,13 +11,13 @@ from test_dual_approximation import SLACK
 from tiers import spread
 
 import sim
+from policies.dynamic.common.earliest import EarliestLine
+from policies.dynamic.common.levels import bottom_levels
 from policies.dynamic.dmda import Dmda
 from policies.dynamic.dmdas import Dmdas
-from policies.dynamic.earliest import EarliestLine
 from policies.dynamic.eft import Eft
 from policies.dynamic.er_ls import ErLs
 from policies.dynamic.heteroprio import HeteroPrio
-from policies.dynamic.levels import bottom_levels
 from policies.dynamic.lws import Lws
 from policies.static.as_planned import AsPlanned
 from policies.static.mct import mct

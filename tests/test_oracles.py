@@ -26,10 +26,10 @@ import sim
 from sim import theory
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, Reject, View
-from sim.results.metrics import littles_law
-from sim.results.replications import Replications
-from sim.results.result import Result
-from sim.results.statistics import Interval, student_interval
+from sim.results.many_runs.replications import Replications
+from sim.results.many_runs.statistics import Interval, student_interval
+from sim.results.one_run.metrics import littles_law
+from sim.results.one_run.result import Result
 
 WARMUP = 500.0
 CONFIDENCE = 0.99

@@ -18,10 +18,10 @@ from sim.cli.program import hetsim
 from sim.errors import ScenarioError, UnknownName, UsageError
 from sim.experiment.compare import run_policies
 from sim.experiment.precision import needed
-from sim.results.batch_means import batch_interval, lag_one, means_of
-from sim.results.selection import Race
-from sim.results.warmup import WarmupSeries, mser
-from sim.scenario.resample import by_block, by_user
+from sim.results.many_runs.batch_means import batch_interval, lag_one, means_of
+from sim.results.many_runs.selection import Race
+from sim.results.many_runs.warmup import WarmupSeries, mser
+from sim.scenario.building.resample import by_block, by_user
 
 DAY = 86_400.0
 

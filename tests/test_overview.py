@@ -9,9 +9,9 @@ from hand_made import cluster, record, workload
 
 from sim.report import terminal
 from sim.report.overview import comparison_lines, comparison_remarks, overview, remarks
-from sim.results.compare import compare
-from sim.results.replications import Replications
-from sim.results.result import Result
+from sim.results.many_runs.compare import compare
+from sim.results.many_runs.replications import Replications
+from sim.results.one_run.result import Result
 
 
 def run(waits: float, number: int = 0, finished: bool = True) -> Result:

@@ -148,7 +148,7 @@ def test_a_model_by_its_name_is_the_one_by_its_figures() -> None:
 
 def test_parameters_of_named_models() -> None:
     for name, billions in (("llama-2-70b", 69), ("mixtral-8x7b", 46.7), ("gpt-3-175b", 174.6)):
-        from sim.scenario.training_schema import Transformer as Named
+        from sim.scenario.schema.training import Transformer as Named
 
         found = Named.model_validate({"name": name, "sequence": 2048}).described()
         assert found.parameters / 1e9 == pytest.approx(billions, rel=0.01)
@@ -157,7 +157,7 @@ def test_parameters_of_named_models() -> None:
 
 def test_experts_on_several_ranks_hold_less_and_send_tokens() -> None:
     """Of 8 experts each rank holds 8/e; 4 all-to-alls a layer and micro-batch move (e − 1)/e of 2·b·s·h·k bytes."""
-    from sim.scenario.training_schema import Transformer as Named
+    from sim.scenario.schema.training import Transformer as Named
 
     model = Named.model_validate({"name": "mixtral-8x7b", "sequence": 2048}).described()
     machine = Machine(312e12, 2.039e12, 8, 240e9, 25e9, 8)

@@ -15,7 +15,7 @@ import yaml
 from machines import Job, cpu_mode, gpu_mode, simulate, simulation
 
 import sim
-from policies.placement_rules.fragmentation import Mix, NodeStates
+from policies.placement_rules.common.fragmentation import Mix, NodeStates
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
@@ -25,7 +25,7 @@ from sim.model.randomness import RandomTree
 from sim.model.record import RunInput
 from sim.model.tasks import Mode, Shape, SpanSpeeds, Stopping, Tasks, enclosures
 from sim.policy import ListScheduler
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "openb"
 A, B = DeviceType("a"), DeviceType("b")

@@ -9,8 +9,8 @@ import pytest
 from test_shipped_scenarios import runs, states
 
 import sim
+from policies.hybrid.common.planned_lanes import Experience
 from policies.hybrid.plan_and_repair import PlanAndRepair
-from policies.hybrid.planned_lanes import Experience
 from policies.static.cpop import Cpop
 from policies.static.dual_approximation import DualApproximation
 from policies.static.graham import Graham
@@ -30,7 +30,7 @@ from sim.model.cluster import Cluster, DeviceType, Link
 from sim.model.plan import Plan
 from sim.model.tasks import Item, Shape
 from sim.policy import ListScheduler, PlannedScheduler, PlanProblem, Progress
-from sim.results.statistics import student_interval
+from sim.results.many_runs.statistics import student_interval
 from sim.testing import System
 from sim.testing.hybrid import FAMILIES, hybrid
 from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
@@ -451,7 +451,7 @@ def test_repaired_plans_under_faults_and_late_arrivals():
 def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
     """What is left unlooked at could not have ended sooner: every answer is compared with that of a full look."""
     from policies.hybrid import plan_and_repair as module
-    from policies.hybrid import repairs
+    from policies.hybrid.common import repairs
 
     asked = []
 
@@ -484,7 +484,7 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
 
 def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     """Forecasts that are mended, lanes that are not tried again and steps worth moving: each against a full look."""
-    from policies.hybrid import planned_lanes, repairs
+    from policies.hybrid.common import planned_lanes, repairs
 
     seen = {"forecasts": 0, "movable": 0, "refused": 0}
     forecast, of, startable = planned_lanes.Board.forecast, repairs.Movable.of, planned_lanes.Board.startable

@@ -11,8 +11,8 @@ from test_plan_transfers import random_graph, replayed, same
 from tiers import some
 
 import sim
+from policies.static.common.parallel import Lanes, parallel, wide, wide_bound
 from policies.static.moldable_dual import MoldableDual, least_guess
-from policies.static.parallel import Lanes, parallel, wide, wide_bound
 from sim import registry
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link

@@ -23,9 +23,9 @@ from sim.errors import UsageError
 from sim.experiment.directory import comparison_json, save, save_comparison
 from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
 from sim.report.overview import comparison_lines, overview
-from sim.results.compare import compare
-from sim.results.plans import in_pieces, told
-from sim.results.result import Result
+from sim.results.many_runs.compare import compare
+from sim.results.one_run.plans import in_pieces, told
+from sim.results.one_run.result import Result
 
 PAGE = Path(__file__).parent.parent / "docs" / "planning.md"
 

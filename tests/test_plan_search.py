@@ -16,17 +16,17 @@ from test_static_lists import optimum, problem, random_times
 from tiers import some
 
 import sim
-from policies.static.configurations import configuration_bound, kinds_of
-from policies.static.descent import Lanes, descend, improved
+from policies.static.common.configurations import configuration_bound, kinds_of
+from policies.static.common.descent import Lanes, descend, improved
+from policies.static.common.instance import runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.search import seeds_of
+from policies.static.common.unrelated import good_prices
 from policies.static.dual_approximation import DualApproximation
-from policies.static.instance import runnable
 from policies.static.local_search import LocalSearch
 from policies.static.lst import Lst, lst
-from policies.static.outcome import plan_of
 from policies.static.replay import read_plan
-from policies.static.search import seeds_of
 from policies.static.simulated_annealing import SimulatedAnnealing
-from policies.static.unrelated import good_prices
 from sim import registry
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link

@@ -11,13 +11,13 @@ from test_static_review import PLANNERS
 from tiers import spread
 
 import sim
-from policies.static.flow_shop import best_order, johnson, length
-from policies.static.graph_bounds import graph_bound
-from policies.static.instance import runnable
+from policies.static.common.flow_shop import best_order, johnson, length
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import runnable
+from policies.static.common.outcome import planned
+from policies.static.common.stage_bounds import stage_bound
+from policies.static.common.timing import timing
 from policies.static.lst import lst
-from policies.static.outcome import planned
-from policies.static.stage_bounds import stage_bound
-from policies.static.timing import timing
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError

@@ -17,7 +17,7 @@ from tiers import spread
 import sim
 from policies.dynamic.power_down import PowerDown
 from policies.dynamic.qssf import Qssf
-from policies.hybrid.autoscaling import Pool
+from policies.hybrid.common.autoscaling import Pool
 from policies.hybrid.predictive import Predictive
 from policies.orders import sjf
 from sim.cli import hetsim
@@ -25,7 +25,7 @@ from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
 from sim.policy import ListScheduler, Set
-from sim.results.statistics import student_interval
+from sim.results.many_runs.statistics import student_interval
 from sim.testing import examine, random_system, small_systems
 
 SLEEPY = DeviceType("g", power=Power(idle=50, busy=250, sleep=5, wake=40))

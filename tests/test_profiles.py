@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sim.errors import UnknownName
-from sim.workload.profiles import (
+from sim.workload.costs.profiles import (
     CNN,
     DISCRIMINATOR,
     GENERATOR,
@@ -17,7 +17,7 @@ from sim.workload.profiles import (
     ProfileUse,
     profile,
 )
-from sim.workload.roofline import DEVICES
+from sim.workload.costs.roofline import DEVICES
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ import sim
 from sim.cli import main
 from sim.errors import ScenarioError
 from sim.experiment.from_log import inferred_nodes, rank_correlation
-from sim.workload import mapped
-from sim.workload.inferred import order_of
-from sim.workload.recorded_log import Occupancy, Steps, jobs_of
+from sim.workload.logs.inferred import order_of
+from sim.workload.logs.recorded_log import Occupancy, Steps, jobs_of
+from sim.workload.logs.waits import explain, warm_end
+from sim.workload.mapped import reader as mapped
 from sim.workload.traces import TaskTable
-from sim.workload.waits import explain, warm_end
 
 SITE = Path(__file__).parent.parent / "scenarios" / "clusters" / "site-log.csv"
 COLUMNS = {"id": "id", "arrival": "at", "start": "start", "duration": "took", "gpus": "gpus", "user": "user"}

@@ -13,7 +13,7 @@ from sim import registry
 from sim.errors import UnknownName
 from sim.policy import ListScheduler
 from sim.workload.arrivals import ArrivalProcess
-from sim.workload.task_table import read
+from sim.workload.readers.task_table import read
 
 
 class Clockwork(ArrivalProcess):

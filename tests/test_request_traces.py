@@ -19,7 +19,7 @@ from sim.cli import main
 from sim.errors import ScenarioError
 from sim.model.ragged import Ragged
 from sim.scenario.scenario import Scenario
-from sim.workload import azure_llm, burstgpt, mooncake, request_table
+from sim.workload.readers import azure_llm, burstgpt, mooncake, request_table
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data"
 public = pytest.mark.skipif(not (PUBLIC / "mooncake").is_dir(), reason="the public excerpts are not here")

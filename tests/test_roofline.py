@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sim.errors import UnknownName
-from sim.workload.roofline import (
+from sim.workload.costs.roofline import (
     DEVICES,
     Launch,
     Peak,

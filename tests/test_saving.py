@@ -228,7 +228,7 @@ def test_a_log_that_waits_on_a_full_disk_is_told_with_the_name_of_the_target(
 ):
     jobs = "\n".join(f"{n + 1} {7 * n} 5 100 4 -1 -1 4 200 -1 1 3 1 -1 1 1 -1 -1" for n in range(40))
     (here / "log.swf").write_text(f"; MaxProcs: 64\n{jobs}\n")
-    monkeypatch.setattr("sim.workload.job_columns.BLOCK", 8)
+    monkeypatch.setattr("sim.workload.rows.job_columns.BLOCK", 8)
     assert call("trace", "convert", "log.swf", "first.csv").exit_code == 0
     full(monkeypatch, pickle, "dump")
     found = call("trace", "convert", "log.swf", "second.csv")

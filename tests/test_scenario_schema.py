@@ -14,10 +14,10 @@ from sim.errors import ScenarioError, UnknownName
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds
 from sim.policy import Scheduler
-from sim.scenario import document as documents
-from sim.scenario import shipped
+from sim.scenario.file import document as documents
+from sim.scenario.file import shipped
 from sim.scenario.scenario import load
-from sim.scenario.schema import json_schema
+from sim.scenario.schema.whole import json_schema
 
 
 class Threshold(Scheduler):

@@ -13,11 +13,11 @@ from policies.dynamic.optimus import Optimus
 from policies.dynamic.power_down import PowerDown
 from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.themis import Themis
-from policies.placement_rules.fragmentation import Mix, NodeState
+from policies.placement_rules.common.fragmentation import Mix, NodeState
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.tasks import Shape
-from sim.results.groups import cores_label, size_labels, title
-from sim.results.result import Result
+from sim.results.one_run.groups import cores_label, size_labels, title
+from sim.results.one_run.result import Result
 
 GPU, SLOW = DeviceType("g"), DeviceType("s", speed=0.9)
 CPU = DeviceType("cpu", kind="cpu")

@@ -13,7 +13,7 @@ from test_shipped_scenarios import SHIPPED, below, by_class, column, states
 from tiers import examples
 
 import sim
-from policies.hybrid.lanes import Planned, kept_lanes
+from policies.hybrid.common.lanes import Planned, kept_lanes
 from policies.hybrid.semi_static import SemiStatic, fastest
 from policies.orders import sjf
 from policies.placements import first_fit

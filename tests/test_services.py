@@ -13,7 +13,7 @@ from tiers import spread
 import sim
 from sim.errors import PolicyError, ScenarioError
 from sim.policy import Batching, Discard, Linger, Scheduler, Take
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 from sim.scenario.scenario import load
 
 COSTS = {

@@ -20,11 +20,11 @@ from tiers import spread
 
 import sim
 from sim import registry
-from sim.results.result import Result
-from sim.results.statistics import student_interval
-from sim.scenario.policy_schema import long_form
+from sim.results.many_runs.statistics import student_interval
+from sim.results.one_run.result import Result
+from sim.scenario.file.shipped import shipped
 from sim.scenario.scenario import load
-from sim.scenario.shipped import shipped
+from sim.scenario.schema.policy import long_form
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 SHIPPED = {one.name: one for one in shipped()}

@@ -9,7 +9,7 @@ import pytest
 from test_sites import GPUS, drawn_jobs, run
 
 import sim
-from policies.dynamic.fair_tree import Account, FairTree
+from policies.dynamic.common.fair_tree import Account, FairTree
 from sim.errors import ScenarioError
 
 

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 import sim
+from policies.static.common.instance import runnable
 from policies.static.greedy_best_fit import GreedyBestFit
-from policies.static.instance import runnable
 from sim import registry
 from sim.cli.program import hetsim
 from sim.errors import ScenarioError

@@ -10,15 +10,15 @@ import pytest
 from tiers import spread
 
 import sim
+from policies.static.common.instance import runnable
+from policies.static.common.search import Loads, Ranked, Search, bound_together, seed_of
 from policies.static.genetic import Genetic
 from policies.static.greedy_best_fit import GreedyBestFit
 from policies.static.greedy_dual import GreedyDual
 from policies.static.heft import Heft
-from policies.static.instance import runnable
 from policies.static.load_balance import LoadBalance, load_balance, speeds
 from policies.static.mct import Mct
 from policies.static.prioritised import Prioritised, prioritised, ranking
-from policies.static.search import Loads, Ranked, Search, bound_together, seed_of
 from policies.static.simulated_annealing import SimulatedAnnealing, ends_after, propose
 from sim.engine.simulation import Simulation
 from sim.model.cluster import Cluster, DeviceType, Link

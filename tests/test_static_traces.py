@@ -14,7 +14,7 @@ from tiers import examples
 import sim
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.workload import hcsp, hetero_dag, task_table
+from sim.workload.readers import hcsp, hetero_dag, task_table
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "hetero_dag"
 public = pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public excerpts are not here")

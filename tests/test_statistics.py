@@ -10,10 +10,10 @@ from hand_made import cluster, record, three, workload
 from scipy import stats
 
 from sim.errors import UnknownName, UsageError
-from sim.results.compare import compare
-from sim.results.replications import Replications
-from sim.results.result import Result
-from sim.results.statistics import paired_differences, student_interval
+from sim.results.many_runs.compare import compare
+from sim.results.many_runs.replications import Replications
+from sim.results.many_runs.statistics import paired_differences, student_interval
+from sim.results.one_run.result import Result
 from sim.results.wording import gap
 
 

@@ -24,8 +24,8 @@ from sim.experiment import workers as pools
 from sim.experiment.identity import Identity
 from sim.experiment.sweep import plan_sweep, sweep, sweep_plan
 from sim.policy import ListScheduler
+from sim.results.many_runs.sweep import Sweep
 from sim.results.sealed import sealed, unsealed
-from sim.results.sweep import Sweep
 from sim.scenario.scenario import load
 
 ROWS = "id,arrival,gpu_time,user\n" + "".join(f"{i},{i * 0.9},{1 + i % 3},u{i % 2}\n" for i in range(20))
@@ -238,7 +238,7 @@ def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tm
 
     runs = run_policies(traced, ["fcfs", "sjf"], replications=2)
     if many == "comparison":
-        from sim.results.compare import compare
+        from sim.results.many_runs.compare import compare
 
         folder, load_again = save_comparison(compare(runs), runs, tmp_path / "s", picture=False), load_comparison
     else:

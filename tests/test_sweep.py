@@ -35,9 +35,9 @@ from sim.experiment.sweep import plan_sweep, sweep
 from sim.experiment.work import Outcome, Packed
 from sim.experiment.workers import DaskCluster
 from sim.policy import ListScheduler
-from sim.results.sweep import FACTS, Sweep
+from sim.results.many_runs.sweep import FACTS, Sweep
 from sim.scenario.scenario import load
-from sim.scenario.sweep_schema import read_range
+from sim.scenario.schema.sweep import read_range
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -30,9 +30,9 @@ from sim.experiment.work import Outcome, Setup
 from sim.experiment.workers import Workers
 from sim.policy import ListScheduler
 from sim.report.html import report
-from sim.results.replications import Replications
-from sim.results.sweep import MARK, Sweep
-from sim.results.warmup import PILOT
+from sim.results.many_runs.replications import Replications
+from sim.results.many_runs.sweep import MARK, Sweep
+from sim.results.many_runs.warmup import PILOT
 from sim.scenario.scenario import load
 
 SMALL: dict[str, Any] = {

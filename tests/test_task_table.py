@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tiers import examples
 
 from sim.errors import ScenarioError
-from sim.workload import task_table
+from sim.workload.readers import task_table
 
 
 @pytest.fixture

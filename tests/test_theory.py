@@ -19,7 +19,7 @@ from scipy import integrate, stats
 import sim
 from sim import theory
 from sim.errors import UsageError
-from sim.experiment.matching import match
+from sim.queueing.matching import match
 from sim.theory.general import ConstantJumps
 
 Part = dict[str, Any]
@@ -685,7 +685,7 @@ def test_a_scenario_is_its_model(model: str):
 @pytest.mark.parametrize("model", list(MODELS))
 def test_the_engine_covers_its_model(model: str):
     """Every figure that is predicted lies in the 99.9 % interval of 12 replications (with fixed seeds)."""
-    from sim.experiment.beside import simulate
+    from sim.queueing.beside import simulate
 
     loaded = sim.load(MODELS[model])
     for one in simulate(loaded, match(loaded).rows, confidence=0.999, seed=11):
@@ -798,7 +798,7 @@ def test_command_in_words():
 
 @pytest.mark.slow
 def test_no_shipped_scenario_breaks_the_matching():
-    from sim.scenario.shipped import shipped
+    from sim.scenario.file.shipped import shipped
 
     verdicts = {one.name: match(sim.load(one.name)).verdict for one in shipped()}
     assert verdicts["mm16"] == verdicts["time-slices"] == verdicts["thinking-clients"] == "matches"

@@ -11,7 +11,7 @@ from sim import theory
 from sim.cli import main as hetsim
 from sim.errors import UsageError
 from sim.report.overview import gathered
-from sim.results.replications import Replications
+from sim.results.many_runs.replications import Replications
 
 
 @pytest.mark.parametrize("servers", [50, 120])

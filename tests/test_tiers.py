@@ -11,7 +11,7 @@ import test_properties
 import test_shipped_scenarios
 
 from policies import CATALOGUE
-from sim.scenario.shipped import shipped
+from sim.scenario.file.shipped import shipped
 
 ELSEWHERE = {
     "scheduler": {"learned", "replay"},  # test_learning.py, test_static_lists.py

@@ -11,9 +11,9 @@ from test_request_traces import AZURE, BURST, MOON
 
 from sim import registry
 from sim.errors import ScenarioError
-from sim.workload import compressed
 from sim.workload.distributions import read_column
-from sim.workload.summary import sizes
+from sim.workload.logs.summary import sizes
+from sim.workload.rows import compressed
 from sim.workload.traces import BUILTIN
 
 DLRM = """\

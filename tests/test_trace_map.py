@@ -15,11 +15,11 @@ import yaml
 from click.testing import CliRunner
 
 from sim.cli import main
-from sim.workload.mapped_cells import composite, count, with_point
-from sim.workload.mapped_jobs import _part
-from sim.workload.propose import form_of, propose
-from sim.workload.proposed_columns import Proposal
-from sim.workload.recognise import node_list
+from sim.workload.logs.recognise import node_list
+from sim.workload.mapped.cells import composite, count, with_point
+from sim.workload.mapped.jobs import _part
+from sim.workload.mapped.propose import form_of, propose
+from sim.workload.mapped.proposed_columns import Proposal
 
 JOB = "2024-01-01 00:00:00,100,2"
 
@@ -38,7 +38,7 @@ def mapped(path: Path) -> tuple[dict[str, Any], Any]:
 
 
 def proposed(path: Path, content: str) -> Proposal:
-    from sim.workload.mapped_rows import rows_of
+    from sim.workload.mapped.rows import rows_of
 
     path.write_text(content)
     form = form_of(path)

@@ -14,8 +14,8 @@ import sim
 from sim import registry
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.workload import json_rows
-from sim.workload.recognise import maybe_table, recognise
+from sim.workload.logs.recognise import maybe_table, recognise
+from sim.workload.rows import json_rows
 
 HEAD = "JobID|Submit|Start|End|State|AllocTRES|NodeList\n"
 MPI = "200|{0}00|{0}05|{0}20|COMPLETED|cpu=64|n[1-2]\n"

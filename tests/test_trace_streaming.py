@@ -21,8 +21,9 @@ from tiers import examples, spread
 from sim import registry
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.workload import job_columns, job_tables, joins, json_rows, task_table
-from sim.workload.pai import Owners, Spans
+from sim.workload.readers import task_table
+from sim.workload.readers.pai import Owners, Spans
+from sim.workload.rows import job_columns, job_tables, joins, json_rows
 
 NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "requests", "tasks", "wfformat")
 """Formats that are read as a whole: requests, matrices, task graphs, and the task table itself."""

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 import sim
 from sim import plots
 from sim.errors import UnknownName, UsageError
-from sim.results.over_bins import busy_over_time, power_over_time
-from sim.results.tradeoff import front, regrets
+from sim.results.many_runs.tradeoff import front, regrets
+from sim.results.one_run.over_bins import busy_over_time, power_over_time
 
 MIX: dict[str, Any] = {
     "name": "mix",

@@ -13,21 +13,21 @@ from tiers import spread
 
 import sim
 from policies.admission.mdp_threshold import Table
-from policies.learning.files import LearnedPolicy, load, save
 from policies.learning.learned_admission import LearnedAdmission
-from policies.learning.network import Network
 from sim.cli import hetsim
 from sim.engine.simulation import Simulation
-from sim.env.admission import Admissions, Played
 from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment.admission_baselines import LIMITS, hand_written, with_admissions
 from sim.experiment.run import prepare
-from sim.experiment.training import Practice
+from sim.learning.agents.files import LearnedPolicy, load, save
+from sim.learning.agents.network import Network
+from sim.learning.environment.admission import Admissions, Played
+from sim.learning.observation.door import ACCEPT
+from sim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
+from sim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
+from sim.learning.training.train import Practice
 from sim.model.randomness import VALIDATION
-from sim.policy.door import ACCEPT
-from sim.policy.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
-from sim.results.result import Result
-from sim.results.statistics import student_interval
+from sim.results.many_runs.statistics import student_interval
+from sim.results.one_run.result import Result
 from sim.testing import examine, small_systems
 
 SHIPPED = Path(sim.__file__).parent.parent / "scenarios" / "learning"
@@ -62,7 +62,7 @@ def short_ones(types, scale=60.0, decides=ADMISSION, window=4):
 
 @pytest.fixture
 def judged_seldom(monkeypatch):
-    monkeypatch.setattr("sim.experiment.training.JUDGED", 2)
+    monkeypatch.setattr("sim.learning.training.train.JUDGED", 2)
 
 
 # What is seen -----------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
     ],
 )
 def test_wrong_options_are_said_before_anything_is_trained(options, kind, said, monkeypatch):
-    monkeypatch.setattr("policies.learning.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("sim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(kind, match=said):
         sim.train(CROWD, **{"steps": 100, "decides": "admission", **options})
 

@@ -15,8 +15,8 @@ from sim.errors import ScenarioError
 from sim.experiment.twin import Cluster, Twin
 from sim.experiment.twin_judge import earlier_instants, judge, look_back
 from sim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
-from sim.workload.history import DAY, ArrivalTimes, History, RunTimes
-from sim.workload.snapshot import Job, gpus_of, read
+from sim.workload.logs.history import DAY, ArrivalTimes, History, RunTimes
+from sim.workload.readers.snapshot import Job, gpus_of, read
 
 HEAD = ("JOBID|PARTITION|USER|ACCOUNT|QOS|STATE|SUBMIT_TIME|START_TIME|TIME_LIMIT|CPUS|TRES_PER_NODE|NODES|NODELIST|"
         "REASON|PRIORITY")  # fmt: skip

@@ -11,7 +11,7 @@ from machines import engine
 import sim
 from sim.policy import ListScheduler, Start, Stop
 from sim.policy.batching import Batching, Take
-from sim.results.result import Result
+from sim.results.one_run.result import Result
 from sim.scenario.scenario import load
 
 

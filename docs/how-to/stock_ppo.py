@@ -10,8 +10,8 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
 import sim
-from sim.env.networks import ActionScores, greedy
-from sim.env.sb3 import ScoringPolicy
+from sim.learning.training.networks import ActionScores, greedy
+from sim.learning.training.sb3 import ScoringPolicy
 
 torch.set_num_threads(1)
 steps, seed = int(sys.argv[1]), 0

@@ -13,9 +13,9 @@ import sim
 from sim import plots, registry, testing
 
 RETURNED = {
-    "Difference": "sim.results.difference:Difference", "PrecisionPlan": "sim.experiment.precision:PrecisionPlan",
-    "Sizing": "sim.experiment.size:Sizing", "Training": "sim.experiment.training:Training",
-    "Tuning": "sim.results.tuning:Tuning",
+    "Difference": "sim.results.many_runs.difference:Difference", "PrecisionPlan": "sim.experiment.precision:PrecisionPlan",
+    "Sizing": "sim.experiment.size:Sizing", "Training": "sim.learning.training.train:Training",
+    "Tuning": "sim.results.many_runs.tuning:Tuning",
 }  # fmt: skip
 """Classes that functions return, and that nobody makes otherwise."""
 

@@ -105,8 +105,8 @@ ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device",
 
 def results_page() -> Iterator[str]:
     """Metrics and columns."""
-    from sim.results import metric_sets
-    from sim.results.metrics import HIGHER_IS_BETTER, LAZY, NO_DIRECTION, metrics
+    from sim.results.one_run import metric_sets
+    from sim.results.one_run.metrics import HIGHER_IS_BETTER, LAZY, NO_DIRECTION, metrics
 
     yield "# Results"
     yield from generated("the registry of metrics and the tables of a run")

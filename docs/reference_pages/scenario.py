@@ -22,7 +22,7 @@ NAMES = {
 
 def scenario_page() -> Iterator[str]:
     """All keys of a scenario file, from the whole to its parts."""
-    from sim.scenario.schema import json_schema
+    from sim.scenario.schema.whole import json_schema
 
     schema = json_schema()
     parts = {name: part for name, part in schema["$defs"].items() if part.get("properties")}

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.ahead import Ahead
+from policies.admission.common.ahead import Ahead
 from sim.model.tasks import Task
 from sim.model.units import Fraction, Seconds
 from sim.policy import Accept, Admission, Reject, View

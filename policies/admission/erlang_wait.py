@@ -1,9 +1,9 @@
 """Erlang wait: so many are let in that, by Erlang's formula, at most a share p waits longer than wanted.
 
-Decides: arrival rate and mean service time are fitted online (`policies.admission.estimates`).  The largest rate λ* of
-M/M/c for which P(W > max_wait) = C(c, λ*/μ) · exp(−(cμ − λ*) · max_wait) is at most p is what may come in; while more
-comes each task is admitted with probability λ*/λ, by the policy's own random numbers, so that what is left of Poisson
-arrivals is Poisson again and the formula holds.
+Decides: arrival rate and mean service time are fitted online (`policies.admission.common.estimates`).  The largest
+rate λ* of M/M/c for which P(W > max_wait) = C(c, λ*/μ) · exp(−(cμ − λ*) · max_wait) is at most p is what may come in;
+while more comes each task is admitted with probability λ*/λ, by the policy's own random numbers, so that what is left
+of Poisson arrivals is Poisson again and the formula holds.
 Reference: Erlang, Solution of Some Problems in the Theory of Probabilities of Significance in Automatic Telephone
 Exchanges (1917); thinning: Kingman, Poisson Processes (1993).
 Proven: for M/M/c, once the estimates are right.  Weakness: blind to who waits right now: refuses before idle devices
@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.admission.estimates import Memory, Station, Stations, servers
+from policies.admission.common.estimates import Memory, Station, Stations, servers
 from sim.model.tasks import Mode, Task
 from sim.model.units import Fraction, Seconds
 from sim.policy import Accept, Admission, Reject, View

@@ -23,8 +23,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.admission.estimates import LEAST_SEEN, Station, Stations, servers
-from policies.admission.names import known_classes
+from policies.admission.common.estimates import LEAST_SEEN, Station, Stations, servers
+from policies.admission.common.names import known_classes
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, PlanProblem, Reject, View

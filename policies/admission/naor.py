@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.admission.estimates import Memory, Station, Stations, servers
+from policies.admission.common.estimates import Memory, Station, Stations, servers
 from sim.model.tasks import Mode, Task
 from sim.model.units import PerSecond, Seconds
 from sim.policy import Accept, Admission, Reject, View

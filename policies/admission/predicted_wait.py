@@ -1,7 +1,7 @@
 """Predicted wait: a task may wait if the work ahead on its best mode fits a limit, or its deadline.
 
-Decides: the wait is predicted from estimates (`policies.admission.ahead`: work ahead over servers; of a request the
-batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within the deadline.
+Decides: the wait is predicted from estimates (`policies.admission.common.ahead`: work ahead over servers; of a request
+the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within the deadline.
 Reference: the queue with bounded workload (Cohen, Single Server Queue with Uniformly Bounded Virtual Waiting Time,
 Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time, 1977):
 exact for one server in order of arrival.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from policies.admission.ahead import Ahead
+from policies.admission.common.ahead import Ahead
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import Accept, Admission, Reject, View

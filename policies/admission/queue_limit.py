@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.names import known_classes, known_devices
+from policies.admission.common.names import known_classes, known_devices
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, PlanProblem, Reject, View

@@ -18,8 +18,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.estimates import LEAST_SEEN, Stations
-from policies.admission.names import known_classes
+from policies.admission.common.estimates import LEAST_SEEN, Stations
+from policies.admission.common.names import known_classes
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, PlanProblem, Reject, View

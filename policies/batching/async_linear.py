@@ -28,8 +28,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.linear_fit import LinearFit, line_remarks
-from policies.batching.sizing import limit
+from policies.batching.common.linear_fit import LinearFit, line_remarks
+from policies.batching.common.sizing import limit
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
 from sim.model.units import Seconds

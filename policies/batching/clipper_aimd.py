@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.sizing import limit, occupied
+from policies.batching.common.sizing import limit, occupied
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.units import Seconds

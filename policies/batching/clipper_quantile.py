@@ -20,8 +20,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.linear_fit import line_remarks
-from policies.batching.sizing import limit, occupied
+from policies.batching.common.linear_fit import line_remarks
+from policies.batching.common.sizing import limit, occupied
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode

@@ -24,7 +24,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.sizing import Outlook, largest, limit, outlook
+from policies.batching.common.sizing import Outlook, largest, limit, outlook
 from sim.model.plan import Placement
 from sim.model.units import Seconds
 from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.batching.virtual_tokens import VirtualTokens
+from policies.batching.common.virtual_tokens import VirtualTokens
 from sim.model.units import Fraction
 from sim.policy import Generation, IterationPolicy, Replica, Step
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.sizing import limit
+from policies.batching.common.sizing import limit
 from sim.model.plan import Placement
 from sim.policy import Batching, Linger, RequestQueue, Take, View
 

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.sizing import largest, limit, occupied
+from policies.batching.common.sizing import largest, limit, occupied
 from sim.model.plan import Placement
 from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
 

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.sizing import occupied
+from policies.batching.common.sizing import occupied
 from sim.model.plan import Placement
 from sim.policy import Batching, Linger, RequestQueue, Take, View
 

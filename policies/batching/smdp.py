@@ -20,8 +20,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.bulk_queue import MODELED, MOST, BulkQueue, batch_times, rounded, states_for
-from policies.batching.sizing import ArrivalRate, limit, occupied
+from policies.batching.common.bulk_queue import MODELED, MOST, BulkQueue, batch_times, rounded, states_for
+from policies.batching.common.sizing import ArrivalRate, limit, occupied
 from sim.model.plan import Placement
 from sim.model.units import PerSecond, Seconds
 from sim.policy import Batching, Linger, RequestQueue, Take, View

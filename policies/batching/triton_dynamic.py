@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.sizing import limit
+from policies.batching.common.sizing import limit
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Task

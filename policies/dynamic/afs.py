@@ -8,10 +8,10 @@ Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed
 rule for known durations.  If b has the GPU in question at the latest when a ends, it is the choice of less mean
 response of the two.
 There sizes grow by one GPU; a step of several counts here as if each of them brought an equal part.  Several types of
-GPU are an extension (`policies.dynamic.elastic`).
+GPU are an extension (`policies.dynamic.common.elastic`).
 Weakness: the rule is not transitive, so that of three jobs it matters in which order they meet (here from the shortest
 on); wrong estimates.
-Cost: as `policies.dynamic.elastic`, but a step costs a pass over the jobs.
+Cost: as `policies.dynamic.common.elastic`, but a step costs a pass over the jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic, Step, Wishes
+from policies.dynamic.common.elastic import Elastic, Step, Wishes
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 

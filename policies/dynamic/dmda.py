@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from policies.dynamic.earliest import EarliestLine
-from policies.dynamic.lines import Line
+from policies.dynamic.common.earliest import EarliestLine
+from policies.dynamic.common.lines import Line
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import Decision, Fetch, View

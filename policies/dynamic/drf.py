@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.by_user import ByUser
+from policies.dynamic.common.by_user import ByUser
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import Discipline, PlacementRule, View

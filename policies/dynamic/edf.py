@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.dynamic.preemptive import PreemptiveList
+from policies.dynamic.common.preemptive import PreemptiveList
 from policies.orders import edf
 from sim.policy import Decision, Discipline, PlacementRule, Reject, View
 

@@ -14,7 +14,7 @@ cores and fractions.
 
 from __future__ import annotations
 
-from policies.dynamic.earliest import EarliestLine
+from policies.dynamic.common.earliest import EarliestLine
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import View

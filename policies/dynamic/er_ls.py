@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from policies.dynamic.lines import AssigningScheduler, Job, Line
+from policies.dynamic.common.lines import AssigningScheduler, Job, Line
 from sim.model.cluster import Cluster, DeviceType
 from sim.model.plan import can_host
 from sim.model.tasks import Mode, Task

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.fractions import Offers
-from policies.dynamic.rounds import Job, RoundLength, RoundScheduler, Rule
+from policies.dynamic.common.fractions import Offers
+from policies.dynamic.common.rounds import Job, RoundLength, RoundScheduler, Rule
 from sim.policy import View
 
 

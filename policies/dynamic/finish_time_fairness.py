@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.fractions import Offers, equal_share, least_worst_ratio
+from policies.dynamic.common.fractions import Offers, equal_share, least_worst_ratio
+from policies.dynamic.common.rounds import Job, RoundLength, Rule
+from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from policies.dynamic.max_min_fairness import Levels
-from policies.dynamic.rounds import Job, RoundLength, Rule
-from policies.dynamic.side_by_side import SideBySideScheduler, Threshold
 from sim.policy import View
 
 

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.pairs import Pair, back_to, pairs, place_alone
+from policies.dynamic.common.pairs import Pair, back_to, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.tasks import RUNNING, Task
 from sim.model.units import Seconds

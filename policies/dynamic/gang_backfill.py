@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.backfilling import Reserving
+from policies.dynamic.common.backfilling import Reserving
 from sim.model.tasks import Mode, Task
 from sim.policy import View
 

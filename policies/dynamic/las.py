@@ -20,8 +20,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.preemptive import PreemptiveList
-from policies.dynamic.running import RunningHeap
+from policies.dynamic.common.preemptive import PreemptiveList
+from policies.dynamic.common.running import RunningHeap
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds

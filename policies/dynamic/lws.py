@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any
 
-from policies.dynamic.lines import refuse_parts_of_nodes
+from policies.dynamic.common.lines import refuse_parts_of_nodes
 from sim.model.cluster import MILLI, WHOLE, Device
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Shape, Task

@@ -20,9 +20,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.fractions import Offers, equal_share, max_min
-from policies.dynamic.rounds import Job, RoundLength, Rule
-from policies.dynamic.side_by_side import SideBySideScheduler, Threshold
+from policies.dynamic.common.fractions import Offers, equal_share, max_min
+from policies.dynamic.common.rounds import Job, RoundLength, Rule
+from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from sim.policy import View
 
 Levels = Annotated[int, Field(ge=1, strict=True)]

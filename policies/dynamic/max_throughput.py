@@ -20,10 +20,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.fractions import Offers, best_ratio, max_sum
-from policies.dynamic.prices import check_costs, prices
-from policies.dynamic.rounds import Job, RoundLength, Rule
-from policies.dynamic.side_by_side import SideBySideScheduler, Threshold
+from policies.dynamic.common.fractions import Offers, best_ratio, max_sum
+from policies.dynamic.common.prices import check_costs, prices
+from policies.dynamic.common.rounds import Job, RoundLength, Rule
+from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from sim.errors import Problem, ScenarioError
 from sim.policy import PlanProblem, View
 

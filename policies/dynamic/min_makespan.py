@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.fractions import Offers, max_min
-from policies.dynamic.rounds import Job
-from policies.dynamic.side_by_side import SideBySideScheduler
+from policies.dynamic.common.fractions import Offers, max_min
+from policies.dynamic.common.rounds import Job
+from policies.dynamic.common.side_by_side import SideBySideScheduler
 from sim.policy import View
 
 

@@ -22,7 +22,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.dynamic.prices import check_costs, prices
+from policies.dynamic.common.prices import check_costs, prices
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Mode, Task
 from sim.policy import Decision, PlanProblem, Scheduler, Start, View

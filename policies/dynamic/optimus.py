@@ -4,9 +4,9 @@ Decides the size of elastic jobs, and when they are resized.  Every job first ge
 then sizes grow where the time saved, over the GPUs added, is greatest.
 Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
 marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU are
-an extension (`policies.dynamic.elastic`).
+an extension (`policies.dynamic.common.elastic`).
 Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
-Cost: see `policies.dynamic.elastic`.
+Cost: see `policies.dynamic.common.elastic`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic, Step
+from policies.dynamic.common.elastic import Elastic, Step
 from sim.model.units import Seconds
 
 

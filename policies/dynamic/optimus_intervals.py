@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.at_intervals import AtIntervals, Job, Share, spread
+from policies.dynamic.common.at_intervals import AtIntervals, Job, Share, spread
 from sim.model.units import Seconds
 from sim.policy import View
 

@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.at_intervals import AtIntervals, Job, Share
+from policies.dynamic.common.at_intervals import AtIntervals, Job, Share
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import View

@@ -11,7 +11,7 @@ Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head
 
 from __future__ import annotations
 
-from policies.dynamic.preemptive import PreemptiveList
+from policies.dynamic.common.preemptive import PreemptiveList
 from sim.model.tasks import Task
 from sim.model.units import PerSecond
 from sim.policy import Discipline, PlacementRule

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.dynamic.by_user import ByUser, Line
+from policies.dynamic.common.by_user import ByUser, Line
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
 from sim.model.tasks import Task, Tasks

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.pairs import Pair, alone_modes, empty_at, is_shared, pairs, place_alone
+from policies.dynamic.common.pairs import Pair, alone_modes, empty_at, is_shared, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.cluster import WHOLE
 from sim.model.tasks import Mode, Task

@@ -3,19 +3,19 @@
 Decides when, and who gives way.  Jobs of partitions of a higher tier come first.  Within a tier the priority is the
 sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs over
 those of the cluster), partition, quality of service, and the task's own priority.
-Fair share is that of `accounts` by Fair Tree (`policies.dynamic.fair_tree`) where they are given; else of users alone,
-the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is halved every
-`half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
-(`policies.dynamic.qos`); else it closes its partition's nodes to those behind it.  The first `depth` of these (at most
-`depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's backfill scheduler
-(`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
+Fair share is that of `accounts` by Fair Tree (`policies.dynamic.common.fair_tree`) where they are given; else of users
+alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is halved
+every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
+(`policies.dynamic.common.qos`); else it closes its partition's nodes to those behind it.  The first `depth` of these
+(at most `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's backfill
+scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights, whose joint effect is hard to foresee; jobs beyond `depth` cannot backfill; requeued work is
 lost, and a busy high tier can requeue a long job for ever.
 Cost: a round in which a waiting job fits somewhere sorts the waiting jobs, and makes the reservations (at most `depth`)
-behind the first one that moved in the order (`policies.dynamic.standing`).  Usage takes O(1) a start and an end; where
-rates change (transfers, shared devices, failures), a look at every running job a round.
+behind the first one that moved in the order (`policies.dynamic.common.standing`).  Usage takes O(1) a start and an
+end; where rates change (transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.decayed_usage import DecayedUsage
-from policies.dynamic.fair_tree import Account, FairTree, Member
-from policies.dynamic.occupancy import Occupancy
-from policies.dynamic.qos import Tier, Tiers
-from policies.dynamic.standing import Standing
+from policies.dynamic.common.decayed_usage import DecayedUsage
+from policies.dynamic.common.fair_tree import Account, FairTree, Member
+from policies.dynamic.common.occupancy import Occupancy
+from policies.dynamic.common.qos import Tier, Tiers
+from policies.dynamic.common.standing import Standing
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task

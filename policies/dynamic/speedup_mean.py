@@ -5,9 +5,9 @@ speed against its speed on a fair share of the cluster.  Towards minus infinity 
 Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
 genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
 powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
-(`policies.dynamic.elastic`).
+(`policies.dynamic.common.elastic`).
 Weakness: blind to the time left, so that short jobs are treated as long ones.
-Cost: see `policies.dynamic.elastic`.
+Cost: see `policies.dynamic.common.elastic`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.elastic import Elastic, Step
+from policies.dynamic.common.elastic import Elastic, Step
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 

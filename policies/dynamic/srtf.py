@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable, Iterator
 
-from policies.dynamic.preemptive import PreemptiveList
+from policies.dynamic.common.preemptive import PreemptiveList
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
 from sim.model.units import Seconds

@@ -19,7 +19,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.placement_rules.choice import Totals, best_node, demand
+from policies.placement_rules.common.choice import Totals, best_node, demand
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import (

@@ -30,8 +30,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from policies.dynamic.common.lines import Job, Line
 from policies.dynamic.dmda import Dmda
-from policies.dynamic.lines import Job, Line
 from sim.model.plan import Placement, can_host
 from sim.model.tasks import WAITING, Mode, Task
 from sim.policy import Decision, View

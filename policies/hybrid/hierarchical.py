@@ -2,15 +2,15 @@
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
 `epoch` the plan is made anew from what waits and from the arrival rates seen so far: the share of each class that each
-group is to run (`policies.hybrid.quotas`).  Newcomers are handed out in these shares, by turns, so that after any
-number of tasks of a class a group is less than one task off its share; what waits already is moved until it lies in
+group is to run (`policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns, so that after
+any number of tasks of a class a group is less than one task off its share; what waits already is moved until it lies in
 these shares too.  A class seen for the first time is planned for at once.  Between plans a group that *starves* (it
 has devices on which a task could start, nothing waits in it for their type, and such tasks wait elsewhere) takes the
 newest task of the class that loses least there, if the task would end earlier so by estimates.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
 and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
 Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
-`policies.static.unrelated` and `dual_approximation`.
+`policies.static.common.unrelated` and `dual_approximation`.
 No ratio is proven: the plan counts device-seconds, not lanes, and takes all devices of a type for alike.
 Weakness: one group that is all of the cluster is just the inner scheduler; many small groups keep wide gangs waiting,
 and an inner order holds only within a group.  A plan that is made from few arrivals follows their noise, and of many
@@ -30,10 +30,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from policies.hybrid.groups import Entry, Group, Grouping, Kind, make_groups, seconds_of
-from policies.hybrid.nesting import check_nested
-from policies.hybrid.part_view import PartView
-from policies.hybrid.quotas import Planner, Turns, apportion, shares
+from policies.hybrid.common.groups import Entry, Group, Grouping, Kind, make_groups, seconds_of
+from policies.hybrid.common.nesting import check_nested
+from policies.hybrid.common.part_view import PartView
+from policies.hybrid.common.quotas import Planner, Turns, apportion, shares
 from policies.orders import fcfs
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster, Device, DeviceType

@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from policies.hybrid.nesting import check_nested
-from policies.hybrid.outlook import Objective, mean_of
-from policies.hybrid.plannable import default_planner, plannable
+from policies.hybrid.common.nesting import check_nested
+from policies.hybrid.common.outlook import Objective, mean_of
+from policies.hybrid.common.plannable import default_planner, plannable
 from sim.model.cluster import Device
 from sim.model.plan import Plan
 from sim.model.tasks import WAITING, Shape, Task

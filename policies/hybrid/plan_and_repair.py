@@ -32,10 +32,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.hybrid.plannable import default_planner, plannable
-from policies.hybrid.planned_lanes import Board
-from policies.hybrid.planned_steps import Forecast, Job, Lane
-from policies.hybrid.repairs import Known, reordered, restartable, stolen
+from policies.hybrid.common.plannable import default_planner, plannable
+from policies.hybrid.common.planned_lanes import Board
+from policies.hybrid.common.planned_steps import Forecast, Job, Lane
+from policies.hybrid.common.repairs import Known, reordered, restartable, stolen
 from sim.model.cluster import Device
 from sim.model.plan import Plan
 from sim.model.tasks import Shape, Task

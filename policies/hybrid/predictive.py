@@ -8,7 +8,8 @@ scale    as many devices stay awake as the load within one waking time needs at 
          for a rise are awake when it comes, not a waking time later, and on a day unlike those before they follow what
          is measured (`policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilisation`
-         besides it is that of Kubernetes, which measures how busy the devices are (`policies.hybrid.autoscaling`).
+         besides it is that of Kubernetes, which measures how busy the devices are
+         (`policies.hybrid.common.autoscaling`).
 reserve  tasks of other classes may hold only what the forecast leaves to the classes and services named here for as
          long as `ahead`, about as long as one of them runs: they are not stopped when the peak comes, so they must not
          have begun.  Meanwhile they may run on cores or in a smaller mode, if they have one that fits.
@@ -33,9 +34,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.hybrid.autoscaling import Pool
-from policies.hybrid.demand import Requests, asked_of, waiting_work
-from policies.hybrid.part_view import PartView
+from policies.hybrid.common.autoscaling import Pool
+from policies.hybrid.common.demand import Requests, asked_of, waiting_work
+from policies.hybrid.common.part_view import PartView
 from policies.prediction import ENOUGH, Chosen, ChosenPredictor, Score, Series, chosen, told
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Device, DeviceType

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.outlook import Objective, mean_of
+from policies.hybrid.common.outlook import Objective, mean_of
 from policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Device

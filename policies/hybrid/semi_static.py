@@ -27,10 +27,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.lanes import Planned, kept_lanes
-from policies.hybrid.nesting import check_nested
+from policies.hybrid.common.lanes import Planned, kept_lanes
+from policies.hybrid.common.nesting import check_nested
 from policies.placements import first_fit
-from policies.static.instance import runnable
+from policies.static.common.instance import runnable
 from policies.static.mct import Mct
 from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.cluster import Device

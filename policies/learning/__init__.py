@@ -5,8 +5,8 @@ learns from); `check()`, where it has one, says what is missing on this machine.
 """
 
 AGENTS = {
-    "dqn": "policies.learning.dqn:Dqn",
-    "reinforce": "policies.learning.reinforce:Reinforce",
-    "ppo": "policies.learning.ppo:Ppo",
+    "dqn": "sim.learning.agents.dqn:Dqn",
+    "reinforce": "sim.learning.agents.reinforce:Reinforce",
+    "ppo": "sim.learning.agents.ppo:Ppo",
 }
 """Name of each agent and where it is; loaded when asked for."""

@@ -2,7 +2,7 @@
 
 Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
 scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen in
-training (`sim.policy.door`).
+training (`sim.learning.observation.door`).
 Reference: the agents name theirs; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
 Automatic Control 30 (1985), for what is best where the load has a simple model (`mdp_threshold`).
 No guarantee of any kind.  Weakness: good where the load is like the one it was trained on, under the scheduler that was
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from policies.learning.files import load
 from sim.errors import Problem, ScenarioError
+from sim.learning.agents.files import load
+from sim.learning.observation.door import ACCEPT, Door
+from sim.learning.observation.window import ADMISSION
 from sim.model.paths import ExistingFile
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, PlanProblem, Reject, View
-from sim.policy.door import ACCEPT, Door
-from sim.policy.window import ADMISSION
 
 YES = Accept()
 

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.choice import Totals, equally_fast, first_across, on_gpu
-from policies.placement_rules.fragmentation import Mix, NodeStates
+from policies.placement_rules.common.choice import Totals, equally_fast, first_across, on_gpu
+from policies.placement_rules.common.fragmentation import Mix, NodeStates
 from sim.model.cluster import WHOLE
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task

@@ -21,8 +21,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.placement_rules.choice import equally_fast, first_across, on_gpu
-from policies.placement_rules.fragmentation import Mix, NodeStates
+from policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
+from policies.placement_rules.common.fragmentation import Mix, NodeStates
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Shape, Task
 from sim.policy import View

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from policies.placement_rules.choice import by_room, equally_fast, on_gpu, taking
+from policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
 from sim.model.cluster import Cluster
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task

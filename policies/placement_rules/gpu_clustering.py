@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.choice import best_node
+from policies.placement_rules.common.choice import best_node
 from sim.model.cluster import WHOLE
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Mode, Task

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.choice import best_node, on_gpu, taking
+from policies.placement_rules.common.choice import best_node, on_gpu, taking
 from sim.model.cluster import WHOLE
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task

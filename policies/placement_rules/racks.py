@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from policies.placement_rules.choice import by_room, equally_fast
+from policies.placement_rules.common.choice import by_room, equally_fast
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.choice import Pick, Totals, best_node, demand, on_gpu
+from policies.placement_rules.common.choice import Pick, Totals, best_node, demand, on_gpu
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View

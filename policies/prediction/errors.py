@@ -85,7 +85,7 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
 
 
 def told(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
-    """As notes of a policy: `sim.results.forecasts` shows them.  What is not defined is left out."""
+    """As notes of a policy: `sim.results.one_run.forecasts` shows them.  What is not defined is left out."""
     found = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
     return {f"{name}_{key}": value for key, value in found.items() if value == value}
 

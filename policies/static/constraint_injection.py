@@ -42,8 +42,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.static.ahead import brought_ahead
-from policies.static.assignment import (
+from policies.static.common.ahead import brought_ahead
+from policies.static.common.assignment import (
     Apart,
     Before,
     Cap,
@@ -59,15 +59,15 @@ from policies.static.assignment import (
     violated,
     with_order,
 )
-from policies.static.fused import Patterns, apart, as_one, chains
-from policies.static.instance import Instance, runnable
+from policies.static.common.fused import Patterns, apart, as_one, chains
+from policies.static.common.instance import Instance, runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.parts import Groups, dealt, in_blocks
+from policies.static.common.schedule import graph_of, topological
+from policies.static.common.search import simulated
+from policies.static.common.traffic import Traffic, traffic_of
 from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
-from policies.static.outcome import plan_of
-from policies.static.parts import Groups, dealt, in_blocks
-from policies.static.schedule import graph_of, topological
-from policies.static.search import simulated
-from policies.static.traffic import Traffic, traffic_of
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Device
 from sim.model.plan import Plan, find_cycle

@@ -25,8 +25,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.static.instance import runnable
-from policies.static.search import Landscape, Search, check_budget
+from policies.static.common.instance import runnable
+from policies.static.common.search import Landscape, Search, check_budget
 from sim.model.plan import Plan
 from sim.model.units import Seconds
 from sim.policy import PlannedScheduler, PlanProblem

@@ -19,12 +19,12 @@ from typing import Literal
 
 import numpy as np
 
-from policies.static.graph_bounds import graph_bound
-from policies.static.instance import Free, runnable
-from policies.static.outcome import plan_of
-from policies.static.parallel import parallel
-from policies.static.parallel_lists import listed, wide_graham
-from policies.static.schedule import Graph, Schedule, graph_of, successors
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import Free, runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.parallel import parallel
+from policies.static.common.parallel_lists import listed, wide_graham
+from policies.static.common.schedule import Graph, Schedule, graph_of, successors
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.static.instance import Instance, runnable
-from policies.static.outcome import plan_of
+from policies.static.common.instance import Instance, runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Schedule, topological
 from policies.static.prioritised import missed
-from policies.static.schedule import Schedule, topological
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan, can_host, lane_names
 from sim.policy import PlannedScheduler, PlanProblem

@@ -25,10 +25,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.static.instance import independent
-from policies.static.outcome import plan_of
-from policies.static.schedule import Schedule
-from policies.static.two_types import by_sides, by_speed_up, two_types
+from policies.static.common.instance import independent
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Schedule
+from policies.static.common.two_types import by_sides, by_speed_up, two_types
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

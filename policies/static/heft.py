@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from policies.static.insertion import Insertion, InsertionPlanner
-from policies.static.instance import Free
-from policies.static.parallel import parallel
-from policies.static.parallel_lists import listed, wide_heft
-from policies.static.ranks import needs, upward, ways
-from policies.static.schedule import Graph, Schedule, topological
-from policies.static.traffic import Traffic
+from policies.static.common.insertion import Insertion, InsertionPlanner
+from policies.static.common.instance import Free
+from policies.static.common.parallel import parallel
+from policies.static.common.parallel_lists import listed, wide_heft
+from policies.static.common.ranks import needs, upward, ways
+from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.traffic import Traffic
 from sim.model.plan import Plan
 from sim.policy import PlanProblem
 

@@ -25,16 +25,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.assignment import Program
-from policies.static.bounds import TOLERANCE
+from policies.static.common.assignment import Program
+from policies.static.common.bounds import TOLERANCE
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import Free, runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.ranks import upward, ways
+from policies.static.common.schedule import Graph, Schedule, graph_of, topological
+from policies.static.common.unrelated import allowed_times
 from policies.static.graham import graham
-from policies.static.graph_bounds import graph_bound
 from policies.static.heft import heft
-from policies.static.instance import Free, runnable
-from policies.static.outcome import plan_of
-from policies.static.ranks import upward, ways
-from policies.static.schedule import Graph, Schedule, graph_of, topological
-from policies.static.unrelated import allowed_times
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem

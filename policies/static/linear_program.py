@@ -24,12 +24,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.static.assignment import Program, by_type, ordered, times_at
-from policies.static.graph_bounds import graph_bound
-from policies.static.instance import Instance, runnable
+from policies.static.common.assignment import Program, by_type, ordered, times_at
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import Instance, runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Schedule, graph_of, topological
 from policies.static.mct import mct
-from policies.static.outcome import plan_of
-from policies.static.schedule import Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.instance import runnable
-from policies.static.outcome import plan_of
-from policies.static.schedule import Graph, Schedule, topological
+from policies.static.common.instance import runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Graph, Schedule, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

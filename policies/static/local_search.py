@@ -26,14 +26,14 @@ from pydantic import Field
 
 from policies.dynamic.dmda import Dmda
 from policies.dynamic.dmdas import Dmdas
-from policies.static.ahead import copies_ahead
-from policies.static.graph_bounds import graph_bound
-from policies.static.instance import Instance, runnable
-from policies.static.outcome import plan_of, planned
-from policies.static.schedule import graph_of, successors
-from policies.static.search import Budget, check_budget, seeds_of, simulated
-from policies.static.timing import Placed, timing
-from policies.static.traffic import traffic_of
+from policies.static.common.ahead import copies_ahead
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import Instance, runnable
+from policies.static.common.outcome import plan_of, planned
+from policies.static.common.schedule import graph_of, successors
+from policies.static.common.search import Budget, check_budget, seeds_of, simulated
+from policies.static.common.timing import Placed, timing
+from policies.static.common.traffic import traffic_of
 from sim.errors import HetsimError
 from sim.model.plan import Plan, Step
 from sim.model.units import Seconds

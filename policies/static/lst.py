@@ -25,11 +25,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.graph_bounds import graph_bound
-from policies.static.instance import Free, independent, list_schedule
-from policies.static.outcome import plan_of
-from policies.static.schedule import Schedule
-from policies.static.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import Free, independent, list_schedule
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Schedule
+from policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.graph_bounds import graph_bound
-from policies.static.instance import Free, free_lanes, runnable
-from policies.static.outcome import plan_of
-from policies.static.parallel import parallel
-from policies.static.parallel_lists import listed, wide_mct
-from policies.static.schedule import Graph, Schedule, graph_of, topological
+from policies.static.common.graph_bounds import graph_bound
+from policies.static.common.instance import Free, free_lanes, runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.parallel import parallel
+from policies.static.common.parallel_lists import listed, wide_mct
+from policies.static.common.schedule import Graph, Schedule, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.static.instance import Free, free_lanes, independent, refuse_graph
-from policies.static.outcome import plan_of
-from policies.static.parallel import parallel
-from policies.static.parallel_lists import listed, wide_min_min
-from policies.static.schedule import Schedule
+from policies.static.common.instance import Free, free_lanes, independent, refuse_graph
+from policies.static.common.outcome import plan_of
+from policies.static.common.parallel import parallel
+from policies.static.common.parallel_lists import listed, wide_min_min
+from policies.static.common.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

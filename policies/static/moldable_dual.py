@@ -23,11 +23,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.instance import refuse_graph
+from policies.static.common.instance import refuse_graph
+from policies.static.common.parallel import Lanes, Wide, wide, wide_plan
+from policies.static.common.parallel_lists import wide_graham
+from policies.static.common.unrelated import Split, priced, split
 from policies.static.lst import WHOLE, rounded, spread
-from policies.static.parallel import Lanes, Wide, wide, wide_plan
-from policies.static.parallel_lists import wide_graham
-from policies.static.unrelated import Split, priced, split
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from policies.static.insertion import Insertion, InsertionPlanner
-from policies.static.instance import Free
-from policies.static.ranks import Needs, Ways, by_key, needs, ways
-from policies.static.schedule import Graph, Schedule, topological
-from policies.static.traffic import Traffic
+from policies.static.common.insertion import Insertion, InsertionPlanner
+from policies.static.common.instance import Free
+from policies.static.common.ranks import Needs, Ways, by_key, needs, ways
+from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.traffic import Traffic
 
 
 class Peft(InsertionPlanner):

@@ -22,10 +22,10 @@ from typing import Literal
 
 import numpy as np
 
-from policies.static.insertion import Insertion
-from policies.static.instance import runnable
-from policies.static.outcome import plan_of
-from policies.static.schedule import Graph, Schedule, topological
+from policies.static.common.insertion import Insertion
+from policies.static.common.instance import runnable
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Graph, Schedule, topological
 from sim.model.plan import Plan
 from sim.model.tasks import Tasks
 from sim.policy import PlannedScheduler, PlanProblem

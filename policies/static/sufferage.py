@@ -17,10 +17,10 @@ from typing import Literal
 
 import numpy as np
 
-from policies.static.instance import Free, independent
+from policies.static.common.instance import Free, independent
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Schedule
 from policies.static.min_min import rounds
-from policies.static.outcome import plan_of
-from policies.static.schedule import Schedule
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

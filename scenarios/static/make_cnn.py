@@ -12,9 +12,9 @@ An operator is a convolution with what follows it point by point (normalisation,
 after the first the pooling too), or the last pooling with the fully connected layer.  All is in single precision.
 Times are those of a roofline, launch overhead + max(operations / peak, bytes / bandwidth), of which half is reached.
 A GPU is a GTX 1080 Ti (11.34 TFLOP/s, 484 GB/s, 5 µs a launch), a core has 96 GFLOP/s and 12 GB/s: the figures of
-`sim.workload.roofline`.  Assumed is that an operator reads its inputs and weights and writes its output once, that
-nothing stays in caches, that no operator uses a faster algorithm than the direct one, and that at the start all weights
-lie on the host: that is the first use of a model, not a warm server.
+`sim.workload.costs.roofline`.  Assumed is that an operator reads its inputs and weights and writes its output once,
+that nothing stays in caches, that no operator uses a faster algorithm than the direct one, and that at the start all
+weights lie on the host: that is the first use of a model, not a warm server.
 The weights of an operator are one item that all requests read.  An activation is the result (`bytes_out`) of the
 operator that makes it and lies where it was made.  The first operator of a request brings its image from the host.
 """

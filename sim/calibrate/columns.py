@@ -8,11 +8,11 @@ from typing import Any
 
 from sim.errors import suggestion
 from sim.model.units import TIME, shown
-from sim.workload.log_map import unit_in_name
-from sim.workload.mapped_cells import bounded, plain, scaled
-from sim.workload.mapped_rows import fail, rows_of, tidied
-from sim.workload.propose import form_of
-from sim.workload.text_rows import Complaints
+from sim.workload.mapped.cells import bounded, plain, scaled
+from sim.workload.mapped.log_map import unit_in_name
+from sim.workload.mapped.propose import form_of
+from sim.workload.mapped.rows import fail, rows_of, tidied
+from sim.workload.rows.text_rows import Complaints
 
 LARGEST = 10**9
 

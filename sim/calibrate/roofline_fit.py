@@ -18,9 +18,9 @@ import numpy as np
 from sim.calibrate.step_profile import FALLS, Setting
 from sim.errors import Problem, ScenarioError
 from sim.model.step_times import attended
-from sim.workload.architectures import Architecture
-from sim.workload.roofline import Peak
-from sim.workload.step_costs import Efficiency, roofline_steps
+from sim.workload.costs.architectures import Architecture
+from sim.workload.costs.roofline import Peak
+from sim.workload.costs.step_costs import Efficiency, roofline_steps
 
 Figures = tuple[Architecture, Peak, int]
 LEAST_SETTINGS = 4

@@ -35,10 +35,10 @@ from sim.errors import Problem, ScenarioError
 from sim.model.files import write_text, write_whole
 from sim.model.record import COMPLETED, Record
 from sim.model.step_times import LinearSteps, StepTimes
-from sim.scenario import document
-from sim.scenario.llm_schema import LanguageModel
+from sim.scenario.file import document
 from sim.scenario.scenario import Scenario, load
-from sim.workload.mapped_rows import fail
+from sim.scenario.schema.language_model import LanguageModel
+from sim.workload.mapped.rows import fail
 
 ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")
 PROMPT = ("prompt_tokens", "input_tokens", "num_prefill_tokens", "prompt_size", "prompt")

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import ScenarioError
-from sim.workload import latency_table
-from sim.workload.mapped_cells import bounded, plain
-from sim.workload.mapped_rows import Rows, fail, rows_of, tidied
-from sim.workload.propose import form_of
+from sim.workload.costs import latency_table
+from sim.workload.mapped.cells import bounded, plain
+from sim.workload.mapped.propose import form_of
+from sim.workload.mapped.rows import Rows, fail, rows_of, tidied
 
 PERF = "Inferences/Second"
 """By which a file of perf_analyzer is known."""

@@ -138,7 +138,7 @@ def simulated(
 ) -> np.ndarray:
     """Response times of the same requests in the simulation."""
     from sim.experiment.run import run
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     nodes: dict[str, Any] = {"cpus": 1}
     if kind != "cpu":

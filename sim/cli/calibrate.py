@@ -151,7 +151,7 @@ def _from_tables(
     from sim.experiment.directory import folder_name
     from sim.model.files import write_text, write_whole
     from sim.model.units import TIME
-    from sim.scenario.document import dump
+    from sim.scenario.file.document import dump
 
     if unit is not None and unit not in TIME:
         raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
@@ -225,7 +225,7 @@ def _few(stages: dict[str, Shaped]) -> list[str]:
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
     """Stages whose times fall from one size to a larger one by more than noise."""
     from sim.model.batch_times import StageTable
-    from sim.scenario.batch_table import remarks
+    from sim.scenario.schema.batch_tables import remarks
 
     tables = {name: StageTable(tuple(times), tuple(times.values())) for name, times in stages.items()}
     return [text for name, table in tables.items() for text in remarks(table, name, False)]
@@ -272,7 +272,7 @@ def _sizes(text: str) -> list[int]:
 def _measure(device: Device, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool) -> None:
     from sim.calibrate.measure import link_profile, measure, service_profile
     from sim.model.files import write_text, write_whole
-    from sim.scenario.document import dump
+    from sim.scenario.file.document import dump
 
     found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
     profiles = [service_profile(found), link_profile(found)]
@@ -306,9 +306,9 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     from pydantic import ValidationError
 
     from sim.errors import Problem, ScenarioError
-    from sim.scenario import document
-    from sim.scenario.problems import translate
-    from sim.scenario.service_schema import Service
+    from sim.scenario.file import document
+    from sim.scenario.file.problems import translate
+    from sim.scenario.schema.service import Service
 
     read = document.read(path)
     service = read.data.get("service")

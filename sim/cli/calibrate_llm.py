@@ -19,8 +19,8 @@ def kind_of(path: Path) -> str | None:
     """steps, log, or None for a table of batches."""
     from sim.calibrate import server_log, step_profile
     from sim.errors import ScenarioError
-    from sim.workload.mapped_rows import rows_of
-    from sim.workload.propose import form_of
+    from sim.workload.mapped.propose import form_of
+    from sim.workload.mapped.rows import rows_of
 
     try:
         names = list(rows_of(path, form_of(path)).names)
@@ -187,7 +187,7 @@ def _judged(what: str, stages: dict[str, Shaped]) -> list[str]:
 
 def _write(target: Path, profile: dict[str, Any], quiet: bool) -> None:
     from sim.model.files import write_text, write_whole
-    from sim.scenario.document import dump
+    from sim.scenario.file.document import dump
 
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))

@@ -68,7 +68,7 @@ def compare(
     from sim.experiment.compare import asked_for, run_policies, select_best
     from sim.experiment.directory import PICTURE, check_target, comparison_json, save_comparison
     from sim.experiment.policies import named_policies
-    from sim.results.compare import compare as evaluate
+    from sim.results.many_runs.compare import compare as evaluate
     from sim.scenario.scenario import load
 
     if best is None and (probability is not None or delta is not None):
@@ -100,7 +100,7 @@ def compare(
     comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
     comparison.asked = asked_for(metrics, by, best, probability, delta, replications)
     from sim.report.overview import comparison_remarks
-    from sim.results.groups import tables_of_groups
+    from sim.results.one_run.groups import tables_of_groups
 
     tables = tables_of_groups(runs, groups)
     if as_json:
@@ -137,7 +137,7 @@ def _label(text: str) -> str:
 def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
     """Wrong names are said before the first run."""
     from sim.errors import UsageError, suggestion
-    from sim.results.metric_sets import check
+    from sim.results.one_run.metric_sets import check
 
     for name in metrics:
         check(name)
@@ -148,7 +148,7 @@ def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[
 
 def _check_groups(by: tuple[str, ...]) -> None:
     """A wrong --by is said before the first run."""
-    from sim.results.groups import checked
+    from sim.results.one_run.groups import checked
 
     checked(by)
 
@@ -158,7 +158,7 @@ def _show(
 ) -> None:
     from sim.report.groups import groups_lines
     from sim.report.overview import common_remarks, comparison_headline, comparison_lines
-    from sim.results.metric_sets import by_name
+    from sim.results.one_run.metric_sets import by_name
 
     lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
     console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison)])

@@ -36,7 +36,7 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool,
     Of replications the first is taken. Tasks are matched by their id.
     """
     from sim.experiment.directory import first_run
-    from sim.results.difference import difference
+    from sim.results.many_runs.difference import difference
 
     for run in (a, b):
         if not run.is_dir():

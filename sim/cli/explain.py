@@ -39,9 +39,9 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose:
 
 
 def _task(result: Any, task: str, as_json: bool) -> None:
-    from sim.results.explain import ending, find_task
-    from sim.results.explain import explain as stretches_of
-    from sim.results.network import stretch
+    from sim.results.one_run.explain import ending, find_task
+    from sim.results.one_run.explain import explain as stretches_of
+    from sim.results.one_run.network import stretch
 
     row = find_task(result, task)
     ended = ending(result, task)
@@ -119,7 +119,7 @@ def _network_line(found: dict[str, float]) -> str:
 
 def _groups(result: Any, by: str, as_json: bool) -> None:
     from sim.report import terminal
-    from sim.results.explain import CAUSES, explain_all
+    from sim.results.one_run.explain import CAUSES, explain_all
 
     table = explain_all(result, by)
     if as_json:

@@ -66,14 +66,14 @@ def _arrivals() -> list[dict[str, Any]]:
 
 
 def _scenarios() -> list[dict[str, Any]]:
-    from sim.scenario.shipped import shipped
+    from sim.scenario.file.shipped import shipped
 
     return [{"name": one.name, "kind": one.theme, "summary": one.description} for one in shipped()]
 
 
 def _models() -> list[dict[str, Any]]:
-    from sim.workload.architectures import MODELS
-    from sim.workload.roofline import DEVICES
+    from sim.workload.costs.architectures import MODELS
+    from sim.workload.costs.roofline import DEVICES
 
     found = []
     for name, one in MODELS.items():

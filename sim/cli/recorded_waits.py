@@ -14,8 +14,8 @@ from sim.cli import console
 
 if TYPE_CHECKING:
     from sim.experiment.from_log import Compared
+    from sim.workload.logs.waits import Explained
     from sim.workload.traces import TaskTable
-    from sim.workload.waits import Explained
 
 MAX_JOBS = 50_000
 """Jobs of which the waits are explained; larger logs need a window."""
@@ -61,8 +61,8 @@ def told(
     """Explain the recorded waits of a log; simulate and write what follows from them where asked."""
     from sim.experiment.from_log import compare, variants
     from sim.scenario.scenario import load
-    from sim.workload.recorded_log import jobs_of
-    from sim.workload.waits import explain
+    from sim.workload.logs.recorded_log import jobs_of
+    from sim.workload.logs.waits import explain
 
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
@@ -100,7 +100,7 @@ def _capacity(run: Any, unit: str) -> float:
 
 def _write(document: dict[str, Any], out: Path) -> None:
     from sim.model.files import write_text, write_whole
-    from sim.scenario.document import dump
+    from sim.scenario.file.document import dump
 
     moved = _moved(document, out.parent)
     write_whole(out, partial(write_text, text=dump(moved)))

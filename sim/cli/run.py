@@ -74,7 +74,7 @@ def run(
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
     from sim.report.perfetto import check_trace_file, write_trace
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     _check(metrics, by, batched or precision is not None)
     loaded = prepare(scenario, policy, overrides)
@@ -94,7 +94,7 @@ def run(
         )  # fmt: skip
     from sim.report.groups import groups_lines
     from sim.report.overview import remarks
-    from sim.results.groups import tables_of_groups
+    from sim.results.one_run.groups import tables_of_groups
 
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
@@ -121,9 +121,9 @@ def run(
 
 def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> None:
     """Wrong names are said before the first run.  `one_by_one`: no sets of metrics."""
-    from sim.results.groups import checked
-    from sim.results.metric_sets import check
-    from sim.results.metrics import metric
+    from sim.results.one_run.groups import checked
+    from sim.results.one_run.metric_sets import check
+    from sim.results.one_run.metrics import metric
 
     checked(by)
     for name in metrics:
@@ -175,7 +175,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     """Batch means of the metrics asked for, else of the usual ones, as lines and as JSON; UsageError without any."""
     from sim.errors import UsageError
     from sim.report import terminal
-    from sim.results.batch_means import METHOD, candidates
+    from sim.results.many_runs.batch_means import METHOD, candidates
 
     found, refused, rows = {}, [], []
     for name in metrics or candidates(outcome):
@@ -197,19 +197,19 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
-    from sim.results.metric_sets import expanded
+    from sim.results.one_run.metric_sets import expanded
 
     found: dict[str, Any] = outcome.to_json()
     many = hasattr(outcome, "column")
     if tables:
-        from sim.results.groups import groups_json
+        from sim.results.one_run.groups import groups_json
 
         by_policy = groups_json(tables, many)
         found["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
     if batched:
         found["batch_means"] = batched["json"]
     elif metrics and not many:
-        from sim.results.result import json_values
+        from sim.results.one_run.result import json_values
 
         found["summary"] |= json_values(outcome.values(expanded(metrics)))
     return found

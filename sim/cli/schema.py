@@ -15,6 +15,6 @@ def schema(verbose: bool) -> None:
 
     Editors use it to complete and check while you type: `hetsim schema > hetsim.schema.json`.
     """
-    from sim.scenario.schema import json_schema
+    from sim.scenario.schema.whole import json_schema
 
     console.as_json(json_schema())

@@ -156,7 +156,7 @@ def _interrupted(out: Path | None, cache: Path | None) -> str:
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     from sim.report import terminal
-    from sim.scenario.schema import LEAST_FOR_PRECISION
+    from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
     shown = plan.table
     if as_json:
@@ -199,7 +199,7 @@ def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
 def _best(outcome: Any) -> list[str]:
     """Which row is best by each metric shown, as lines."""
     from sim.report import terminal
-    from sim.results.metrics import NO_DIRECTION
+    from sim.results.one_run.metrics import NO_DIRECTION
 
     found = []
     for name in outcome.shown_metrics:

@@ -10,8 +10,8 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
-    from sim.experiment.beside import Beside
-    from sim.experiment.facts import Match
+    from sim.queueing.beside import Beside
+    from sim.queueing.facts import Match
 
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")
@@ -50,9 +50,9 @@ def theory(
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     """
-    from sim.experiment.beside import simulate
-    from sim.experiment.matching import match
     from sim.experiment.run import prepare
+    from sim.queueing.beside import simulate
+    from sim.queueing.matching import match
 
     loaded = prepare(scenario, policy, overrides)
     found = match(loaded)
@@ -67,7 +67,7 @@ def theory(
 
 
 def _json(scenario: Any, found: Match, beside: list[Beside]) -> dict[str, Any]:
-    from sim.results.result import json_number
+    from sim.results.one_run.result import json_number
 
     intervals = {one.row: one for one in beside}
     figures = []
@@ -107,7 +107,7 @@ def _text(scenario: Any, found: Match, beside: list[Beside]) -> list[str]:
 
 
 def _headline(scenario: Any, found: Match) -> str:
-    from sim.experiment.facts import STABLE
+    from sim.queueing.facts import STABLE
 
     if found.verdict == "matches":
         return f"{scenario.name} is {found.model}: every assumption holds, and the prediction is exact."

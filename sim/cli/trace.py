@@ -15,7 +15,7 @@ from sim.cli.program import Verbs
 from sim.cli.trace_contents import contents, rows_word, text_of
 
 if TYPE_CHECKING:
-    from sim.scenario.trace_schema import TraceSpec
+    from sim.scenario.schema.trace import TraceSpec
     from sim.workload.traces import TaskTable
 
 AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
@@ -97,9 +97,9 @@ def map_(
     """
     from sim.errors import Problem, ScenarioError
     from sim.model.files import write_text, write_whole
-    from sim.workload.proposal_text import written
-    from sim.workload.propose import proposal_of
-    from sim.workload.recognise import node_list, recognise
+    from sim.workload.logs.recognise import node_list, recognise
+    from sim.workload.mapped.proposal_text import written
+    from sim.workload.mapped.propose import proposal_of
 
     path = Path(file)
     if not path.is_file():
@@ -235,7 +235,7 @@ def _in_yaml(file: str) -> bool:
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
     """The scenario that a file is, or that the log makes on a list of nodes; None of a log alone."""
     from sim.errors import UsageError
-    from sim.scenario import document
+    from sim.scenario.file import document
 
     if _in_yaml(file):
         if cluster is not None:
@@ -263,7 +263,7 @@ def _one_trace(source: dict[str, Any]) -> bool:
 
 def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
     """The keys of `trace:`, with the path from here."""
-    from sim.scenario import document
+    from sim.scenario.file import document
 
     if not _in_yaml(file):
         return {"format": format_of(file, form), "path": file, **_given(options)}
@@ -279,7 +279,7 @@ def _replayed(
     """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
-    from sim.results.recorded import against_record
+    from sim.results.one_run.recorded import against_record
 
     loaded = prepare(file if _in_yaml(file) else source, policy or "as_recorded", ())
     outcome: Any = run_scenario(loaded, replications=1)
@@ -343,7 +343,7 @@ def fetch(
     Nothing is downloaded: get the file from its URL yourself, under its license. With TARGET (.csv, .parquet) it is
     also converted to a plain table. The SHA-256 is that of the content, unpacked if it is compressed with gzip.
     """
-    from sim.workload.public_logs import LOGS, public_log, verify
+    from sim.workload.logs.public_logs import LOGS, public_log, verify
 
     if name is None:
         _logs(list(LOGS.values()), as_json)
@@ -386,7 +386,7 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
     """Write a trace as a plain table; see `convert`."""
     from sim.errors import UsageError
     from sim.model.files import naming
-    from sim.workload.task_table import PARQUET, write, write_parts
+    from sim.workload.readers.task_table import PARQUET, write, write_parts
 
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
@@ -415,7 +415,7 @@ def format_of(file: str, form: str | None) -> str:
     """The format that was named, or else what the file looks like; a task table where nothing speaks against it."""
     from sim import registry
     from sim.errors import UsageError
-    from sim.workload.recognise import maybe_table, recognise
+    from sim.workload.logs.recognise import maybe_table, recognise
 
     if form is not None:
         return form
@@ -439,8 +439,8 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     from dataclasses import replace
 
     from sim.errors import ScenarioError
-    from sim.scenario import document
-    from sim.scenario.trace_schema import check_traces
+    from sim.scenario.file import document
+    from sim.scenario.schema.trace import check_traces
 
     if _in_yaml(file):
         return _spec_of_scenario(file, form, options)
@@ -455,8 +455,8 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
 def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     """The trace of a scenario, or of a mapping that `trace map` wrote."""
     from sim.errors import Problem, ScenarioError, UsageError
-    from sim.scenario import document
-    from sim.scenario.trace_schema import check_traces
+    from sim.scenario.file import document
+    from sim.scenario.schema.trace import check_traces
 
     if form is not None or options:
         raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
@@ -473,7 +473,7 @@ def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> 
 def _given(options: tuple[str, ...]) -> dict[str, Any]:
     """The values of --option."""
     from sim.errors import ScenarioError, UsageError
-    from sim.scenario import document
+    from sim.scenario.file import document
 
     given: dict[str, Any] = {}
     for text in options:

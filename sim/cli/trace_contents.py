@@ -47,7 +47,7 @@ def contents(table: TaskTable) -> dict[str, Any]:
 
 def _amounts(table: TaskTable) -> dict[str, Any]:
     """Sizes, and the load over time."""
-    from sim.workload import summary
+    from sim.workload.logs import summary
 
     return {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
 

@@ -79,8 +79,8 @@ def train(
     or {admission: {name: learned, path: FILE.npz}}.
     """
     from sim.experiment.directory import comparison_json, folder_name
-    from sim.experiment.training import make_agent
-    from sim.experiment.training import train as learn
+    from sim.learning.training.train import make_agent
+    from sim.learning.training.train import train as learn
     from sim.scenario.scenario import load
 
     chosen = _settings(settings)
@@ -123,7 +123,7 @@ def train(
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     """`key=value`, the value as in YAML."""
     from sim.errors import ScenarioError
-    from sim.scenario.document import parse_value
+    from sim.scenario.file.document import parse_value
 
     found: dict[str, Any] = {}
     for text in texts:
@@ -142,7 +142,7 @@ def _reward(text: str | None) -> Any:
     if text is None or not text.lstrip().startswith("{"):
         return text
     from sim.errors import ScenarioError
-    from sim.scenario.document import parse_value
+    from sim.scenario.file.document import parse_value
 
     try:
         return parse_value(text)
@@ -151,14 +151,14 @@ def _reward(text: str | None) -> Any:
 
 
 def _check_metric(name: str) -> None:
-    from sim.results.metrics import metric
+    from sim.results.one_run.metrics import metric
 
     metric(name)
 
 
 def _check_target(target: Path, force: bool) -> None:
     """Said before an hour of training rather than after it."""
-    from sim.experiment.training import check_writable
+    from sim.learning.training.train import check_writable
 
     if target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
@@ -178,7 +178,7 @@ def _show(found: Any) -> None:
 
 def _earned(earned: pd.DataFrame) -> list[str]:
     """The reward per task of every policy, and its difference from what was learned."""
-    from sim.results.statistics import student_interval
+    from sim.results.many_runs.statistics import student_interval
 
     width = max(map(len, earned.columns))
     lines = [f"{'reward per task':{width}}  mean         learned - other (paired, 95 %)"]

@@ -104,8 +104,8 @@ def tune(
 
 def _show(found: object) -> None:
     from sim.report import terminal
-    from sim.results.tuning import Tuning
-    from sim.scenario.document import dump
+    from sim.results.many_runs.tuning import Tuning
+    from sim.scenario.file.document import dump
 
     assert isinstance(found, Tuning)
     shown = found.shown()

@@ -13,8 +13,8 @@ from sim.cli.options import JSON, QUIET, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
     from sim.experiment.twin import Cluster
-    from sim.workload.history import History
-    from sim.workload.snapshot import Job
+    from sim.workload.logs.history import History
+    from sim.workload.readers.snapshot import Job
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EARLIER_SAMPLES = 20
@@ -67,7 +67,7 @@ def twin(
     says how good predicted starts were.
     """
     from sim.errors import UsageError
-    from sim.workload.history import forecast_errors
+    from sim.workload.logs.history import forecast_errors
 
     if out is not None and out.exists() and not force:
         raise click.UsageError(f"{out} exists; --force replaces it")
@@ -83,7 +83,7 @@ def twin(
         _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), as_json, quiet)
         return
     assert squeue is not None and nodes is not None
-    from sim.workload import snapshot
+    from sim.workload.readers import snapshot
 
     listed = _nodes(nodes)
     jobs = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
@@ -176,7 +176,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 def _history(given: str) -> tuple[History, Any]:
     """The jobs of the log, on the clock of the snapshot where it has dates."""
     from sim.cli.trace import read
-    from sim.workload.history import history_of
+    from sim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
     _there(Path(file))
@@ -218,7 +218,7 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[J
 def _site(path: Path | None) -> dict[str, Any]:
     """The `site:` of a file, and nothing else of it."""
     from sim.errors import Problem, ScenarioError
-    from sim.scenario.document import read
+    from sim.scenario.file.document import read
 
     if path is None:
         return {}
@@ -230,7 +230,7 @@ def _site(path: Path | None) -> dict[str, Any]:
 
 def _instant(text: str) -> float:
     from sim.errors import UsageError
-    from sim.workload.job_rows import seconds_of
+    from sim.workload.rows.job_rows import seconds_of
 
     try:
         return seconds_of(text)
@@ -243,7 +243,7 @@ def _changed(
 ) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The nodes that are left, the policy and the other values of a changed cluster."""
     from sim.errors import UsageError
-    from sim.workload.slurm import hosts
+    from sim.workload.readers.slurm import hosts
 
     kept, altered = listed, []
     for change in changes:

@@ -16,10 +16,10 @@ from sim.experiment.study import Case
 from sim.experiment.work import Setup
 
 if TYPE_CHECKING:
-    from sim.results.compare import Comparison
-    from sim.results.replications import Replications
-    from sim.results.result import Result
-    from sim.results.selection import Selection
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.replications import Replications
+    from sim.results.many_runs.selection import Selection
+    from sim.results.one_run.result import Result
     from sim.scenario.scenario import Overrides, Scenario
 
 Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
@@ -56,11 +56,11 @@ def compare(
     by: class, gpus or user: to keep of replications what `Comparison.by` tells of these groups.
     baseline: the label with which every other is compared; without it every pair is.
     best: a metric by which to select the best policy with the stated `probability`, unless another is within `delta`
-        (a share of the mean) of it: as many replications are made as that takes (`sim.results.selection`), at
+        (a share of the mean) of it: as many replications are made as that takes (`sim.results.many_runs.selection`), at
         least those asked for (without: 10).  The result is in `Comparison.selection`.
     The other parameters are those of `run`.
     """
-    from sim.results.compare import compare as evaluate
+    from sim.results.many_runs.compare import compare as evaluate
 
     names = None if metrics is None else list(metrics)
     if best is not None:
@@ -118,7 +118,7 @@ def select_best(
 
     `replications`: those of the first stage.
     """
-    from sim.results import selection
+    from sim.results.many_runs import selection
 
     if isinstance(replications, Mapping):
         raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")

@@ -7,7 +7,7 @@ with at most the stated probability (Bonferroni, over candidates, targets and tw
 Where the objective is known beforehand (the price of the cluster, the sum of the numbers), candidates are tried in its
 order, and the first that meets the targets is the answer: all that are cheaper are shown to miss them, or left open.
 Where it is a metric, all are tried, and among those that meet the targets the best is found by ranking and selection
-(Kim and Nelson, `sim.results.selection`); tests and selection then have half of the allowed error each.
+(Kim and Nelson, `sim.results.many_runs.selection`); tests and selection then have half of the allowed error each.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sim.experiment.stopping import select
 from sim.experiment.study import Case, Replicates
 from sim.experiment.targets import MET, OPEN, UNDEFINED, Judge, Target, Trial
 from sim.experiment.work import Setup
-from sim.results.estimands import weight_of
-from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION, metric
-from sim.results.selection import MOST, Race
+from sim.results.many_runs.estimands import weight_of
+from sim.results.many_runs.selection import MOST, Race
+from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION, metric
 from sim.results.wording import metric_name, several, units_of
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Decision:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        from sim.results.result import json_number
+        from sim.results.one_run.result import json_number
 
         def candidate(one: Candidate) -> dict[str, Any]:
             return {
@@ -279,7 +279,7 @@ def decide(
 
 def _numbers(key: str, given: Any) -> list[int]:
     """The whole numbers of a key: a list, or a range such as 1..8."""
-    from sim.scenario.sweep_schema import Range, is_range, read_range
+    from sim.scenario.schema.sweep import Range, is_range, read_range
 
     if key in NO_SIZES:
         raise UsageError(f"{key}: {NO_SIZES[key]}, not how large anything is; name one such as cluster.nodes.0.count")
@@ -301,7 +301,7 @@ def _numbers(key: str, given: Any) -> list[int]:
 def _price(scenario: Scenario) -> float:
     """Of the whole cluster, for an hour; 0 of one without prices, and of one that cannot be built (a cluster of
     nothing), which is tried early and missed with its reason."""
-    from sim.scenario.build_cluster import build_cluster
+    from sim.scenario.building.cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
         return 0.0

@@ -34,15 +34,15 @@ from sim.model.units import shown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.results.compare import Comparison
-    from sim.results.replications import Replications
-    from sim.results.result import Result
-    from sim.results.selection import Selection
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.replications import Replications
+    from sim.results.many_runs.selection import Selection
+    from sim.results.many_runs.sweep import Sweep
+    from sim.results.one_run.result import Result
     from sim.scenario.scenario import Overrides, Scenario
 
 Groups = Mapping[str, "pd.DataFrame"]
-"""By what tasks are grouped -> the table of `sim.results.groups.table_of_groups`."""
+"""By what tasks are grouped -> the table of `sim.results.one_run.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
 REPLICATIONS = "replications.parquet"
@@ -155,7 +155,7 @@ def save_comparison(
 
 
 def _write_groups(table: pd.DataFrame, path: Path) -> None:
-    from sim.results.groups import flat
+    from sim.results.one_run.groups import flat
     from sim.results.store import write_csv
 
     write_csv(flat(table), path)
@@ -179,7 +179,7 @@ def _draw_comparison(
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     return [outcome] if isinstance(outcome, Result) else outcome.results
 
@@ -198,9 +198,9 @@ def comparison_json(
     tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
     "group_differences": {by: [...]}, which are like "differences" with the group besides.
     """
-    from sim.results.group_differences import differences_json
-    from sim.results.groups import groups_json
-    from sim.results.result import Result, json_number, json_values
+    from sim.results.many_runs.group_differences import differences_json
+    from sim.results.one_run.groups import groups_json
+    from sim.results.one_run.result import Result, json_number, json_values
 
     first = next(iter(runs.values()))
     differences = [
@@ -241,11 +241,11 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
     A folder is a run directory: its Result, or its Replications; or that of a sweep.  Anything else is a scenario, as
     `sim.run` takes it: a file, the name of a shipped scenario, or a mapping; `overrides` change values of it.
     """
+    from sim.results.many_runs.sweep import MARK as SWEPT
+    from sim.results.many_runs.sweep import Sweep
     from sim.results.store import MARK
-    from sim.results.sweep import MARK as SWEPT
-    from sim.results.sweep import Sweep
+    from sim.scenario.file.shipped import shipped
     from sim.scenario.scenario import load as load_scenario
-    from sim.scenario.shipped import shipped
 
     if isinstance(source, str | Path):
         folder = Path(source)
@@ -259,7 +259,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
 
 def load_run(directory: str | Path) -> Result | Replications:
     """A run directory: its Result, or its Replications."""
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     folder = _not_comparison(Path(directory))
     return _load_replications(folder) if holds_replications(folder) else Result.load(folder)
@@ -267,8 +267,8 @@ def load_run(directory: str | Path) -> Result | Replications:
 
 def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
     """What a directory holds, whichever verb wrote it."""
-    from sim.results.sweep import MARK as SWEPT
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.sweep import MARK as SWEPT
+    from sim.results.many_runs.sweep import Sweep
 
     folder = Path(directory)
     if (folder / SWEPT).is_file():
@@ -278,7 +278,7 @@ def load_any(directory: str | Path) -> Result | Replications | Comparison | Swee
 
 def load_comparison(directory: str | Path) -> Comparison:
     """A comparison from its directory: evaluated again from its runs, by the same metrics and against the same one."""
-    from sim.results.compare import compare
+    from sim.results.many_runs.compare import compare
     from sim.results.store import read_mark
 
     folder = Path(directory)
@@ -298,7 +298,7 @@ def load_comparison(directory: str | Path) -> Comparison:
 
 def first_run(directory: str | Path) -> Result:
     """The run of a directory; of replications the first."""
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     folder = _not_comparison(Path(directory))
     return Result.load(folder / FIRST if holds_replications(folder) else folder)
@@ -323,8 +323,8 @@ def holds_replications(folder: Path) -> bool:
 def _load_replications(folder: Path) -> Replications:
     import pandas as pd
 
-    from sim.results.replications import Replications
-    from sim.results.result import Result
+    from sim.results.many_runs.replications import Replications
+    from sim.results.one_run.result import Result
     from sim.results.store import read_mark
 
     try:
@@ -344,7 +344,7 @@ def _load_replications(folder: Path) -> Replications:
 
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
-    from sim.results.replications import Replications
+    from sim.results.many_runs.replications import Replications
     from sim.results.store import versions, write_mark, write_table
 
     if not isinstance(outcome, Replications):

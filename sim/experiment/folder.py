@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import DamagedFile, UsageError
 from sim.model.files import TEMPORARY, remove_left, write_whole
 from sim.model.units import shown
+from sim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 from sim.results.sealed import digests, sealed, unsealed
-from sim.results.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 
 if TYPE_CHECKING:
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.sweep import Sweep
 
 RUNS = "runs"
 _PARTS = {

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from sim import registry
-from sim.workload.recorded_log import Jobs, Occupancy
-from sim.workload.summary import held, on_gpus
+from sim.workload.logs.recorded_log import Jobs, Occupancy
+from sim.workload.logs.summary import held, on_gpus
+from sim.workload.logs.waits import Explained
 from sim.workload.traces import TaskTable
-from sim.workload.waits import Explained
 
 NODE = 8
 """GPUs of a node where the log does not tell."""

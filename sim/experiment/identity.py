@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim import registry
-from sim.scenario.policy_schema import PolicySpec
+from sim.scenario.schema.policy import PolicySpec
 
 if TYPE_CHECKING:
     from types import ModuleType

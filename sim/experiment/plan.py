@@ -12,7 +12,7 @@ from sim.experiment.policies import PolicyLike
 from sim.experiment.run import prepare
 from sim.model.plan import Plan
 from sim.model.tasks import Tasks
-from sim.results.plans import told
+from sim.results.one_run.plans import told
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -59,7 +59,7 @@ def written(label: str, value: Any = None) -> str | None:
 
     None for a label that was chosen in Python and does not tell the policy.
     """
-    from sim.scenario.policy_schema import long_form
+    from sim.scenario.schema.policy import long_form
 
     try:
         meant = named_policy(label)[1]
@@ -106,7 +106,7 @@ def _redefined(known: Any, policy: Any) -> bool:
 
 def _from_text(text: str) -> tuple[str, Any]:
     if text.lstrip().startswith("{"):
-        from sim.scenario.document import parse_value
+        from sim.scenario.file.document import parse_value
 
         try:
             mapping = parse_value(text)
@@ -143,7 +143,7 @@ def _known(kind: str, name: str) -> None:
 
 def _label(value: Any) -> str:
     """A short name for a mapping: its names, and the parameters given."""
-    from sim.scenario.policy_schema import long_form
+    from sim.scenario.schema.policy import long_form
 
     parts = long_form(dict(value) if isinstance(value, Mapping) else value)
     if not isinstance(parts, dict):

@@ -20,7 +20,7 @@ from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Study
 from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
-from sim.results.statistics import (
+from sim.results.many_runs.statistics import (
     chi_square_quantile,
     deviation,
     freedom,
@@ -29,10 +29,10 @@ from sim.results.statistics import (
     student_quantile,
 )
 from sim.results.wording import metric_name, seconds
-from sim.scenario.schema import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
-    from sim.results.replications import Replications
+    from sim.results.many_runs.replications import Replications
     from sim.scenario.scenario import Overrides, Scenario
 
 PILOT = 10
@@ -119,7 +119,7 @@ def plan_precision(
     progress: Progress | bool | None = None,
 ) -> PrecisionPlan:
     """How many replications, and how much time, a relative precision of a metric takes: judged from a pilot."""
-    from sim.results.metrics import metric as known
+    from sim.results.one_run.metrics import metric as known
 
     known(metric)
     for what, share in (("precision", precision), ("confidence", confidence)):

@@ -19,11 +19,11 @@ from sim.experiment.store import Store, open_cache
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
-from sim.results.replications import Replications
+from sim.results.many_runs.replications import Replications
 
 if TYPE_CHECKING:
     from sim.model.record import RunInput
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
     from sim.scenario.scenario import Overrides, Scenario
 
 
@@ -163,8 +163,8 @@ def to_keep(
 
     Which users have a row of their own is decided by the workload of the first replication, for all of them.
     """
-    from sim.results.groups import checked, groupings
-    from sim.results.metric_sets import expanded
+    from sim.results.one_run.groups import checked, groupings
+    from sim.results.one_run.metric_sets import expanded
 
     names, wanted = expanded(name for name in metrics if name != "usual"), checked(by)  # the usual ones are kept
     number = scenario.model.replications if replications is None else replications
@@ -184,7 +184,7 @@ def prepare(
         return load(scenario, overrides)
     value = named_policy(policy)[1]
     if not isinstance(overrides, Mapping):
-        from sim.scenario.overrides import parse_assignment
+        from sim.scenario.file.overrides import parse_assignment
 
         overrides = dict(parse_assignment(text) for text in overrides)
     named = {"--set policy": "--policy"} if "policy" not in overrides else {}

@@ -24,7 +24,7 @@ from sim.experiment.study import Case, Study
 from sim.experiment.targets import MET, MISSED, UNDEFINED, Judge, Target
 from sim.experiment.work import Setup
 from sim.model.units import shown
-from sim.results.deadlines import JUDGED_BY_DEADLINE
+from sim.results.one_run.deadlines import JUDGED_BY_DEADLINE
 from sim.results.wording import metric_name, several, units_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Sizing:
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
     def to_json(self) -> dict[str, Any]:
-        from sim.results.result import json_number
+        from sim.results.one_run.result import json_number
 
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
@@ -224,7 +224,7 @@ def size(
 
 
 def check_key(scenario: Scenario, over: str, least: int) -> None:
-    from sim.scenario.overrides import value_at
+    from sim.scenario.file.overrides import value_at
 
     if over in NO_SIZES:
         raise UsageError(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import ScenarioError, UsageError
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome
-from sim.results.estimands import weight_of
-from sim.results.warmup import LEAST, PILOT, Cut, WarmupSeries
-from sim.scenario.schema import LEAST_FOR_PRECISION
+from sim.results.many_runs.estimands import weight_of
+from sim.results.many_runs.warmup import LEAST, PILOT, Cut, WarmupSeries
+from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
-    from sim.results.replications import Replications
-    from sim.results.selection import Race
+    from sim.results.many_runs.replications import Replications
+    from sim.results.many_runs.selection import Race
     from sim.scenario.scenario import Scenario
 
 TOO_FEW = (
@@ -90,7 +90,7 @@ class Amount:
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
     """How many replications a scenario asks for, or `replications` in its place; UsageError if that is no number."""
-    from sim.scenario.schema import MOST_REPLICATIONS, Precision
+    from sim.scenario.schema.whole import MOST_REPLICATIONS, Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
@@ -102,7 +102,7 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
             first = error.errors()[0]
             raise UsageError(f"replications: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if isinstance(wanted, Precision):
-        from sim.results.metrics import metric
+        from sim.results.one_run.metrics import metric
 
         metric(wanted.metric)  # an unknown name is said before the first run, not after
         return Amount(wanted.max, wanted.precision, wanted.metric, wanted.confidence)

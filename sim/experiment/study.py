@@ -22,8 +22,8 @@ from sim.experiment.work import Job, OtherInputs, Outcome, Setup, Shelf, outcome
 from sim.experiment.workers import Workers, packed
 
 if TYPE_CHECKING:
-    from sim.results.replications import Replications
-    from sim.results.result import Result
+    from sim.results.many_runs.replications import Replications
+    from sim.results.one_run.result import Result
     from sim.scenario.scenario import Scenario
 
 LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
@@ -285,7 +285,7 @@ class Study:
 
     def _here(self, series: Replicates, number: int) -> Outcome:
         """Make a run in this process."""
-        from sim.results.replications import replication_values
+        from sim.results.many_runs.replications import replication_values
 
         job = self.job(series, number)
         if not series.strict:

@@ -26,15 +26,15 @@ from sim.experiment.store import Store, open_cache
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
-from sim.results.replications import Replications
+from sim.results.many_runs.replications import Replications
 from sim.results.wording import metric_name
-from sim.scenario.schema import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sim.experiment.estimate import Estimate
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.sweep import Sweep
     from sim.scenario.scenario import Overrides, Scenario
 
 MOST_RUNS = 1_000_000
@@ -276,7 +276,7 @@ class Plan:
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
-        from sim.results.result import json_number
+        from sim.results.one_run.result import json_number
 
         last, points = -1, []
         for row in self.rows:  # those of a point follow one another, or were given with their policies
@@ -313,7 +313,7 @@ class Plan:
         """The tables, from what was made of every row."""
         import pandas as pd
 
-        from sim.results.sweep import Sweep, SweepRow, tables
+        from sim.results.many_runs.sweep import Sweep, SweepRow, tables
 
         swept = []
         each = zip(self.rows, self.labels, self.checked.seeds, self.checked.warmups, made, strict=True)
@@ -429,7 +429,7 @@ def plan_sweep(
 
 
 def _check_metrics(names: list[str]) -> None:
-    from sim.results.metrics import metric
+    from sim.results.one_run.metrics import metric
 
     for name in names:
         metric(name)

@@ -12,8 +12,8 @@ from sim.errors import RunError, UsageError
 from sim.experiment.stopping import Pilot, find_cuts, pilot_size
 from sim.experiment.study import Case, Replicates, Study
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
-from sim.results.replications import Replications
-from sim.results.statistics import half_width, is_congested
+from sim.results.many_runs.replications import Replications
+from sim.results.many_runs.statistics import half_width, is_congested
 from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Read `response_p99 < 200 ms`; UsageError with a sentence if it is not a target."""
-        from sim.results.metrics import metric
+        from sim.results.one_run.metrics import metric
 
         match = _TARGET.match(text)
         if not match:

@@ -32,12 +32,12 @@ from sim.experiment.run import Where, prepare
 from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome, Setup
-from sim.results.estimands import ratio_contributions, weight_of
-from sim.results.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.results.tuning import Setting, Tuning
-from sim.results.warmup import PILOT
-from sim.scenario.policy_schema import PARTS, Policies, PolicySpec, policy_parameters
-from sim.scenario.schema import ScenarioModel
+from sim.results.many_runs.estimands import ratio_contributions, weight_of
+from sim.results.many_runs.tuning import Setting, Tuning
+from sim.results.many_runs.warmup import PILOT
+from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.scenario.schema.policy import PARTS, Policies, PolicySpec, policy_parameters
+from sim.scenario.schema.whole import ScenarioModel
 
 if TYPE_CHECKING:
     from sim.scenario.scenario import Overrides, Scenario
@@ -84,7 +84,7 @@ def tune(
     cache: a folder for finished runs, so that the same command goes on after an interruption.
     The others are those of `sim.sweep`.
     """
-    from sim.results.metrics import metric as known
+    from sim.results.one_run.metrics import metric as known
 
     known(metric)
     if metric in NO_DIRECTION:
@@ -223,7 +223,7 @@ class _Race:
         return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """What the replications of a setting contribute to its estimate (`sim.results.estimands`)."""
+        """What the replications of a setting contribute to its estimate (`sim.results.many_runs.estimands`)."""
         return _contributions([self._value(outcome) for outcome in self.series[number].taken])
 
     def _score(self, number: int) -> float:

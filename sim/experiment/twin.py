@@ -25,9 +25,9 @@ from sim.model.record import RunInput
 from sim.policy.contract import Scheduler
 from sim.policy.rest import rows_of
 from sim.scenario.scenario import Overrides, load
-from sim.workload.history import ArrivalTimes, History, RunTimes
-from sim.workload.recorded_log import Occupancy
-from sim.workload.snapshot import Job
+from sim.workload.logs.history import ArrivalTimes, History, RunTimes
+from sim.workload.logs.recorded_log import Occupancy
+from sim.workload.readers.snapshot import Job
 
 POLICY = "easy_backfill"
 BEHIND = 1e-3

@@ -22,12 +22,12 @@ from sim.experiment.twin import POLICY, Cluster, Forecast, Twin
 from sim.experiment.widening import SHARES as TOLD
 from sim.experiment.widening import Past, widening
 from sim.scenario.scenario import Overrides
-from sim.workload.history import ENOUGH, FEW, History
-from sim.workload.inferred import limits_of
-from sim.workload.recorded_log import Jobs, Steps, jobs_of
-from sim.workload.snapshot import Job
+from sim.workload.logs.history import ENOUGH, FEW, History
+from sim.workload.logs.inferred import limits_of
+from sim.workload.logs.recorded_log import Jobs, Steps, jobs_of
+from sim.workload.logs.waits import warm_end
+from sim.workload.readers.snapshot import Job
 from sim.workload.traces import TaskTable
-from sim.workload.waits import warm_end
 
 SHARES = (0.5, 0.9)
 """Intervals that are judged."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sim.experiment.progress import Meter
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 SHELF = 4
 """Scenarios, and traces, that a worker keeps for the next job."""
@@ -117,7 +117,7 @@ def simulate(
 
     described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
     """
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     known = {
         "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
@@ -147,8 +147,8 @@ def simulate(
 
 def outcome_of(setup: Setup, scenario: Scenario, job: Job, meter: Meter | None = None) -> Outcome:
     """What a run gives, as numbers."""
-    from sim.results.replications import replication_values
-    from sim.results.warmup import response_series
+    from sim.results.many_runs.replications import replication_values
+    from sim.results.many_runs.warmup import response_series
 
     result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
     if job.pilot:

@@ -37,7 +37,7 @@ ROSTER = 5.0
 """Seconds after which the workers of a cluster are counted again: some may have joined or left."""
 
 
-TAKEN_BY_RUNS = ["sim.experiment.run", "sim.scenario.build", "sim.engine.simulation", "sim.results.replications"]
+TAKEN_BY_RUNS = ["sim.experiment.run", "sim.scenario.building.run_input", "sim.engine.simulation", "sim.results.many_runs.replications"]
 """Modules that are imported once for all workers, with what they import."""
 
 

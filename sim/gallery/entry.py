@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from sim.errors import Problem, ScenarioError, UnknownName, UsageError
 from sim.gallery.schema import Axis, Expected, Table, Way
-from sim.scenario import document as documents
-from sim.scenario.problems import translate
+from sim.scenario.file import document as documents
+from sim.scenario.file.problems import translate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,7 @@ class Entry:
             if not path.exists():
                 raise self.problem(key, f"there is no file {path}")
             return path
-        from sim.scenario.shipped import find
+        from sim.scenario.file.shipped import find
 
         try:
             return find(given)
@@ -233,7 +233,7 @@ class Entry:
 
         ScenarioError if the file is there with another content than the one whose SHA-256 is stated.
         """
-        from sim.workload.public_logs import content_hash
+        from sim.workload.logs.public_logs import content_hash
 
         for place, needed in enumerate(self.expected.inputs):
             path = (self.inputs or self.folder).resolve() / needed.file
@@ -263,8 +263,8 @@ class Entry:
             raise ScenarioError(list(dict.fromkeys(problems)))
 
     def _check_table(self, number: int, table: Table) -> None:
-        from sim.scenario.policy_schema import long_form
         from sim.scenario.scenario import load
+        from sim.scenario.schema.policy import long_form
 
         if table.seeds is None and table.tolerance.deviations is not None:
             raise self.problem(
@@ -331,7 +331,7 @@ def replace_way(way: Way, set_: dict[str, Any], policy: Any) -> Way:
 
 def shipped() -> dict[str, Path]:
     """The expected files that ship, by name of the entry."""
-    from sim.scenario.shipped import _folder
+    from sim.scenario.file.shipped import _folder
 
     folder = _folder()
     found = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []

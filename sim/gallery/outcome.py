@@ -15,7 +15,7 @@ from sim.gallery.schema import Table, Tolerance, Value
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 EQUAL = 1e-6
 """Seconds by which two times of a task may differ and be the same."""
@@ -281,8 +281,8 @@ def measured(entry: Entry, table: Table, case: Case, result: Result, column: str
         return float(_equal(entry, table, case, result, column, value))
     assert value.metric is not None
     if value.start is not None and value.to is not None:
-        from sim.results.metrics import Measured, metric
-        from sim.results.usage import usage
+        from sim.results.one_run.metrics import Measured, metric
+        from sim.results.one_run.usage import usage
 
         window = Measured(result)
         window.low, window.high = value.start, value.to

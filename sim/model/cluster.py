@@ -143,7 +143,7 @@ class DeviceType:
     multiprocessors: int | None = None
     price: Price = FREE
     peak: object | None = None
-    """What the roofline cost model needs to know of this type (`sim.workload.roofline.Peak`), if anything."""
+    """What the roofline cost model needs to know of this type (`sim.workload.costs.roofline.Peak`), if anything."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # not of all fields: types are keys in the innermost loops

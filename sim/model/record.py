@@ -96,8 +96,8 @@ class Record:
     only computed and none was stopped: compute is then finish - start and the others are 0.  Ask `stage` for them.
     `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
     `batch` is the number of the last launch where launches had several tasks, else None.
-    `steps`: columns of the steps of language models (`sim.results.steps`), `token_gaps` (time, seconds) the gaps
-    between tokens that do not follow from them, `replicas` (service, number, KV blocks, place) what their column
+    `steps`: columns of the steps of language models (`sim.results.one_run.steps`), `token_gaps` (time, seconds) the
+    gaps between tokens that do not follow from them, `replicas` (service, number, KV blocks, place) what their column
     `replica` counts; `preemptions_by` and `cached_tokens` are per task, where there were any.
     `first_token` is when a request to a language model had its first token, None where there are none.
     `energy` (J above idle) likewise is None unless computed in the run (rates changed); then it is

@@ -15,7 +15,7 @@ from sim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, own
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 MOST_POINTS = 2000
 FEW_LINES = 6

@@ -13,7 +13,7 @@ from sim.results.wording import figures, finite, fitting, metric_name, units_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.results.compare import Comparison
+    from sim.results.many_runs.compare import Comparison
 
 COLUMNS = 3
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.results.replications import Replications
-    from sim.results.result import Result
+    from sim.results.many_runs.replications import Replications
+    from sim.results.one_run.result import Result
 
 FEW_LAUNCHES = 250
 FEW_DEVICES = 32
@@ -31,7 +31,7 @@ def default(outcome: Result | Replications) -> Figure:
     tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,
     with the mean response of each beside.
     """
-    from sim.results.replications import Replications
+    from sim.results.many_runs.replications import Replications
 
     if not isinstance(outcome, Replications):
         return _of_run(outcome)

@@ -13,7 +13,7 @@ from sim.plots.style import figure, legend_above, title
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 
 def distributions(

@@ -11,7 +11,7 @@ from sim.plots.timeline import thinned
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 
 def fragmentation(result: Result, ax: Axes | None = None) -> Axes:

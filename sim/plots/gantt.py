@@ -24,14 +24,14 @@ from sim.plots.style import (
     time_axis,
     title,
 )
-from sim.results.lanes import device_bars, fill_lanes
-from sim.results.launches import FUSED
+from sim.results.one_run.lanes import device_bars, fill_lanes
+from sim.results.one_run.launches import FUSED
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 STAGES = (
     ("upload", "upload_start", "upload_end", ORANGE),

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from sim.errors import UsageError
 from sim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
-from sim.results.groups import group_metrics, title
+from sim.results.one_run.groups import group_metrics, title
 from sim.results.wording import SECONDS, fitting, metric_name, units_of
 
 if TYPE_CHECKING:

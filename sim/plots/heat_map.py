@@ -8,13 +8,13 @@ import numpy as np
 
 from sim.errors import UsageError
 from sim.plots.style import INK, describe, figure, plain, short, time_axis, title
-from sim.results.over_bins import GROUPS, busy_over_time
+from sim.results.one_run.over_bins import GROUPS, busy_over_time
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 MOST_ROWS = 64
 MOST_NAMES = 40

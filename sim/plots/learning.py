@@ -12,7 +12,7 @@ from sim.plots.style import BLUE, DASHES, INK, PALETTE, figure, tidy, title
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.experiment.training import Training
+    from sim.learning.training.train import Training
 
 NAMES = {
     "slowdown": ("mean slowdown", -1.0), "response": ("mean response (s)", -1.0),

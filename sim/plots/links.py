@@ -9,12 +9,12 @@ import numpy as np
 from sim.errors import UsageError
 from sim.model.exchange import link_names
 from sim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
-from sim.results.network import series
+from sim.results.one_run.network import series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 MOST_ROWS = 32
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.plots.style import INK, PALETTE, describe, own_axes, plain, short, tidy, time_axis, title
-from sim.results.over_bins import power_over_time
+from sim.results.one_run.over_bins import power_over_time
 from sim.results.wording import energy, fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 WATTS = ((1.0, "W"), (1e3, "kW"), (1e6, "MW"))
 _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))

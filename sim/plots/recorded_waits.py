@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
-from sim.workload.recorded_log import Occupancy
-from sim.workload.waits import REASONS
+from sim.workload.logs.recorded_log import Occupancy
+from sim.workload.logs.waits import REASONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from sim.experiment.from_log import Compared
-    from sim.workload.waits import Explained
+    from sim.workload.logs.waits import Explained
 
 MOST_STEPS = 4000
 SHORTEST = 1.0

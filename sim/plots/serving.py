@@ -9,14 +9,14 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
-from sim.results.steps import weighted_quantile
+from sim.results.one_run.steps import weighted_quantile
 from sim.results.wording import SECONDS, fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 STRETCHES = 400
 """Lines are means over this many equal stretches of time."""

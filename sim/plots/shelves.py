@@ -12,14 +12,14 @@ from matplotlib.patches import Patch
 from sim.errors import UsageError
 from sim.plots.gantt import bar_boxes, label_lanes
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, short, tidy, time_axis, title
-from sim.results.lanes import device_bars
+from sim.results.one_run.lanes import device_bars
 from sim.results.wording import seconds
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 CLASSES = (("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE), ("small", 0.0, SKY))
 LINES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))

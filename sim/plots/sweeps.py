@@ -11,14 +11,14 @@ from matplotlib.ticker import FuncFormatter
 
 from sim.errors import UsageError
 from sim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
-from sim.results.metrics import HIGHER_IS_BETTER
-from sim.results.point_values import rows_where
+from sim.results.many_runs.point_values import rows_where
+from sim.results.one_run.metrics import HIGHER_IS_BETTER
 from sim.results.wording import figures, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.sweep import Sweep
 
 WIDE = 50.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
@@ -108,7 +108,7 @@ def sweep_map(
 def _frame_best(ax: Axes, metric: str, values: np.ndarray) -> None:
     from matplotlib.patches import Rectangle
 
-    from sim.results.metrics import NO_DIRECTION
+    from sim.results.one_run.metrics import NO_DIRECTION
 
     if metric in NO_DIRECTION or not np.isfinite(values).any():
         return

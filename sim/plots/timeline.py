@@ -13,7 +13,7 @@ from sim.plots.style import BLUE, INK, MUTED, PALETTE, VERMILION, describe, figu
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 MOST_STEPS = 4000
 """Beyond this many steps the line is averaged over equal stretches of time: a picture has fewer points."""

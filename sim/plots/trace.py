@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import PercentFormatter
 
 from sim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, tidy, time_axis, title
-from sim.workload import summary
+from sim.workload.logs import summary
 from sim.workload.traces import TaskTable
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, possible, short, tidy, title
 from sim.plots.sweeps import key_name
-from sim.results.tradeoff import Better, front, more_is_better, regrets
+from sim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
 from sim.results.wording import fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.compare import Comparison
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.sweep import Sweep
 
 MOST_NAMED = 16
 """Of more points only those of the front have their names beside them."""

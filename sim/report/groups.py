@@ -1,4 +1,4 @@
-"""What became of each group of tasks, as text: made from the tables of `sim.results.groups`."""
+"""What became of each group of tasks, as text: made from the tables of `sim.results.one_run.groups`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 
 from sim.report import terminal
 from sim.report.overview import beside
-from sim.results.group_differences import SHOWN_MARK, difference_cells, difference_note
-from sim.results.groups import TITLES, checked, group_metrics, telling, title
-from sim.results.metrics import RUN_ONLY
+from sim.results.many_runs.group_differences import SHOWN_MARK, difference_cells, difference_note
+from sim.results.one_run.groups import TITLES, checked, group_metrics, telling, title
+from sim.results.one_run.metrics import RUN_ONLY
 
 if TYPE_CHECKING:
-    from sim.results.compare import Comparison
+    from sim.results.many_runs.compare import Comparison
 
 SHOWN = ("tasks", "rejected", "expired", "failed", "unfinished", "wait_mean", "response_mean", "response_p95",
          "bounded", "slo_attainment", "rho_p95", "preemptions", "gpu_seconds", "energy_of_tasks_j",

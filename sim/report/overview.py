@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.report import terminal
-from sim.results import metric_sets
-from sim.results.forecasts import forecasts
-from sim.results.load import offered_load
-from sim.results.metrics import NO_DIRECTION
-from sim.results.plans import NOT_PROVEN, has_plan, reservations
-from sim.results.replications import Replications
-from sim.results.result import Result
+from sim.results.many_runs.replications import Replications
+from sim.results.one_run import metric_sets
+from sim.results.one_run.forecasts import forecasts
+from sim.results.one_run.load import offered_load
+from sim.results.one_run.metrics import NO_DIRECTION
+from sim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
+from sim.results.one_run.result import Result
 
 if TYPE_CHECKING:
-    from sim.results.compare import Comparison, Finding
+    from sim.results.many_runs.compare import Comparison, Finding
 
 Outcome = Result | Replications
 
@@ -53,7 +53,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """How many tasks come in what time, and the load (`sim.results.load`)."""
+    """How many tasks come in what time, and the load (`sim.results.one_run.load`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()

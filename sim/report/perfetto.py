@@ -30,13 +30,13 @@ import numpy as np
 from sim.errors import UsageError
 from sim.model.files import write_whole
 from sim.model.units import shown
-from sim.results.lanes import device_bars, fill_lanes
+from sim.results.one_run.lanes import device_bars, fill_lanes
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from sim.model.service import LanguageService
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 STAGES = (
     ("upload", "upload_start", "upload_end"),
@@ -103,8 +103,8 @@ def write_trace(result: Result, path: str | Path) -> Path:
 
 
 def _check_one_run(result: object) -> None:
-    from sim.results.replications import Replications
-    from sim.results.result import Result
+    from sim.results.many_runs.replications import Replications
+    from sim.results.one_run.result import Result
 
     if isinstance(result, Replications):
         raise UsageError(

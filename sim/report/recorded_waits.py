@@ -10,7 +10,7 @@ from sim.report import terminal
 
 if TYPE_CHECKING:
     from sim.experiment.from_log import Compared
-    from sim.workload.waits import Explained
+    from sim.workload.logs.waits import Explained
 
 MEANING = {
     "no room": "did not fit into what was free of the cluster",

@@ -33,7 +33,7 @@ from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
 from sim.results.sealed import digests, sealed, unsealed, verify
 
 if TYPE_CHECKING:
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
@@ -189,7 +189,7 @@ def _description(result: Result) -> dict[str, Any]:
 
 def _numbers_as_json(note: Any) -> Any:
     """A note of a policy, with NaN and infinities as JSON can hold them."""
-    from sim.results.result import json_number
+    from sim.results.one_run.result import json_number
 
     if isinstance(note, dict):
         return {key: _numbers_as_json(value) for key, value in note.items()}
@@ -246,7 +246,7 @@ def _save_record(record: Record, folder: Path) -> None:
 
 def load(directory: Path) -> Result:
     """See `Result.load`."""
-    from sim.results.result import Result
+    from sim.results.one_run.result import Result
 
     try:
         about = read_mark(directory, LATER)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.randomness import JUDGED
 from sim.model.record import RunInput
-from sim.scenario import document as documents
-from sim.scenario import overrides as setting
-from sim.scenario.document import Document
-from sim.scenario.policy_schema import Policies, check_policies
-from sim.scenario.schema import ScenarioModel, check
-from sim.scenario.trace_schema import TraceSpec, check_traces
+from sim.scenario.file import document as documents
+from sim.scenario.file import overrides as setting
+from sim.scenario.file.document import Document
+from sim.scenario.schema.policy import Policies, check_policies
+from sim.scenario.schema.trace import TraceSpec, check_traces
+from sim.scenario.schema.whole import ScenarioModel, check
 from sim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Overrides = Mapping[str, Any] | list[str] | tuple[str, ...]
 class Scenario:
     """One scenario; immutable.  Attributes:
 
-    model      the validated values (`sim.scenario.schema.ScenarioModel`)
+    model      the validated values (`sim.scenario.schema.whole.ScenarioModel`)
     policies   the policies with validated parameters
     base       the folder that relative paths in the scenario start from
     raw        the document as plain data, overrides applied and the policy in its long form
@@ -125,7 +125,7 @@ class Scenario:
 
     def build(self, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
         """The input of one run; `loads`: what it is for, judging or training (`sim.model.randomness`)."""
-        from sim.scenario.build import build
+        from sim.scenario.building.run_input import build
 
         with self.addresses():
             return build(self, seed, replication, loads)
@@ -248,7 +248,7 @@ def _sweep_paths(document: Document) -> list[Problem]:
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
     """What is wrong with the traces, and with the parts whose keys are right: reported with the rest, in one round."""
-    from sim.scenario.build import check_parts
+    from sim.scenario.building.run_input import check_parts
 
     problems: list[Problem] = []
     tables: dict[int, TaskTable] = {}
@@ -268,7 +268,7 @@ def _path(source: str | Path) -> Path:
         there = True
     if there or isinstance(source, Path) or path.suffix in (".yaml", ".yml", ".json"):
         return path
-    from sim.scenario.shipped import find
+    from sim.scenario.file.shipped import find
 
     return find(str(source))
 

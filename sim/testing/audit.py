@@ -25,7 +25,7 @@ from sim.model.record import (
     Record,
 )
 from sim.model.tasks import Mode
-from sim.results.language import rows_of
+from sim.results.one_run.language import rows_of
 
 
 @dataclass(frozen=True)

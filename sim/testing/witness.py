@@ -21,7 +21,7 @@ from sim.model.plan import Placement
 from sim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
 from sim.model.tasks import Mode, Task
 from sim.policy.contract import View
-from sim.results.language import rows_of
+from sim.results.one_run.language import rows_of
 
 STAGES = {"upload": ("upload_start", "upload_end"), "compute": ("compute_start", "compute_end"),
           "download": ("download_start", "end")}  # fmt: skip

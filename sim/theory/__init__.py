@@ -8,7 +8,7 @@ Rates are per second, means in seconds.  Names of figures are those of the simul
 A function refuses (`UsageError`) what has no steady state instead of giving a number.  What is only an approximation
 says so: `prediction.approximate`.
 
-Names are loaded when they are first used; nothing here knows of scenarios (see `sim.experiment.matching`).
+Names are loaded when they are first used; nothing here knows of scenarios (see `sim.queueing.matching`).
 """
 
 from __future__ import annotations

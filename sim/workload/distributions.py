@@ -44,7 +44,7 @@ from sim.errors import Problem, ScenarioError, suggestion
 from sim.model import units
 from sim.model.described import Described
 from sim.model.paths import ExistingFile
-from sim.workload.compressed import opened
+from sim.workload.rows.compressed import opened
 
 Floats: TypeAlias = NDArray[np.float64]
 

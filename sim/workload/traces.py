@@ -22,29 +22,29 @@ from sim.model.curves import WorkCurve
 from sim.model.ragged import Ragged
 
 BUILTIN: dict[str, str] = {
-    "acme": "sim.workload.acme:read",
-    "alibaba_dlrm": "sim.workload.alibaba_dlrm:read",
-    "alibaba_spot": "sim.workload.alibaba_spot:read",
-    "azure_llm": "sim.workload.azure_llm:read",
-    "burstgpt": "sim.workload.burstgpt:read",
-    "csv": "sim.workload.mapped:csv",
-    "gavel": "sim.workload.gavel:read",
-    "hcsp": "sim.workload.hcsp:read",
-    "helios": "sim.workload.helios:read",
-    "hetero_dag": "sim.workload.hetero_dag:read",
-    "jsonl": "sim.workload.mapped:jsonl",
-    "kubernetes": "sim.workload.kubernetes:read",
-    "mooncake": "sim.workload.mooncake:read",
-    "openb": "sim.workload.openb:read",
-    "pai": "sim.workload.pai:read",
-    "parquet": "sim.workload.mapped:parquet",
-    "philly": "sim.workload.philly:read",
-    "pollux": "sim.workload.pollux:read",
-    "requests": "sim.workload.request_table:read",
-    "slurm": "sim.workload.slurm:read",
-    "swf": "sim.workload.swf:read",
-    "tasks": "sim.workload.task_table:read",
-    "wfformat": "sim.workload.wfformat:read",
+    "acme": "sim.workload.readers.acme:read",
+    "alibaba_dlrm": "sim.workload.readers.alibaba_dlrm:read",
+    "alibaba_spot": "sim.workload.readers.alibaba_spot:read",
+    "azure_llm": "sim.workload.readers.azure_llm:read",
+    "burstgpt": "sim.workload.readers.burstgpt:read",
+    "csv": "sim.workload.mapped.reader:csv",
+    "gavel": "sim.workload.readers.gavel:read",
+    "hcsp": "sim.workload.readers.hcsp:read",
+    "helios": "sim.workload.readers.helios:read",
+    "hetero_dag": "sim.workload.readers.hetero_dag:read",
+    "jsonl": "sim.workload.mapped.reader:jsonl",
+    "kubernetes": "sim.workload.readers.kubernetes:read",
+    "mooncake": "sim.workload.readers.mooncake:read",
+    "openb": "sim.workload.readers.openb:read",
+    "pai": "sim.workload.readers.pai:read",
+    "parquet": "sim.workload.mapped.reader:parquet",
+    "philly": "sim.workload.readers.philly:read",
+    "pollux": "sim.workload.readers.pollux:read",
+    "requests": "sim.workload.readers.request_table:read",
+    "slurm": "sim.workload.readers.slurm:read",
+    "swf": "sim.workload.readers.swf:read",
+    "tasks": "sim.workload.readers.task_table:read",
+    "wfformat": "sim.workload.readers.wfformat:read",
 }
 
 NUMBERS = (
@@ -82,7 +82,7 @@ class TaskTable:
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
     the same names to what policies know, where that differs.
     `flops`, `bytes` and `efficiency` among `numbers` are what a row does: its time on types for which it has none
-    follows (`sim.workload.roofline`).  A trace of requests has no `times`: an entry that it
+    follows (`sim.workload.costs.roofline`).  A trace of requests has no `times`: an entry that it
     feeds needs a `service:`.  `deadline` is absolute, `patience` relative.
     `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
     prompt: equal ones are a common beginning.

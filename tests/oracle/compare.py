@@ -27,9 +27,9 @@ from cases import Case, chaotic, services  # noqa: E402
 from oracle.engine.simulation import Simulation as Oracle  # noqa: E402
 from sim.engine.simulation import Simulation  # noqa: E402
 from sim.errors import HetsimError  # noqa: E402
-from sim.results.result import Result  # noqa: E402
-from sim.scenario.policy_schema import PolicySpec  # noqa: E402
+from sim.results.one_run.result import Result  # noqa: E402
 from sim.scenario.scenario import load  # noqa: E402
+from sim.scenario.schema.policy import PolicySpec  # noqa: E402
 from sim.testing.generate import random_system  # noqa: E402
 from sim.testing.systems import small_systems  # noqa: E402
 
@@ -41,7 +41,7 @@ POLICIES = (
 )  # fmt: skip
 
 def scenarios() -> Iterator[Case]:
-    from sim.scenario.shipped import shipped
+    from sim.scenario.file.shipped import shipped
 
     for one in shipped():
         yield one.name, lambda name=one.name: load(name).build(None, 0)

@@ -13,10 +13,10 @@ from sim.errors import UsageError
 from sim.model.files import write_whole
 
 if TYPE_CHECKING:
-    from sim.results.compare import Comparison
-    from sim.results.replications import Replications
-    from sim.results.result import Result
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.replications import Replications
+    from sim.results.many_runs.sweep import Sweep
+    from sim.results.one_run.result import Result
 
 NAME = "report.html"
 
@@ -38,8 +38,8 @@ def report(outcome: Result | Replications | Comparison | Sweep, folder: str = ""
     from sim.report.html.of_comparison import of_comparison
     from sim.report.html.of_run import of_run
     from sim.report.html.of_sweep import of_sweep
-    from sim.results.compare import Comparison
-    from sim.results.sweep import Sweep
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.sweep import Sweep
 
     if isinstance(outcome, Comparison):
         parts = of_comparison(outcome, folder)

@@ -15,8 +15,8 @@ from sim.experiment.points import parse_over
 from sim.experiment.policies import written
 from sim.report.html import elements
 from sim.report.html.common import policy_option, policy_text, scenario_file
-from sim.results.sweep import Sweep
-from sim.scenario.document import parse_value
+from sim.results.many_runs.sweep import Sweep
+from sim.scenario.file.document import parse_value
 
 
 def again(found: Sweep, folder: str) -> str:

@@ -24,9 +24,9 @@ from sim.report.html.common import (
 )
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import comparison_headline, comparison_remarks, first_of
-from sim.results.compare import Comparison
-from sim.results.group_differences import difference_cells, difference_note
-from sim.results.replications import Replications
+from sim.results.many_runs.compare import Comparison
+from sim.results.many_runs.group_differences import difference_cells, difference_note
+from sim.results.many_runs.replications import Replications
 from sim.results.wording import metric_name, several, units_of
 
 MOST_SENTENCES = 40

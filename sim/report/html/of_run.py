@@ -12,8 +12,8 @@ from sim.report.html import elements
 from sim.report.html.common import Parts, commands, scenario_of, sentence_case
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import first_of, headline, remarks
-from sim.results.replications import Replications
-from sim.results.result import Result
+from sim.results.many_runs.replications import Replications
+from sim.results.one_run.result import Result
 from sim.results.wording import Unit, count, formatter, metric_name, several, units_of
 
 SLOWEST = 25
@@ -151,7 +151,7 @@ def _texts(name: str, values: list[float]) -> list[Cell]:
 
 
 def _waiting(first: Result) -> str:
-    from sim.results.explain import CAUSES, explain_all
+    from sim.results.one_run.explain import CAUSES, explain_all
 
     if first.metric("wait_mean") != first.metric("wait_mean") or first.metric("wait_mean") == 0:
         return ""

@@ -13,7 +13,7 @@ from sim.report.html.elements import Cell, Section, items, page, picture, table,
 
 if TYPE_CHECKING:
     from sim.experiment.from_log import Compared
-    from sim.workload.waits import Explained
+    from sim.workload.logs.waits import Explained
 
 
 def write_waits(

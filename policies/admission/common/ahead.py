@@ -1,0 +1,164 @@
+"""How long a newcomer would wait, and when it would end: work ahead over servers, or batches ahead of a request.
+
+For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
+mode which fit there at once; none where nobody waits and it would fit now.  On one server in order of arrival, with
+right estimates, that is the wait to come; on c servers it is a little too short, and under orders other than arrival
+it is an average.  Tasks of different widths count alike.
+For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with
+all who are still behind it in the queue or come before that starts.  Right for greedy batches of one service on its
+devices; what a policy lingers, or other services take, comes on top.
+Cost: O(1) a request on one device; of a task the sums of `view.backlog`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from policies.admission.common.estimates import ArrivalRate, servers
+from sim.model.cluster import Cluster, Device
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Shape, Task
+from sim.policy import RequestQueue, View
+
+FEW = 4
+"""Devices up to which each is asked when it is free."""
+
+
+class Ahead:
+    """Predictions for one run."""
+
+    def __init__(self, view: View, memory: int = 500):
+        self.view = view
+        self.memory = memory
+        self._nominal: dict[Mode, tuple[str, int, Placement | None]] = {}
+        self._services: dict[Shape, BatchesAhead] = {}
+
+    def wait(self, task: Task, position: int | None = None) -> float:
+        """Seconds until it would start, in the mode of a position (its best unless given)."""
+        service = self.service(task)
+        if service is not None:
+            return service.wait()
+        return self._wait(task.modes[task.modes_by_speed()[0] if position is None else position])
+
+    def response(self, task: Task, position: int | None = None) -> float:
+        """Seconds until it would end."""
+        service = self.service(task)
+        if service is not None:
+            return service.response()
+        position = task.modes_by_speed()[0] if position is None else position
+        return self._wait(task.modes[position]) + self._alone(task, position)
+
+    def left(self, task: Task) -> float:
+        """Seconds until its deadline; inf where it has none."""
+        service = self._services.get(task.shape)
+        if service is not None and service.slo < math.inf:
+            return task.arrival + service.slo - self.view.now
+        return task.deadline - self.view.now
+
+    def service(self, task: Task) -> BatchesAhead | None:
+        """The batches ahead, if it is a request."""
+        found = self._services.get(task.shape)
+        if found is None:
+            queue = self.view.queue_of(task)
+            if queue is None:
+                return None
+            found = self._services[task.shape] = BatchesAhead(self.view, queue, task, self.memory)
+        return found
+
+    def _wait(self, mode: Mode) -> float:
+        name, count, _ = self._of(mode)
+        view = self.view
+        if not view.num_waiting(name) and view.fits(mode):
+            return 0.0
+        return view.backlog(name) / count
+
+    def _alone(self, task: Task, position: int) -> float:
+        """Its own stages, with nobody in the way."""
+        mode = task.modes[position]
+        moved = mode.upload.fixed or mode.upload.per_item or mode.download.fixed or mode.download.per_item
+        if moved or task.bytes_in or task.bytes_out or task.reads or task.writes:
+            placement = self._of(mode)[2]
+            if placement is not None:
+                return self.view.duration(task, placement)
+        return mode.fixed + task.estimates[position]
+
+    def _of(self, mode: Mode) -> tuple[str, int, Placement | None]:
+        found = self._nominal.get(mode)
+        if found is None:
+            cluster = self.view.cluster
+            found = self._nominal[mode] = mode.type.name, servers(cluster, mode), somewhere(cluster, mode)
+        return found
+
+
+class BatchesAhead:
+    """One service: batches before a newcomer on the devices of its best mode."""
+
+    def __init__(self, view: View, queue: RequestQueue, task: Task, memory: int):
+        self.view = view
+        self.queue = queue
+        self.mode = mode = task.modes[task.modes_by_speed()[0]]
+        self.devices: list[Device] = [device for device in view.cluster.devices if device.type is mode.type]
+        self.placement = Placement(mode, (self.devices[0],))
+        self.limit = mode.batch_limit
+        self.rate = ArrivalRate(memory)
+        self.there = queue.service.request_delay
+        self.back = queue.service.response_delay
+        self.slo = queue.service.slo
+        self._running = -1, -1
+        """Launches and releases when it was last asked when a device is free."""
+        self._free = 0.0
+        self._times: dict[int, float] = {}
+        self._compute = queue.stages(self.limit, self.placement).compute if self.limit < 10**6 else math.inf
+
+    def wait(self) -> float:
+        """Seconds until a request that arrives now would be in a batch."""
+        residual, waiting = self._residual(), len(self.queue)
+        if waiting < self.limit:
+            return residual
+        return residual + waiting // self.limit * self._compute / len(self.devices)
+
+    def response(self) -> float:
+        """Seconds until it would be answered, with those in its batch who come meanwhile."""
+        self.rate.note(self.view.now)
+        residual, waiting, limit = self._residual(), len(self.queue), self.limit
+        if waiting >= limit:
+            residual += waiting // limit * self._compute / len(self.devices)
+            waiting %= limit
+        size = waiting + 1
+        rate = self.rate.value
+        if rate is not None:
+            size += int(rate * residual)
+        return self.there + residual + self._time(size if size < limit else limit) + self.back
+
+    def _time(self, size: int) -> float:
+        found = self._times.get(size)
+        if found is None:
+            found = self._times[size] = self.queue.stages(size, self.placement).total
+        return found
+
+    def _residual(self) -> float:
+        """Until the next device is free."""
+        view, devices = self.view, self.devices
+        if len(devices) <= FEW:
+            running = view.changes.launches, view.changes.releases
+            if running != self._running:  # asking for every request would be a third of its cost
+                self._running = running
+                self._free = min(view.free_at(device, "compute") for device in devices)
+            left = self._free - view.now
+            return left if left > 0 else 0.0
+        if view.first(self.mode) is not None:
+            return 0.0
+        # The least of d times that are each anywhere in a batch.
+        return self._time(max(1, min(self.limit, len(self.queue)))) / (len(devices) + 1)
+
+
+def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:
+    """The first devices a mode could take in the empty cluster."""
+    wanted = max(1, mode.gpus)
+    for node in cluster.nodes:
+        here = [node.cpu] if mode.on_cpu else list(node.accelerators)
+        fitting = [device for device in here if device.type is mode.type]
+        if len(fitting) >= wanted:
+            return Placement(mode, tuple(fitting[:wanted]))
+    across = [device for device in cluster.devices if device.type is mode.type]
+    return Placement(mode, tuple(across[:wanted])) if mode.span_any and len(across) >= wanted else None

@@ -1,0 +1,1 @@
+"""What several policies of this folder share; nothing here has a name that a scenario can say."""

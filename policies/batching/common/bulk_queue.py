@@ -1,0 +1,86 @@
+"""One server that takes Poisson arrivals in batches, its batch times fixed by their size: the model that the analytic
+batching policies share.
+
+States are the number of requests in the system, up to `states`; what comes beyond is counted there.  Time passes in
+services (size s: time[s]) and in waiting for the next arrival.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import gammainc, gammaln, xlogy
+
+from policies.batching.common.sizing import limit
+from sim.model.plan import Placement
+from sim.policy import RequestQueue
+
+RATIO = 1.1
+"""Rates are rounded to powers of this, so that few have to be solved for."""
+
+MOST = 512
+"""Largest batch of these models: their cost grows with the third power of the states."""
+MODELED = 64
+"""Largest batch of these models unless a policy is given one; beyond it a batch takes all waiting requests."""
+
+
+def rounded(rate: float) -> float:
+    """The nearest power of `RATIO`."""
+    return float(RATIO ** round(math.log(rate) / math.log(RATIO)))
+
+
+def states_for(batch: int, wanted: int | None) -> int:
+    """States for batches of up to so many: at least twice as many, four times unless so many are wanted."""
+    return 4 * batch if wanted is None else max(wanted, 2 * batch)
+
+
+def batch_times(queue: RequestQueue, placement: Placement, most: int | None) -> np.ndarray:
+    """Seconds of batches of 1, 2, ... requests, all stages, as far as estimates tell."""
+    sizes = range(1, limit(placement, most or MODELED) + 1)
+    return np.array([queue.stages(size, placement).total for size in sizes])
+
+
+def arrivals_during(rate: float, times: np.ndarray, most: int) -> np.ndarray:
+    """Probabilities of 0, 1, ..., `most` or more arrivals in each of these times, one row each."""
+    mean = rate * times[:, None]
+    count = np.arange(most)
+    table = np.empty((len(times), most + 1))
+    table[:, :most] = np.exp(xlogy(count, mean) - mean - gammaln(count + 1))
+    table[:, most] = gammainc(most, mean[:, 0]) if most else 1.0  # P(N >= most)
+    return table
+
+
+class BulkQueue:
+    """The queue at one rate: what happens during a batch of each size."""
+
+    def __init__(self, rate: float, times: np.ndarray, states: int):
+        self.rate = rate
+        self.times = times
+        self.states = states
+        self.arrivals = arrivals_during(rate, times, states)
+
+    @property
+    def stable(self) -> bool:
+        """Can full batches keep up with the arrivals?"""
+        return bool(self.rate * self.times[-1] < len(self.times))
+
+    def after(self, present: int, size: int) -> np.ndarray:
+        """Probabilities of how many are in the system when a batch of so many of those present has ended."""
+        left, states = present - size, self.states
+        row = np.zeros(states + 1)
+        chances = self.arrivals[size - 1]
+        row[left:states] = chances[: states - left]
+        row[states] = max(0.0, 1.0 - row[:states].sum())
+        return row
+
+    def held(self, present: int, size: int) -> float:
+        """Expected request-seconds in the system while it is served: those present, and those that come."""
+        time = float(self.times[size - 1])
+        return present * time + self.rate * time * time / 2
+
+    def beyond(self, size: int) -> np.ndarray:
+        """Expected arrivals during a batch of so many for which there is no state, by how many it leaves behind."""
+        room = self.states - np.arange(self.states)
+        filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
+        return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])

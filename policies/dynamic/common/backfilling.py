@@ -1,0 +1,168 @@
+"""What the schedulers have in common that give reservations to many tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from policies.dynamic.common.occupancy import Occupancy
+from policies.dynamic.common.reservations import Profile, Reservation
+from sim.model.cluster import Device
+from sim.model.plan import Placement
+from sim.model.tasks import Task
+from sim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Backfilling,
+    Decision,
+    Hold,
+    PlacementRule,
+    PlanProblem,
+    Start,
+    View,
+)
+
+ROUND_COST = 1e-6
+"""Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""
+
+
+class Reserving(Backfilling):
+    """Tasks of the window are given reservations in order of arrival, and start when these are due.
+
+    The reservations stand as long as everything goes as expected: then a newcomer is fitted in behind all others.
+    When a task ends at another time than expected, or overruns, all are made anew, in the same order.
+    """
+
+    def __init__(self, placement: PlacementRule | None, depth: int | None):
+        super().__init__(placement, depth)
+        self._profile: Profile | None = None
+        """None where nobody waits, or nothing is as was expected."""
+        self._promised: dict[int, Reservation] = {}
+        self._expected: dict[int, float] = {}
+        """Expected ends of running tasks, by row; and the same as a heap."""
+        self._ends: list[tuple[float, int]] = []
+        self._ended: list[int] = []
+        self._standing = 0
+        """Tasks of the window that were looked at."""
+        self._overrun: dict[int, None] = {}
+        """Running tasks that have passed their estimates."""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST if self.window.size is None else 0.0
+
+    def begin(self, view: View) -> None:
+        self._occupancy = Occupancy(view)
+
+    def promises(self, task: Task) -> bool:
+        """Is this task given a reservation if it cannot start now?"""
+        return True
+
+    def order_window(self, view: View) -> None:
+        """Before reservations are made anew: put the tasks of the window into another order."""
+
+    def gone(self, task: Task) -> None:
+        super().gone(task)
+        self._occupancy.ended(task)
+        if self._promised.pop(task.index, None) is not None:
+            self._profile = None
+        if self._expected.pop(task.index, None) is not None:
+            self._profile = None
+
+    def finished(self, task: Task) -> None:
+        self._ended.append(task.index)
+        self._occupancy.ended(task)
+
+    def ready(self, task: Task) -> None:
+        super().ready(task)
+        self._occupancy.ended(task)
+        if self._expected.pop(task.index, None) is not None:  # it was stopped
+            self._profile = None
+
+    def device(self, device: Device, up: bool) -> None:
+        self._profile = None
+        self._occupancy.device(device, up)
+
+    def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        self._compare(view)
+        if not self._promised:
+            launches = view.changes.launches
+            heads = self._same_head(view) or (yield from self.start_heads(view))
+            if not heads or view.changes.launches != launches:
+                self._profile = None  # it does not know of what has just started
+            if not heads:
+                yield WAIT_FOR_READY
+                return
+        window = self.window
+        if self._profile is None or window.changed < self._standing:
+            self._begin_anew(view)
+        yield from self._walk(view)
+        yield WAIT_FOR_CHANGE
+
+    def starting(self, task: Task, placement: Placement, view: View) -> None:
+        self._started(task, view.now + view.duration(task, placement))
+
+    def _started(self, task: Task, end: float) -> None:
+        self._expected[task.index] = end
+        heappush(self._ends, (end, task.index))
+        self._occupancy.started(task)
+
+    def _compare(self, view: View) -> None:
+        """Has everything ended when it was expected to?"""
+        now = view.now
+        if self._ended and self._profile is not None and self._occupancy.ending:
+            self._profile = None
+        for row in self._ended:
+            if self._expected.pop(row, now) != now:
+                self._profile = None
+        self._ended.clear()
+        ends, expected = self._ends, self._expected
+        while ends and (ends[0][0] <= now or expected.get(ends[0][1]) != ends[0][0]):
+            end, row = heappop(ends)
+            if expected.get(row) == end:
+                expected[row] = math.inf
+                self._overrun[row] = None
+        if self._overrun:  # ends at once, as always since its estimate passed
+            self._overrun = {row: None for row in self._overrun if expected.get(row) == math.inf}
+            self._profile = None
+
+    def _begin_anew(self, view: View) -> None:
+        self._occupancy.update()
+        self._profile = Profile(self._occupancy, view)
+        self._promised.clear()
+        self.window.changed = 0
+        self.order_window(view)
+
+    def _walk(self, view: View) -> Iterator[Decision]:
+        """Start what is due; find a place for who has none."""
+        window, profile = self.window, self._profile
+        assert profile is not None
+        position = 0
+        while position < len(window.tasks):
+            task = window.tasks[position]
+            found = self._promised.get(task.index)
+            if found is None:
+                found = profile.find(task, view)
+                if found is None:
+                    position += 1
+                    continue
+                due = found.time <= view.now
+                if due or self.promises(task):
+                    profile.occupy(found)
+                    self._promised[task.index] = found
+                if not due and view.fit(task) is not None:
+                    yield Hold(task, "reservation")
+            due = found.time <= view.now
+            placement = found.placement(task, view) if due else None
+            if due and placement is None:
+                # What the profile does not know of (data, links) is in the way: the head takes what there is.
+                placement = view.fit(task) if position == 0 else None
+                self._profile = None
+            if due and placement is not None:
+                self._promised.pop(task.index, None)
+                window.take(position)
+                self._started(task, found.end)
+                yield Start(task, placement)
+            else:
+                position += 1
+        window.changed = self._standing = len(window.tasks)

@@ -1,0 +1,174 @@
+"""What `eft`, `dmda` and `dmdas` share: each task, once ready, goes into the line in which it is expected to end first.
+
+Lines stand before each accelerator and before the cores of each node.  Of lines that are alike (of one type, on
+nodes of one kind, equally far from the task's data) only the one that is free first is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from policies.dynamic.common.lines import AssigningScheduler, Job, Line, refuse_parts_of_nodes
+from sim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
+from sim.model.plan import Placement, can_host
+from sim.model.tasks import Mode, Task
+from sim.policy import PlanProblem, View
+
+NEAR = 16
+"""Nodes near the data of a task whose devices are looked at one by one."""
+
+
+class Alike:
+    """Lines of one type on nodes of one kind, by the time at which their first lane is free.
+
+    A heap with an entry for every change; entries that are out of date are thrown away when they come to the top.
+    """
+
+    def __init__(self, kind: DeviceType) -> None:
+        self.type = kind
+        self.lines: list[Line] = []
+        self._heap: list[tuple[float, int, Line]] = []
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+        line.changed = self.push
+        self.push(line)
+
+    def push(self, line: Line) -> None:
+        """The line's ends have changed."""
+        heappush(self._heap, (line.first_end(), line.number, line))
+        if len(self._heap) > 64 + 4 * len(self.lines):
+            self._heap = [(other.first_end(), other.number, other) for other in self.lines]
+            heapify(self._heap)
+
+    def first(self) -> Line | None:
+        """The line that is free first, of those that are up."""
+        heap, aside = self._heap, []
+        found = None
+        while heap:
+            end, _, line = heap[0]
+            if end == line.first_end():
+                if line.up:
+                    found = line
+                    break
+                aside.append(heap[0])
+            heappop(heap)
+        for entry in aside:
+            heappush(heap, entry)
+        return found
+
+
+class EarliestLine(AssigningScheduler):
+    """Into the line of the earliest expected end; `expected` says how long, ties go to the faster mode."""
+
+    with_data = False
+    """Does the place of data matter?"""
+
+    def check(self, problem: PlanProblem) -> None:
+        refuse_parts_of_nodes(problem)
+
+    def make_lines(self, cluster: Cluster) -> list[Line]:
+        lines: list[Line] = []
+        groups: dict[tuple[DeviceType, NodeSpec], Alike] = {}
+        self._alike: dict[DeviceType, list[Alike]] = {}
+        self._on_node: dict[tuple[int, DeviceType], list[Line]] = {}
+        for node in cluster.nodes:
+            devices = [(device, self.unit(device.type)) for device in node.accelerators]
+            for device, lanes in [(node.cpu, node.cpus)] * bool(node.cpus) + devices:
+                line = Line(len(lines), device.type, lanes, device)
+                lines.append(line)
+                self._on_node.setdefault((node.index, device.type), []).append(line)
+                group = groups.get((device.type, node.spec))
+                if group is None:
+                    group = groups[device.type, node.spec] = Alike(device.type)
+                    self._alike.setdefault(device.type, []).append(group)
+                group.add(line)
+        return lines
+
+    def expected(self, task: Task, placement: Placement, free: float, view: View) -> tuple[float, float]:
+        """When a task would begin to occupy devices that are free at a time, and when it would end there."""
+        raise NotImplementedError
+
+    def assign(self, task: Task, view: View) -> Job | None:
+        best = math.inf
+        chosen: Job | None = None
+        items = dict.fromkeys((*task.reads, *task.writes))
+        size = sum(view.items[item].size for item in items)
+        near = self._nodes_near(task, view) if self.with_data and task.reads else []
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            need = self.need(mode)
+            room = mode.type.memory is None or mode.gpu_memory + size <= mode.type.memory
+            if not room and not mode.on_cpu:
+                continue
+            for lines in self._candidates(mode, need, near, view):
+                placement = Placement(mode, tuple(line.device for line in lines if line.device is not None))
+                free = max(line.free_at(need, view.now) for line in lines)
+                begin, end = self.expected(task, placement, free, view)
+                if chosen is None or end < best:
+                    best = end
+                    chosen = Job(task, mode, placement, lines, need, begin, end - begin)
+        return chosen
+
+    def _candidates(self, mode: Mode, need: int, near: list[int], view: View) -> Iterator[tuple[Line, ...]]:
+        nodes = view.cluster.nodes
+        for node in near:
+            if mode.gpus <= 1:
+                for line in self._on_node.get((node, mode.type), ()):
+                    if line.up and can_host(nodes[node], mode):
+                        yield (line,)
+        for group in self._alike.get(mode.type, ()):
+            device = group.lines[0].device
+            assert device is not None
+            if not mode.span_any and not can_host(nodes[device.node], mode):
+                continue
+            if mode.gpus > 1:
+                continue
+            if need == 1:
+                earliest = group.first()
+                if earliest is not None:
+                    yield (earliest,)
+            else:
+                yield from ((line,) for line in group.lines if line.up)
+        if mode.gpus > 1:
+            yield from self._gangs(mode, view)
+
+    def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[Line, ...]]:
+        """On each node the lines that are free first; for a gang that may span nodes also those of all nodes."""
+        need, now = self.need(mode), view.now
+        everywhere: list[tuple[float, int, Line]] = []
+        for node in view.cluster.nodes:
+            lines = self._on_node.get((node.index, mode.type), [])
+            here = sorted((line.free_at(need, now), line.number, line) for line in lines if line.up)
+            if len(here) >= mode.gpus and can_host(node, mode):
+                yield tuple(line for _, _, line in here[: mode.gpus])
+            everywhere += here[: _share_of(node, mode)] if mode.allows(node.index) else []
+        if mode.span_any and len(everywhere) >= mode.gpus:
+            yield tuple(line for _, _, line in sorted(everywhere)[: mode.gpus])
+
+    @staticmethod
+    def _nodes_near(task: Task, view: View) -> list[int]:
+        """Nodes on which copies of what the task reads lie; those with devices that hold some come first."""
+        nodes: dict[int, None] = {}
+        hosts: dict[int, None] = {}
+        for item in task.reads:
+            places = view.holders(item)
+            for place in places:
+                if isinstance(place, int):
+                    if len(places) <= NEAR:
+                        hosts[place] = None
+                else:
+                    nodes[place.node] = None
+        return list(nodes | hosts)[:NEAR]
+
+
+def _share_of(node: Node, mode: Mode) -> int:
+    """Devices of a gang across nodes for which a node has host cores and memory, taken in proportion."""
+    most = mode.gpus
+    if mode.millicores:
+        most = min(most, MILLI * node.cpus * mode.gpus // mode.millicores)
+    if mode.memory and node.memory is not None:
+        most = min(most, node.memory * mode.gpus // mode.memory)
+    return most

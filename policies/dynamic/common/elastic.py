@@ -1,0 +1,350 @@
+"""What elastic schedulers have in common: GPUs are dealt out step by step among all jobs, then jobs are resized.
+
+A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.
+The papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
+that is fastest among those with room, and its next step is the next faster size on the same type or on another one,
+for which it gives its GPUs back; a gain is always for each GPU that is taken of the type.  Jobs with a fastest mode on
+accelerators have their sizes there, the others on cores.
+Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the stops
+and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a waiting one
+fits, or running ones may be stopped (`policies.dynamic.common.rigid`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+from policies.dynamic.common.rigid import RigidJobs
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+
+SLOWEST = 1e-9
+"""Least rate of a mode against the fastest."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job of several sizes adds to a round (docs/speed.md)."""
+
+Sizes = dict[str, list[Mode]]
+"""By type, those with the fastest modes first: the sizes of a job from the least on, each faster than all before."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A job in `here` could grow to `there`, which takes `more` GPUs of that type."""
+
+    task: Task
+    here: Mode
+    there: Mode
+    more: float
+
+
+class Wishes(Protocol):
+    """Steps that jobs could make: the scheduler's rule says which comes first."""
+
+    def add(self, step: Step) -> None: ...
+
+    def take(self) -> Step | None:
+        """Remove the first and return it; None: there is none."""
+
+
+class Greatest:
+    """The step of greatest gain first; among equals that of the job that came first."""
+
+    def __init__(self, elastic: Elastic, left: dict[int, float]):
+        self._elastic, self._left = elastic, left
+        self._heap: list[tuple[float, int, int, Step]] = []
+        self._count = 0
+
+    def add(self, step: Step) -> None:
+        row = step.task.index
+        self._count += 1
+        heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
+
+    def take(self) -> Step | None:
+        return heappop(self._heap)[-1] if self._heap else None
+
+
+class Elastic(Scheduler):
+    """Deals out GPUs anew when jobs come or go, but running jobs are resized at most once an interval.
+
+    Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
+    """
+
+    def __init__(self, interval: float):
+        self.interval = interval
+        self._total: dict[str, float] = {}
+        self._sizes: dict[int, Mode] = {}
+        """The mode in which a running job was started, by row."""
+        self._next = -math.inf
+        """When running jobs may be resized again."""
+        self._idle: dict[str, float] = {}
+        """By type: GPUs that no running job holds, less those just given to others."""
+        self._jobs: int = 1
+        self._of: dict[int, Sizes] = {}
+        """By row: the sizes of a job."""
+        self._speeds: dict[int, dict[Mode, float]] = {}
+        """By row: the speeds of a job's modes."""
+        self._rigid = RigidJobs()
+        """Waiting jobs that have one size."""
+        self._elastic: dict[int, None] = {}
+        """Rows of all others that wait or run."""
+        self._whole = True
+        """Have all sizes been whole numbers?"""
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        """Jobs of one size are dealt with mode by mode."""
+        for shape in problem.tasks.shapes:
+            there = [mode for mode in shape.modes if mode.type.name in problem.cluster.types]
+            on_cpu = sum(mode.on_cpu for mode in there)
+            if max(on_cpu, len(there) - on_cpu) > 1:
+                return ROUND_COST
+        return 0.0
+
+    def begin(self, view: View) -> None:
+        for device in view.cluster.devices:
+            share = device.type.streams if device.type.kind != "cpu" else 0
+            self._total[device.type.name] = self._total.get(device.type.name, 0) + share
+        for node in view.cluster.nodes:
+            self._total[node.cpu.type.name] = self._total.get(node.cpu.type.name, 0) + node.cpus
+
+    def finished(self, task: Task) -> None:
+        self._over(task)
+
+    def gone(self, task: Task) -> None:
+        self._over(task)
+
+    def ready(self, task: Task) -> None:
+        self._over(task)
+        self._speeds[task.index] = {mode: self._find_speed(task, mode) for mode in task.modes}
+        sizes = self._of[task.index] = self._find_sizes(task)
+        modes = [mode for of_type in sizes.values() for mode in of_type]
+        self._whole = self._whole and all(mode.width == int(mode.width) for mode in modes)
+        if len(modes) == 1:
+            self._rigid.add(task, modes[0], self.first(task, task.shortest_remaining))
+        else:
+            self._elastic[task.index] = None
+
+    def _over(self, task: Task) -> None:
+        """It runs no more, or waits no more."""
+        self._sizes.pop(task.index, None)
+        self._of.pop(task.index, None)
+        self._speeds.pop(task.index, None)
+        self._elastic.pop(task.index, None)
+        self._rigid.remove(task)
+
+    # What a policy decides --------------------------------------------------------------------------------------
+
+    def first(self, task: Task, left: float) -> Any:
+        """Who gets the least size first: the least key.  `left`: estimated time in the fastest mode."""
+        return left
+
+    def gain(self, step: Step, left: float) -> float:
+        """What a job gains by a step, for each GPU that it takes."""
+        raise NotImplementedError
+
+    def wishes(self, left: dict[int, float]) -> Wishes:
+        """In which order steps are made."""
+        return Greatest(self, left)
+
+    # Sizes ------------------------------------------------------------------------------------------------------
+
+    def speed(self, task: Task, mode: Mode) -> float:
+        """Of a mode: the rate against its fastest, above 0 even where that takes no time."""
+        return self._speeds[task.index][mode]
+
+    @staticmethod
+    def _find_speed(task: Task, mode: Mode) -> float:
+        own = mode.fixed + task.estimates[task.shape.position[mode]]
+        return max(SLOWEST, task.shortest_estimate / own) if own > 0 else 1.0
+
+    def sizes(self, task: Task) -> Sizes:
+        """The sizes of a job on the types that it can use and the cluster has."""
+        return self._of[task.index]
+
+    def _find_sizes(self, task: Task) -> Sizes:
+        modes = [task.modes[position] for position in task.modes_by_speed()]
+        modes = [mode for mode in modes if self._total.get(mode.type.name)]
+        found: Sizes = {}
+        for mode in sorted(modes, key=lambda mode: mode.width):
+            if mode.on_cpu == modes[0].on_cpu:
+                sizes = found.setdefault(mode.type.name, [])
+                if not sizes or self.speed(task, mode) > self.speed(task, sizes[-1]):
+                    sizes.append(mode)
+        order = {mode.type.name: number for number, mode in reversed([*enumerate(modes)])}
+        return dict(sorted(found.items(), key=lambda entry: order[entry[0]]))
+
+    def least(self, task: Task, sizes: Sizes) -> list[Mode]:
+        """The least size on each type, the fastest first; of equally fast ones that where the job is, else that with
+        the most idle GPUs, so that others are not moved for nothing."""
+        if len(sizes) == 1:
+            return [of_type[0] for of_type in sizes.values()]
+        own = self._sizes.get(task.index)
+        there = None if own is None else own.type
+
+        def slowness(mode: Mode) -> tuple[float, bool, float]:
+            return -self.speed(task, mode), mode.type is not there, -self._idle.get(mode.type.name, 0.0)
+
+        return sorted((of_type[0] for of_type in sizes.values()), key=slowness)
+
+    # Dealing out ------------------------------------------------------------------------------------------------
+
+    def allocate(self, jobs: list[Task], view: View) -> dict[int, Mode]:
+        """The size of each job that gets any."""
+        free = dict(self._total)
+        self._idle = dict(self._total)
+        for mode in self._sizes.values():
+            self._idle[mode.type.name] -= mode.width
+        self._jobs = max(1, len(jobs))
+        left = {task.index: view.remaining(task) for task in jobs}
+        for task in jobs:
+            own = self._sizes.get(task.index)
+            if own is not None:  # `remaining` is in its mode
+                left[task.index] *= self.speed(task, own)
+        sizes = {task.index: self.sizes(task) for task in jobs}
+        chosen: dict[int, Mode] = {}
+        wishes = self.wishes(left)
+        waiting = sorted(jobs, key=lambda task: (self.first(task, left[task.index]), task.arrival, task.index))
+        waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
+        too_wide: dict[str, list[Step]] = {}
+        """By type: steps for which there is no room."""
+        while (step := wishes.take()) is not None:
+            row, name, old = step.task.index, step.there.type.name, step.here.type.name
+            if chosen[row] is not step.here:
+                continue  # the job has made another step instead
+            if step.more > free[name]:
+                too_wide.setdefault(name, []).append(step)
+                continue
+            free[name] -= step.more
+            chosen[row] = step.there
+            for further in self._steps(step.task, step.there, sizes[row]):
+                wishes.add(further)
+            if old != name:
+                free[old] += step.here.width
+                waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
+                for other in too_wide.pop(old, ()):
+                    wishes.add(other)
+        return chosen
+
+    def _begin_all(
+        self, jobs: list[Task], sizes: dict[int, Sizes], free: dict[str, float], chosen: dict[int, Mode], wishes: Wishes
+    ) -> list[Task]:
+        """Give jobs their least size where there is room, and return those that get none."""
+        none = []
+        for task in jobs:
+            least = self.least(task, sizes[task.index])
+            mode = next((mode for mode in least if mode.width <= free[mode.type.name]), None)
+            if mode is None:
+                none.append(task)
+                continue
+            free[mode.type.name] -= mode.width
+            if task.index not in self._sizes:
+                self._idle[mode.type.name] -= mode.width
+            chosen[task.index] = mode
+            for step in self._steps(task, mode, sizes[task.index]):
+                wishes.add(step)
+        return none
+
+    def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[Step]:
+        """On each type the least size that is faster."""
+        now = self.speed(task, here)
+        for name, of_type in sizes.items():
+            there = next((mode for mode in of_type if self.speed(task, mode) > now), None)
+            if there is not None:
+                yield Step(task, here, there, there.width - (here.width if name == here.type.name else 0))
+
+    # Resizing ---------------------------------------------------------------------------------------------------
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        running = view.running("start")
+        if not running and not view.num_waiting():
+            return
+        yield from self._resize(running, view) if self._elastic else self._order(running, view)
+        yield Wait(until=self._next if self._next > view.now else math.inf)
+
+    def _resize(self, running: list[Task], view: View) -> Iterator[Decision]:
+        """Give every job its new size."""
+        waiting = view.waiting()
+        target = self.allocate(running + waiting, view)
+        if view.now >= self._next:
+            for task in running:
+                if target.get(task.index) is not self._sizes.get(task.index) and task.shape.preemptible:
+                    self._next = view.now + self.interval
+                    yield Stop(task)
+                    waiting.append(task)
+        waiting.sort(key=lambda task: (-target[task.index].width if task.index in target else 0.0, task.arrival))
+        started: dict[int, None] = {}
+        for task, modes in self._attempts(waiting, target):
+            for mode in () if task.index in started else modes:
+                placement = self._place(task, mode, view)
+                if placement is not None:
+                    started[task.index] = None
+                    yield self._start(task, placement)
+                    break
+
+    def _order(self, running: list[Task], view: View) -> Iterator[Decision]:
+        """As `_resize`, where every job has one size: what remains is which jobs run."""
+        rigid = self._rigid
+        due = view.now >= self._next and (len(rigid) > 0 or not self._whole)
+        if not due and not any(map(view.fits, rigid.modes())):
+            return
+        keep, chosen = rigid.deal([self._entry(task, view) for task in running], dict(self._total))
+        for task in running if due else ():
+            if task.index not in keep and task.shape.preemptible:
+                self._next = view.now + self.interval
+                yield Stop(task)
+        blocked: dict[Mode, None] = {}
+        tried = dict.fromkeys(task.index for task in chosen)
+        for task in rigid.widest_first(chosen):
+            yield from self._try(task, blocked, view)
+        for task in rigid.in_order(blocked):
+            if task.index not in tried:
+                yield from self._try(task, blocked, view)
+
+    def _entry(self, task: Task, view: View) -> tuple[Any, float, int, Mode]:
+        """A running job of one size, as it is dealt with."""
+        mode = self._sizes[task.index]
+        left = view.remaining(task) * self._speeds[task.index][mode]
+        return self.first(task, left), task.arrival, task.index, mode
+
+    def _try(self, task: Task, blocked: dict[Mode, None], view: View) -> Iterator[Decision]:
+        """Start a job of one size if it fits; else its mode is blocked."""
+        mode = next(iter(self._of[task.index].values()))[0]
+        if mode in blocked:
+            return
+        placement = self._place(task, mode, view)
+        if placement is not None:
+            yield self._start(task, placement)
+        elif view.first(mode) is None:
+            blocked[mode] = None
+
+    def _place(self, task: Task, mode: Mode, view: View) -> Placement | None:
+        placement = view.first(mode)
+        if placement is not None and not view.holds(task, placement):
+            return next(iter(view.options(task, mode)), None)
+        return placement
+
+    def _start(self, task: Task, placement: Placement) -> Start:
+        self._sizes[task.index] = placement.mode
+        self._rigid.remove(task)
+        return Start(task, placement)
+
+    def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
+        """What to try for whom: one may come twice."""
+        elsewhere = []
+        for task in waiting:
+            if task.index in target:
+                mode, sizes = target[task.index], self.sizes(task)
+                # Where nodes are too broken up, a smaller size.
+                yield task, [size for size in reversed(sizes[mode.type.name]) if size.width <= mode.width]
+                elsewhere.append((task, [size for size in self.least(task, sizes) if size.type.name != mode.type.name]))
+        # Until its share is free on one type a job may run on another that others cannot use, and so may one that
+        # gets no share.
+        yield from elsewhere
+        for task in waiting:
+            if task.index not in target:
+                yield task, self.least(task, self.sizes(task))

@@ -1,0 +1,334 @@
+"""Linear programs over time fractions: which part of the time each job should run in each of its modes.
+
+A fraction x says that a job runs in a mode during that part of the time.  A job's fractions sum to at most 1, and on
+every type of device the widths (GPUs or cores) times the fractions sum to at most what is up of it.  Progress of a
+job is the sum of its fractions over the times that the whole job would take in these modes: jobs per second.
+Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
+Deep Learning Workloads (Gavel, OSDI 2020), whose policies all are programs of this form.
+Weakness: devices of a type are one pool here; that a gang has to fit on one node, and that GPU modes hold cores and
+memory of their hosts, is left to whoever realises the fractions.
+Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
+solutions is optimal.
+Two jobs on the same devices are two offers, each beside the other's label; `policies.dynamic.common.ties` binds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_array, diags_array, hstack, vstack
+
+from policies.dynamic.common.ties import Ties, ties
+
+SLACK = 1e-7
+"""A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
+
+MOST_STEPS = 30
+"""Programs in a row for a ratio; each is strictly better than the one before, and five or so are enough."""
+
+
+@dataclass(frozen=True)
+class Offers:
+    """All ways to run: entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]`
+    and would take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
+
+    Where pairs count, `own[v]` is the label of the job in this mode and `beside[v]` that of its partner, -1: it runs
+    alone.  Beside a partner its time is that of the job in the pair, and its width half of the devices.
+    """
+
+    job: np.ndarray
+    kind: np.ndarray
+    width: np.ndarray
+    time: np.ndarray
+    capacity: np.ndarray
+    weight: np.ndarray
+    own: np.ndarray | None = None
+    beside: np.ndarray | None = None
+
+    @property
+    def jobs(self) -> int:
+        return len(self.weight)
+
+    @cached_property
+    def rate(self) -> np.ndarray:
+        """Jobs per second."""
+        return np.asarray(1.0 / self.time)
+
+    def progress(self, fraction: np.ndarray) -> np.ndarray:
+        """Jobs per second by job."""
+        return np.bincount(self.job, self.rate * fraction, self.jobs)
+
+    def fastest(self) -> np.ndarray:
+        """Progress of each job alone in its fastest mode that has devices."""
+        best = np.zeros(self.jobs)
+        there = self.capacity[self.kind] >= self.width
+        if self.beside is not None:
+            there &= self.beside < 0
+        np.maximum.at(best, self.job[there], self.rate[there])
+        return best
+
+
+def equal_share(offers: Offers) -> np.ndarray:
+    """Every job has its weight's part of every type: time on each in proportion, and never more than all the time.
+
+    Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
+    one type share that type's part.  Nobody is beside another.
+    """
+    if offers.beside is not None:
+        alone = offers.beside < 0
+        job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
+        shares = np.zeros(len(alone))
+        shares[alone] = equal_share(Offers(job, kind, width, time, offers.capacity, offers.weight))
+        return shares
+    part = offers.weight[offers.job] / offers.weight.sum() if offers.jobs else np.zeros(0)
+    same = np.zeros((offers.jobs, len(offers.capacity)))
+    np.add.at(same, (offers.job, offers.kind), 1.0)
+    fraction = part * offers.capacity[offers.kind] / offers.width / same[offers.job, offers.kind]
+    total = np.bincount(offers.job, fraction, offers.jobs)
+    return np.asarray(fraction / np.maximum(1.0, total)[offers.job])
+
+
+def max_min(offers: Offers, base: np.ndarray, levels: int = 1) -> np.ndarray:
+    """Fractions with the greatest least progress / base, then by water filling.
+
+    Of each program the jobs whose price is positive cannot get more: they are fixed there, and the next program
+    raises the others.  After so many levels the last one maximises the sum of progress / base of those left.
+    A job whose base is 0 (nothing that it can use is up) is left out.
+    Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
+    """
+    groups = _Groups.of(offers, base)
+    if not groups.size:
+        return np.zeros(len(offers.job))
+    floor = np.zeros(groups.size)
+    fixed = np.zeros(groups.size, dtype=bool)
+    for _ in range(levels):
+        level, fraction, price = groups.raise_least(floor, fixed)
+        floor = np.where(fixed, floor, level)
+        newly = ~fixed & (price > SLACK * price.max(initial=0.0))
+        fixed |= newly
+        if fixed.all() or not newly.any():
+            break
+    if not fixed.all():
+        fraction = groups.raise_sum(floor)
+    return groups.by_offer(fraction, len(offers.job))
+
+
+def raise_least_once(offers: Offers, base: np.ndarray) -> np.ndarray:
+    """Fractions with the greatest least progress / base: the one program that `max_min` begins with."""
+    groups = _Groups.of(offers, base)
+    if not groups.size:
+        return np.zeros(len(offers.job))
+    _, fraction, _ = groups.raise_least(np.zeros(groups.size), np.zeros(groups.size, dtype=bool))
+    return groups.by_offer(fraction, len(offers.job))
+
+
+def max_sum(offers: Offers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Fractions with the greatest sum of values (by offer), every job having at least this progress.
+
+    Where the least are too much together, the sum of what is missing (in parts of each) is minimised first.
+    """
+    time, room = _limits(offers.job, offers.jobs, offers.kind, offers.width, offers.capacity)
+    bound = ties(offers.own, offers.beside, offers.job, np.ones(offers.jobs))
+    needy = np.flatnonzero(least > 0)
+    if len(needy):
+        number = np.full(offers.jobs, -1)
+        number[needy] = np.arange(len(needy))
+        chosen = number[offers.job] >= 0
+        part = offers.rate[chosen] / least[offers.job[chosen]]
+        rows = csr_array((part, (number[offers.job[chosen]], np.flatnonzero(chosen))), (len(needy), len(offers.job)))
+        limits = np.concatenate([time[1], room[1]])
+        missing = csr_array(np.eye(len(needy)))
+        empty = csr_array((len(limits), len(needy)))
+        matrix = vstack([hstack([vstack([time[0], room[0]]), empty]), hstack([-rows, -missing])])
+        cost = np.concatenate([np.zeros(len(offers.job)), np.ones(len(needy))])
+        first, _ = _solve(cost, matrix, np.concatenate([limits, -np.ones(len(needy))]), bound)
+        reached = rows @ first[: len(offers.job)]
+        promised = np.minimum(reached, 1.0) * (1 - SLACK)
+        found, _ = _solve(-value, vstack([time[0], room[0], -rows]), np.concatenate([limits, -promised]), bound)
+    else:
+        found, _ = _solve(-value, vstack([time[0], room[0]]), np.concatenate([time[1], room[1]]), bound)
+    return np.clip(found, 0.0, 1.0)
+
+
+def best_ratio(offers: Offers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Fractions with the greatest sum of values over sum of costs; of these the ones with the greatest sum.
+
+    Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximise value - q × cost, with q the ratio
+    that the last solution had, until it stays.
+    """
+    price = 0.0
+    fraction = max_sum(offers, value, least)
+    for _ in range(MOST_STEPS):
+        spent = float(cost @ fraction)
+        ratio = float(value @ fraction) / spent if spent > 0 else 0.0
+        if ratio <= price * (1 + SLACK):
+            break
+        price = ratio
+        # A little more weight on the value: of solutions with equal ratio the greatest.
+        fraction = max_sum(offers, (1 + 1e-6) * value - price * cost, least)
+    return fraction
+
+
+def least_worst_ratio(
+    offers: Offers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
+) -> np.ndarray:
+    """Fractions with the least greatest (elapsed + left / progress) / alone, by job.
+
+    For a given ratio r this asks for progress of at least left / (r × alone - elapsed): a max-min program, and what
+    it finds has a better ratio unless r is the least.  Reference: Crouzeix, Ferland, Schaible, An Algorithm for
+    Generalized Fractional Programs (1985), of which this is the idea; it begins with the ratio of the equal share.
+    """
+    fraction = equal_share(offers)
+    usable = offers.progress(fraction) > 0
+    best = np.inf
+    base = np.zeros(offers.jobs)
+    for _ in range(MOST_STEPS):
+        progress = offers.progress(fraction)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = float(np.max(((elapsed + left / progress) / alone)[usable], initial=0.0))
+        if ratio >= best * (1 - 1e-3) or not ratio > 0:
+            break
+        best = ratio
+        base = np.where(usable, left / np.maximum(best * alone - elapsed, SLACK * left), 0.0)
+        fraction = max_min(offers, base)
+    return max_min(offers, base, levels) if levels > 1 else fraction
+
+
+# The programs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Jobs that are alike after scaling by their base, one column for each way a group may run."""
+
+    size: int
+    count: np.ndarray
+    """Jobs by group."""
+    group: np.ndarray
+    """By column."""
+    kind: np.ndarray
+    width: np.ndarray
+    gain: np.ndarray
+    """Progress / base by column."""
+    capacity: np.ndarray
+    column: np.ndarray
+    """By offer; -1 for jobs that are left out."""
+    ties: Ties | None
+
+    @staticmethod
+    def of(offers: Offers, base: np.ndarray) -> _Groups:
+        served = np.flatnonzero(base[offers.job] > 0)
+        gain = np.zeros(len(offers.job))
+        gain[served] = offers.rate[served] / base[offers.job[served]]
+        keys: dict[tuple, int] = {}
+        entries: dict[int, list[int]] = {}
+        for offer in served.tolist():
+            entries.setdefault(int(offers.job[offer]), []).append(offer)
+        kinds, widths = offers.kind.tolist(), offers.width.tolist()
+        mates = _mates(offers)
+        rounded = [float(f"{value:.10g}") for value in gain.tolist()]
+        column = np.full(len(offers.job), -1)
+        first: list[int] = []
+        begin: list[int] = []
+        count: list[int] = []
+        group: list[int] = []
+        for mine in entries.values():
+            key = tuple((kinds[offer], widths[offer], rounded[offer], mates[offer]) for offer in mine)
+            number = keys.setdefault(key, len(keys))
+            if number == len(count):
+                count.append(0)
+                begin.append(len(first))
+                first += mine
+                group += [number] * len(mine)
+            count[number] += 1
+            column[mine] = np.arange(begin[number], begin[number] + len(mine))
+        chosen = np.array(first, dtype=int)
+        sizes, groups = np.array(count, dtype=float), np.array(group, dtype=int)
+        own, beside = (None if some is None else some[chosen] for some in (offers.own, offers.beside))
+        return _Groups(
+            len(count), sizes, groups, offers.kind[chosen], offers.width[chosen], gain[chosen], offers.capacity, column,
+            ties(own, beside, groups, sizes),
+        )  # fmt: skip
+
+    @cached_property
+    def limits(self) -> tuple[csr_array, np.ndarray]:
+        width = self.width * self.count[self.group]
+        time, room = _limits(self.group, self.size, self.kind, width, self.capacity)
+        return vstack([time[0], room[0]], format="csr"), np.concatenate([time[1], room[1]])
+
+    @cached_property
+    def gains(self) -> csr_array:
+        return csr_array((self.gain, (self.group, np.arange(len(self.group)))), (self.size, len(self.group)))
+
+    def raise_least(self, floor: np.ndarray, fixed: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """The greatest level that all groups that are not fixed can reach, fractions, and the prices of the groups."""
+        matrix, limits = self.limits
+        rises = csr_array(np.where(fixed, 0.0, 1.0)[:, None])
+        whole = vstack([hstack([matrix, csr_array((len(limits), 1))]), hstack([-self.gains, rises])])
+        asked = np.where(fixed, -floor * (1 - SLACK), 0.0)
+        cost = np.zeros(len(self.group) + 1)
+        cost[-1] = -1.0
+        found, prices = _solve(cost, whole, np.concatenate([limits, asked]), self.ties, free_last=True)
+        return float(found[-1]), found[:-1], np.where(fixed, 0.0, prices[len(limits) :])
+
+    def raise_sum(self, floor: np.ndarray) -> np.ndarray:
+        """Fractions with the greatest sum of progress / base, nobody below its floor."""
+        matrix, limits = self.limits
+        rows, asked = vstack([matrix, -self.gains]), np.concatenate([limits, -floor * (1 - SLACK)])
+        return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]
+
+    def by_offer(self, fraction: np.ndarray, size: int) -> np.ndarray:
+        found = np.zeros(size)
+        inside = self.column >= 0
+        found[inside] = np.clip(fraction, 0.0, 1.0)[self.column[inside]]
+        return found
+
+
+def _limits(
+    job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
+) -> tuple[tuple[csr_array, np.ndarray], tuple[csr_array, np.ndarray]]:
+    """Rows and right sides: nobody runs for more than all the time, no type has more running than it has devices."""
+    columns = np.arange(len(job))
+    time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
+    room = csr_array((width, (kind, columns)), (len(capacity), len(job)))
+    return (time, np.ones(jobs)), (room, np.asarray(capacity, dtype=float))
+
+
+def _mates(offers: Offers) -> list[tuple[int, int]]:
+    """By offer, its own label and that of the partner."""
+    if offers.own is None or offers.beside is None:
+        return [(-1, -1)] * len(offers.job)
+    return list(zip(offers.own.tolist(), offers.beside.tolist(), strict=True))
+
+
+def _solve(
+    cost: np.ndarray, matrix: csr_array, limits: np.ndarray, bound: Ties | None, free_last: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The least cost, and what relaxing each limit would save.
+
+    The first columns are the fractions, which `bound` ties to each other; the last one may be of any sign.
+    """
+    bounds: list[tuple[float | None, float | None]] = [(0.0, None)] * len(cost)
+    if free_last:
+        bounds[-1] = (None, None)
+    count, rows = len(cost), len(limits)
+    equal = zeros = None
+    if bound is not None:
+        cost, matrix, limits, equal, zeros = bound.add_to(cost, matrix, limits)
+        bounds += [(0.0, None)] * (len(cost) - count)
+    matrix = csr_array(matrix)
+    least = partial(linprog, A_eq=equal, b_eq=zeros, bounds=bounds, method="highs")
+    found = least(cost, A_ub=matrix, b_ub=limits)
+    scale = np.ones(len(limits))
+    if found.x is None:
+        # Times of nanoseconds beside hours: HiGHS gives up where entries differ so much and rows are not scaled.
+        greatest, dearest = abs(matrix).max(axis=1).toarray().ravel(), float(np.abs(cost).max()) or 1.0
+        scale = np.where(greatest > 0, greatest, 1.0)
+        found = least(cost / dearest, A_ub=csr_array(diags_array(1.0 / scale) @ matrix), b_ub=limits / scale)
+        scale /= dearest
+    if found.x is None:
+        raise ArithmeticError(f"the program over time fractions was not solved: {found.message}")
+    return found.x[:count], (-found.ineqlin.marginals / scale)[:rows]

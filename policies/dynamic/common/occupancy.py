@@ -1,0 +1,211 @@
+"""What running tasks hold of each node, and until when: the ground on which reservations are made.
+
+Cost: a task that starts changes its node; a node is looked at anew where a task ended at another time than expected.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from policies.dynamic.common.timelines import Timeline
+from sim.model.cluster import Device
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+
+class Run(NamedTuple):
+    """What a running task holds: until when it is expected to, in which mode, and how many devices on each node."""
+
+    end: float
+    mode: Mode
+    nodes: tuple[tuple[int, int], ...]
+
+
+MAX_MODES = 256
+"""Modes for which the nodes' first times are kept."""
+
+
+class Occupancy:
+    """What running tasks hold of each node, until their expected ends.
+
+    Kept from round to round: of tasks that start it is told, those that end when expected need nothing, and a node is
+    looked at anew only where one ended at another time or overran.  Where ends may move, or something was started
+    that it was not told of (batches), it is made anew whenever it is asked for.
+    Without fractions of accelerators the room on a node can only grow from now on, so one time a mode tells when it
+    will have room there (`first_times`).
+    """
+
+    def __init__(self, view: View):
+        self._view = view
+        self.timelines: list[Timeline] = []
+        self.shared: dict[int, None] = {}
+        """Nodes with fractions: the devices that these are thought to be on depend on their order, so that an end may
+        even take room away."""
+        self.ending = False
+        """Did something run that was to have ended by then?"""
+        self.surprises = 0
+        """Grows whenever something came otherwise than was to be expected."""
+        self.runs: dict[int, Run] = {}
+        """By row, in the order of the starts."""
+        self._down: dict[Device, None] = {}
+        self._new: dict[int, Task] = {}
+        """Started since the last update, in the order of the starts."""
+        self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]
+        """Rows of what runs, by node."""
+        self._ends: list[tuple[float, int]] = []
+        """Expected ends, as a heap; void where the task has ended."""
+        self._overrun: dict[int, None] = {}
+        self.limited = [one for one in view.cluster.partitions.values() if one.max_gpus is not None]
+        """Partitions with a limit on GPUs."""
+        self._wrong: dict[int, None] = {}
+        """Nodes that have to be looked at anew."""
+        self._launches = -1
+        """`View.launches` when it was last made anew or updated; -1: to be made anew."""
+        self._changes: list[int] = []
+        """Nodes on which something changed, in order."""
+        self._first: dict[Mode, tuple[list[float], int]] = {}
+        """By mode the first times of all nodes, and how many of the changes they take account of."""
+
+    def started(self, task: Task) -> None:
+        self._new[task.index] = task
+
+    def ended(self, task: Task) -> None:
+        """It has completed, was stopped, or is gone; or never ran."""
+        row = task.index
+        if self._new.pop(row, None) is not None:
+            self._launches += self._launches >= 0  # a launch that has come and gone
+            self.surprises += 1
+            return
+        run = self.runs.pop(row, None)
+        if run is None:
+            return
+        known = run.end == self._view.now and row not in self._overrun
+        self._overrun.pop(row, None)
+        self.surprises += not known
+        for number, _ in run.nodes:
+            del self._on[number][row]
+            if not known:
+                self._wrong[number] = None
+
+    def device(self, device: Device, up: bool) -> None:
+        if up:
+            self._down.pop(device, None)
+        else:
+            self._down[device] = None
+        self._launches = -1
+
+    def update(self) -> None:
+        """Bring it up to date; before a profile is made of it."""
+        view = self._view
+        told = self._launches >= 0 and self._launches + len(self._new) == view.changes.launches
+        if not told or not view.changes.steady:
+            self._make_anew()
+        else:
+            for task in self._new.values():
+                self._add(task)
+            self._new.clear()
+            self._look_for_overruns()
+            for number in self._wrong:
+                self._renew(number)
+            self._wrong.clear()
+        self._launches = view.changes.launches
+        self.ending = bool(self._overrun)
+        self.surprises += self.ending
+        if len(self._changes) > 10_000:
+            self._changes.clear()
+            self._first.clear()
+
+    def _make_anew(self) -> None:
+        view = self._view
+        self.surprises += 1
+        self.runs.clear()
+        self._new.clear()
+        self._ends.clear()
+        self._overrun.clear()
+        self._wrong.clear()
+        self._changes.clear()
+        self._first.clear()
+        self.shared.clear()
+        self._on = [{} for _ in view.cluster.nodes]
+        self.timelines = [Timeline.empty(node, self._down, view.now) for node in view.cluster.nodes]
+        for task in view.running("start"):
+            if view.launch_of(task).placement is not None and view.launch_of(task).tasks[0] is task:
+                self._add(task)
+        self._look_for_overruns()
+
+    def _add(self, task: Task) -> None:
+        view, row = self._view, task.index
+        placement = view.launch_of(task).placement
+        if placement is None:
+            return
+        mode = placement.mode
+        counts: dict[int, int] = {}
+        if mode.node_count > 1:
+            counts = dict.fromkeys((device.node for device in placement.devices), 1)
+        elif mode.unit is not None:
+            counts = {node: cores for node, cores, _ in placement.hosts()}
+        else:
+            for device in placement.devices:
+                counts[device.node] = counts.get(device.node, 0) + (mode.gpus > 0)
+        run = self.runs[row] = Run(view.launch_of(task).finish, placement.mode, tuple(counts.items()))
+        heappush(self._ends, (run.end, row))
+        for number in counts:
+            self._on[number][row] = None
+            if number not in self._wrong:
+                self._hold(run, number, counts[number])
+
+    def _hold(self, run: Run, number: int, count: int) -> None:
+        now = self._view.now
+        # One that overruns its estimate, or takes no time, ends at once, but not yet.
+        timeline = self.timelines[number]
+        timeline.forget(now)
+        timeline.occupy(now, max(run.end, math.nextafter(now, math.inf)), run.mode, count)
+        self._changes.append(number)
+        if run.mode.gpus and not run.mode.whole:
+            self.shared[number] = None
+
+    def _look_for_overruns(self) -> None:
+        now, ends, runs = self._view.now, self._ends, self.runs
+        while ends and ends[0][0] <= math.nextafter(now, math.inf):
+            end, row = heappop(ends)
+            if row in runs and runs[row].end == end:
+                self._overrun[row] = None
+        for row in self._overrun:
+            self._wrong.update(dict.fromkeys(number for number, _ in runs[row].nodes))
+
+    def _renew(self, number: int) -> None:
+        """Look at a node anew."""
+        self.timelines[number] = Timeline.empty(self._view.cluster.nodes[number], self._down, self._view.now)
+        self.shared.pop(number, None)
+        self._changes.append(number)
+        for row in self._on[number]:
+            run = self.runs[row]
+            self._hold(run, number, dict(run.nodes)[number])
+
+    def first_times(self, mode: Mode) -> list[float]:
+        """By node, from when on it has room for a mode as far as what runs is concerned (perhaps a time that is past);
+        inf: never.  Of nodes with fractions nothing is known: -inf."""
+        times, known = self._first.get(mode, (None, 0))
+        changes = self._changes
+        if times is None or len(changes) - known > len(self.timelines):
+            if len(self._first) >= MAX_MODES:
+                self._first.clear()
+            times = [self._first_time(number, mode) for number in range(len(self.timelines))]
+        elif known < len(changes):
+            for number in dict.fromkeys(changes[known:]):
+                times[number] = self._first_time(number, mode)
+        self._first[mode] = times, len(changes)
+        return times
+
+    def _first_time(self, number: int, mode: Mode) -> float:
+        if number in self.shared:
+            return -math.inf
+        timeline = self.timelines[number]
+        timeline.forget(self._view.now)  # it may have had more room before
+        if timeline.usable(mode):
+            for time, span in zip(timeline.times, timeline.spans, strict=True):
+                if span.fits(mode, mode.gpus, mode.millicores, mode.memory):
+                    return time
+        return math.inf

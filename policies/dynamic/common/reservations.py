@@ -1,0 +1,195 @@
+"""What each node will have free, and when: the profile on which backfilling makes its reservations.
+
+Reckoned from the cluster, from what runs until its expected end, and from the reservations made so far.
+Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here a node at a time.
+Devices of one type on a node are alike: a reservation counts them, and which they are shows when it is due.
+Cost: a reservation takes the least of the nodes' first times, and walks the spans of the nodes with reservations, of
+those that have room earlier.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from policies.dynamic.common.occupancy import Occupancy
+from policies.dynamic.common.timelines import Pool, Timeline, held, whole
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy import View
+
+
+class Reservation(NamedTuple):
+    """A task is to start at a time in a mode, with so much of it (`whole`) on each of its nodes, and end at another."""
+
+    time: float
+    end: float
+    mode: Mode
+    nodes: tuple[tuple[int, int], ...]
+
+    def placement(self, task: Task, view: View) -> Placement | None:
+        """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
+        if len(self.nodes) > 1:
+            return self._gang(view)
+        return view.first(self.mode, task, node=self.nodes[0][0])
+
+
+    def _gang(self, view: View) -> Placement | None:
+        mode, devices = self.mode, [view.cluster.nodes[number].cpu for number, _ in self.nodes]
+        if mode.unit is None:
+            return view.first(mode, among=sum(1 << number for number, _ in self.nodes))
+        if mode.on_cpu:
+            parts = tuple(held(mode, amount)[1] for _, amount in self.nodes)
+            placement = Placement(mode, tuple(devices), parts=parts)
+            return placement if view.fits(mode, placement) else None
+        found = [view.first(mode.unit, node=number) for number, _ in self.nodes]
+        here = [part for part in found if part is not None]
+        if len(here) < len(found):
+            return None
+        return Placement(mode, tuple(device for part in here for device in part.devices))
+
+
+class Profile:
+    """All nodes, from now on, and the limits of partitions on GPUs in use: what runs, and reservations besides.
+
+    It holds as long as what runs ends when it is expected to and nothing starts without a reservation.
+    """
+
+    def __init__(self, occupancy: Occupancy, view: View):
+        self._occupancy = occupancy
+        self._view = view
+        self._reserved: dict[int, Timeline] = {}
+        """Nodes with reservations, by number."""
+        self.pools = {one: Pool(one, view.now) for one in occupancy.limited}
+        if self.pools:
+            soon = math.nextafter(view.now, math.inf)
+            for run in occupancy.runs.values():
+                if run.mode.partition in self.pools:
+                    self.pools[run.mode.partition].occupy(view.now, max(run.end, soon), run.mode)
+        self.commutes = not self.pools and not occupancy.shared
+        """Is it the same in whatever order it was made, and can reservations be withdrawn?"""
+
+    def occupy(self, reserved: Reservation) -> list[Timeline | None]:
+        """Keep room for it; returns its nodes as they were before, None: without reservations."""
+        mode, before = reserved.mode, []
+        for number, count in reserved.nodes:
+            earlier = self._reserved.get(number)
+            before.append(earlier)
+            timeline = self._reserved[number] = (earlier or self._occupancy.timelines[number]).copy()
+            timeline.forget(self._view.now)
+            timeline.occupy(reserved.time, reserved.end, mode, count)
+        if mode.partition in self.pools:
+            self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
+        self.commutes = self.commutes and (mode.on_cpu or mode.whole)
+        return before
+
+    def withdraw(self, reserved: Reservation, before: list[Timeline | None]) -> None:
+        """Give up the reservation that was made last."""
+        for (number, _), timeline in zip(reserved.nodes, before, strict=True):
+            self.restore(number, timeline)
+
+    def restore(self, number: int, before: Timeline | None) -> None:
+        """A node is as it was before; None: it has no reservations any more."""
+        if before is None:
+            del self._reserved[number]
+        else:
+            self._reserved[number] = before
+
+    def find(self, task: Task, view: View) -> Reservation | None:
+        """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
+        best, chosen, now = math.inf, None, view.now
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            duration = _duration(task, mode)
+            start, number = self._on_a_node(mode, duration, now, best)
+            if number >= 0:
+                best = start
+                chosen = Reservation(start, start + duration, mode, ((number, whole(mode)),))
+                if start <= now:
+                    return chosen
+            if mode.span_any:
+                across = self._across(mode, duration, now, best)
+                if across is not None:
+                    best, chosen = across.time, across
+        return chosen
+
+    def _on_a_node(self, mode: Mode, duration: float, now: float, before: float) -> tuple[float, int]:
+        """The first time before another, and the first of the nodes with room then, long enough; -1: there is none."""
+        best, chosen = before, -1
+        pool = None if mode.partition is None else self.pools.get(mode.partition)
+        if pool is not None:
+            for number, timeline in enumerate(self._timelines()):
+                start = self._within_limit(timeline, pool, mode, duration, now, best)
+                if start is not None:
+                    best, chosen = start, number
+                    if start <= now:
+                        break
+            return best, chosen
+        known, shared = self._occupancy.first_times(mode), self._occupancy.shared
+        walked = self._reserved
+        if shared:
+            walked = {number: self._occupancy.timelines[number] for number in shared} | self._reserved
+        times = known.copy()
+        for number in walked:
+            times[number] = math.inf
+        first = min(times)
+        if first <= now:
+            best, chosen = now, next(number for number, time in enumerate(times) if time <= now)
+        elif first < before:
+            best, chosen = first, times.index(first)
+        for number, timeline in walked.items():
+            since = known[number]
+            if since > best or (since == best and number > chosen):
+                continue  # what runs there is in the way, whatever is reserved
+            start = timeline.earliest(mode, duration, max(now, since), self._limit(best, number, chosen))
+            if start is not None:
+                best, chosen = start, number
+        return best, chosen
+
+    def _limit(self, best: float, number: int, chosen: int) -> float:
+        """Before which time a node has to have room: of equal times the one on the first node counts."""
+        return math.nextafter(best, math.inf) if number < chosen else best
+
+    def _timelines(self) -> list[Timeline]:
+        return [self._reserved.get(timeline.node.index, timeline) for timeline in self._occupancy.timelines]
+
+    def _within_limit(
+        self, timeline: Timeline, pool: Pool, mode: Mode, duration: float, now: float, before: float
+    ) -> float | None:
+        """The first time at which a node has room and the limit of the partition leaves some."""
+        start = timeline.earliest(mode, duration, now, before)
+        while start is not None:
+            allowed = pool.earliest(mode, duration, start)
+            if allowed == start:
+                break
+            start = None if allowed >= before else timeline.earliest(mode, duration, max(now, allowed), before)
+        return start
+
+    def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
+        """A gang over several nodes, as many devices on each as fit, in the order of nodes."""
+        timelines = self._timelines()
+        moments = {max(now, time): None for timeline in timelines for time in timeline.times}
+        pool = None if mode.partition is None else self.pools.get(mode.partition)
+        if pool is not None:
+            moments |= {max(now, time): None for time in pool.times}
+        for start in sorted(moments):
+            if start >= before:
+                return None
+            if pool is not None and pool.earliest(mode, duration, start) > start:
+                continue
+            chosen, left = [], whole(mode)
+            for timeline in timelines:
+                here = min(left, timeline.most(mode, start, start + duration))
+                if here:
+                    chosen.append((timeline.node.index, here))
+                    left -= here
+                if not left:
+                    return Reservation(start, start + duration, mode, tuple(chosen))
+        return None
+
+
+def _duration(task: Task, mode: Mode) -> float:
+    """By estimate, on any device of the mode's type, wherever it is."""
+    left = 1.0 - task.done
+    computing = mode.fixed * left + task.estimates[task.shape.position[mode]] * left
+    return computing + mode.upload.of(1) + mode.download.of(1) + (task.shape.stopping.restore if task.done > 0 else 0)

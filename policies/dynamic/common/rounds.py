@@ -1,0 +1,485 @@
+"""Time fractions realised in rounds: what `max_min_fairness` and the other programs over fractions have in common.
+
+Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
+modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the
+devices, and what runs otherwise is stopped with its work kept.
+By `ratio` the most urgent pair is that of the greatest time due / time received, as in Narayanan et al.,
+Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020); both are summed over
+the job's life, so that no history is lost when fractions change.  By `deficit` it is that of the greatest difference.
+Strays: for jobs of equal width on one type, under `deficit`, no job ever lags by more than 1 + ln n rounds behind
+its fractions (Adler, Berenbrink, Friedetzky, Goldberg, Goldberg, Paterson, A Proportionate Fair Scheduling Rule with
+Good Worst-case Performance, SPAA 2003, show ln n up to a constant).  No such bound is known for gangs, for several
+types, as no job runs on two at once, and for `ratio`.
+Within a round what comes free goes to the waiting jobs in the same order, in any mode of theirs that fits, unless
+the policy wants devices to stand idle.  With `mid_round: false`, as in the simulators of Gavel and Shockwave, what
+comes free stands idle until the round ends, and jobs that come wait for the next one; a round ends early where nothing
+runs any more.
+Weakness: every change of hands costs its save and restore, so a round should be long against these; a job that has
+computed for less than half a round since its start is left alone.  Estimates are believed.
+Cost: a sort of all jobs, a pass over the nodes for each that changes hands, and the subclass's program, once a
+round; within a round linear in the waiting jobs after each release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from policies.dynamic.common.fractions import Offers, equal_share
+from sim.model.cluster import WHOLE, Cluster, Device, Node
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Mode, Task
+from sim.model.units import Seconds
+from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+
+RoundLength = Annotated[Seconds, Field(gt=0)]
+Rule = Literal["ratio", "deficit"]
+
+NOTHING = 1e-6
+"""A smaller fraction is rounding of the program."""
+
+SHORTEST = 1e-9
+"""Seconds that a task of no length is taken to last."""
+
+ROUND_COST = 3e-6
+"""Seconds that a waiting job adds to an instant at which jobs come or go, with rounds of 6 minutes (docs/speed.md)."""
+
+TURN = 0.5
+"""A job that has computed for less than this part of a round since its start is not stopped."""
+
+
+class Job:
+    """What a policy keeps of a job, by the ways in which it may run: its modes, by position."""
+
+    __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
+
+    def __init__(self, task: Task):
+        self.task = task
+        count = len(task.modes)
+        self.target = [0.0] * count
+        """Fraction of the time."""
+        self.due = [0.0] * count
+        """Seconds that its fractions gave it so far."""
+        self.received = [0.0] * count
+        """Seconds for which it ran."""
+        self.mode = -1
+        """Position of the mode in which it runs; -1 while it waits."""
+        self.way = -1
+        """The way that this is."""
+        self.since = 0.0
+        self.attained = 0.0
+        """Device-seconds it had received when it started."""
+        self.share = 0.0
+        """Its progress, jobs per second, on an equal share."""
+        self.alone = 0.0
+        """What part of it would be done by now if it had had an equal share all its life."""
+
+    def positions(self) -> range | tuple[int, ...]:
+        return self.task.allowed or range(len(self.task.modes))
+
+    def seconds(self, position: int) -> float:
+        """Estimated time of the whole job in a mode."""
+        return max(SHORTEST, self.task.estimates[position] + self.task.modes[position].fixed)
+
+    def left(self, view: View) -> float:
+        """The part that is still to be done, by estimate; an overrun job has a hundredth left."""
+        part = 1.0 - self.task.done
+        if self.mode >= 0 and self.task.state == RUNNING:
+            part = view.remaining(self.task) / self.seconds(self.mode)
+        return min(1.0, max(0.01, part))
+
+
+class RoundScheduler(Scheduler):
+    """Base of the policies that are fractions of time.
+
+    round_length: seconds from one change of hands to the next.
+    rule: who is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
+    mid_round: may jobs start within a round, when they come or when devices come free?
+    """
+
+    spare = True
+    """May jobs run beyond their fractions on devices that would else stand idle?"""
+
+    moving = False
+    """Do the fractions depend on more than which jobs and devices there are, so that every round has its own?"""
+
+    def __init__(self, round_length: RoundLength = 360.0, rule: Rule = "ratio", mid_round: bool = True):
+        if not round_length > 0:
+            raise ValueError(f"rounds of {round_length:g} s: a round has to last some time")
+        self.round_length = round_length
+        self.rule = rule
+        self.mid_round = mid_round
+        self.jobs: dict[int, Job] = {}
+        self._down: dict[int, None] = {}
+        self._kinds: dict[str, int] = {}
+        self._next = -math.inf
+        self._counted = 0.0
+        self._stale = True
+        self._tried: tuple[int, int] = (-1, -1)
+        self._arrivals = 0
+
+    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+        """The fraction of the time for each offer."""
+        raise NotImplementedError
+
+    def job_of(self, task: Task) -> Job:
+        """What is kept of a task."""
+        return Job(task)
+
+    # Hooks ------------------------------------------------------------------------------------------------------
+
+    def round_cost(self, problem: PlanProblem) -> float:
+        return ROUND_COST
+
+    def ready(self, task: Task) -> None:
+        job = self.jobs.get(task.index)
+        if job is None:
+            self.jobs[task.index] = self.job_of(task)
+            self._stale = True
+        else:  # it was stopped, by this policy or because a device failed
+            job.mode = -1
+        self._arrivals += 1
+
+    def finished(self, task: Task) -> None:
+        self._stale |= self.jobs.pop(task.index, None) is not None
+
+    def gone(self, task: Task) -> None:
+        self.finished(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        if up:
+            self._down.pop(device.index, None)
+        else:
+            self._down[device.index] = None
+        self._stale = True
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        if not self.jobs:
+            return
+        begins = view.now >= self._next or self._ended_early()
+        if begins:
+            self._next = view.now + self.round_length
+            self._account(view)
+            if self._stale or (self.moving and not self._content()):
+                self._set_targets(view)
+            if not (self.spare and self._content()):
+                yield from self._change_hands(view)
+        if self.spare and (begins or self.mid_round):
+            yield from self._fill(view)
+        yield Wait(until=self._next)
+
+    def _ended_early(self) -> bool:
+        """Has all that was started in this round ended, so that nothing could start before its end?"""
+        return not self.mid_round and all(job.mode < 0 for job in self.jobs.values())
+
+    # Fractions --------------------------------------------------------------------------------------------------
+
+    def _account(self, view: View) -> None:
+        """What was due and what was received since the last round began."""
+        now, seconds = view.now, view.now - self._counted
+        for job in self.jobs.values():
+            for position, target in enumerate(job.target):
+                job.due[position] += target * seconds
+            job.alone += job.share * seconds
+            if job.mode >= 0:
+                job.received[job.way] += now - max(self._counted, job.since)
+        self._counted = now
+
+    def _set_targets(self, view: View) -> None:
+        jobs = list(self.jobs.values())
+        offers, ways = self.offers(jobs, view.cluster)
+        fraction = self.fractions(offers, jobs, view)
+        for job, share in zip(jobs, offers.progress(equal_share(offers)).tolist(), strict=True):
+            job.target = [0.0] * len(job.target)
+            job.share = share
+        for number, way, part in zip(offers.job.tolist(), ways, fraction.tolist(), strict=True):
+            jobs[number].target[way] = part if part > NOTHING else 0.0
+        self._stale = False
+
+    def offers(self, jobs: list[Job], cluster: Cluster) -> tuple[Offers, list[int]]:
+        """All ways in which these jobs may run on what is up, and their numbers: the positions of the modes."""
+        if not self._kinds:
+            self._kinds = {name: number for number, name in enumerate(cluster.types)}
+        capacity = self._capacity(cluster)
+        rows: list[tuple[int, int, float, float]] = []
+        positions: list[int] = []
+        for number, job in enumerate(jobs):
+            for position in job.positions():
+                mode, seconds = job.task.modes[position], job.seconds(position)
+                kind = self._kinds[mode.type.name]
+                if seconds < math.inf and mode.width <= capacity[kind]:
+                    rows.append((number, kind, max(mode.width, 1e-3), seconds))
+                    positions.append(position)
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        weight = np.array([job.task.weight for job in jobs])
+        offers = Offers(
+            np.array(columns[0], dtype=int), np.array(columns[1], dtype=int), np.array(columns[2], dtype=float),
+            np.array(columns[3], dtype=float), capacity, np.maximum(weight, 1e-9),
+        )  # fmt: skip
+        return offers, positions
+
+    def _capacity(self, cluster: Cluster) -> np.ndarray:
+        """Devices that are up, by type; of CPUs the cores."""
+        capacity = np.zeros(len(self._kinds))
+        for node in cluster.nodes:
+            if node.cpu.index in self._down:
+                continue
+            capacity[self._kinds[node.cpu.type.name]] += node.cpus
+            for device in node.accelerators:
+                if device.index not in self._down:
+                    capacity[self._kinds[device.type.name]] += 1
+        return capacity
+
+    def urgency(self, job: Job, way: int) -> tuple[float, float]:
+        """The greater the more urgent: what will be due at the end of the round against what was received."""
+        due = job.due[way] + job.target[way] * self.round_length
+        received = job.received[way]
+        if self.rule == "deficit":
+            return due - received, due
+        return (due / received if received > 0 else math.inf if due > 0 else 0.0), due
+
+    # Rounds -----------------------------------------------------------------------------------------------------
+
+    def _change_hands(self, view: View) -> Iterator[Decision]:
+        """Choose who runs in this round, stop whoever has to make room, and start the others."""
+        room = Room(view.cluster, self._down)
+        free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
+        for job in self.jobs.values():
+            if job.mode >= 0 and not self._may_stop(job, view):
+                room.keep(job, view)
+                mode = job.task.modes[job.mode]
+                free[mode.type.name] -= mode.width
+        chosen = self._choose(free, room.kept)
+        room.expect(chosen, view)
+        places: dict[int, Placement] = {}
+        # The widest first: on nodes of equal size gangs of 1, 2, 4, 8 then always fit together.
+        for job, position in sorted(chosen, key=lambda pair: -pair[0].task.modes[pair[1]].width):
+            if job.mode == position and room.keep(job, view):
+                continue
+            placement = room.place(job.task.modes[position])
+            if placement is not None:
+                places[job.task.index] = placement
+        stopped = [job for job in self._running_by_urgency() if self._must_go(job, places, room, view)]
+        for job in stopped:
+            yield Stop(job.task)
+        for index, placement in places.items():
+            task = self.jobs[index].task
+            if view.fits(placement.mode, placement) and view.holds(task, placement):
+                yield self._start(self.jobs[index], placement, view)
+
+    def _content(self) -> bool:
+        """Do all run, each in its fastest mode?  Then no fractions could help anybody."""
+        for job in self.jobs.values():
+            if job.mode < 0 or job.seconds(job.mode) > min(job.seconds(position) for position in job.positions()):
+                return False
+        return True
+
+    def _may_stop(self, job: Job, view: View) -> bool:
+        task = job.task
+        if not task.shape.preemptible or view.launch_of(task).stage != "compute":
+            return False
+        computed = view.attained(task) - job.attained
+        return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
+
+    def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[Job, int]]:
+        """Pairs of job and mode by urgency, as many as there are devices for; each job once."""
+        wanted = [
+            (self.urgency(job, position), job, position)
+            for job in self.jobs.values()
+            if job.task.index not in kept
+            for position in job.positions()
+            if job.target[position] > 0 and (self.spare or self._lags(job, position))
+        ]
+        wanted.sort(key=lambda entry: entry[0], reverse=True)  # stable: ties by arrival
+        chosen: dict[int, tuple[Job, int]] = {}
+        for _, job, position in wanted:
+            mode = job.task.modes[position]
+            if job.task.index not in chosen and mode.width <= free[mode.type.name] + 1e-9:
+                free[mode.type.name] -= mode.width
+                chosen[job.task.index] = (job, position)
+        return list(chosen.values())
+
+    def _lags(self, job: Job, way: int) -> bool:
+        """By at least half a round at the end of this one: nearest whole number of rounds to what is due."""
+        due = job.due[way] + job.target[way] * self.round_length
+        return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
+
+    def _running_by_urgency(self) -> list[Job]:
+        running = [job for job in self.jobs.values() if job.mode >= 0]
+        return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
+
+    def _must_go(self, job: Job, places: dict[int, Placement], room: Room, view: View) -> bool:
+        """Has a running job lost its devices, or is it to run elsewhere?"""
+        if job.task.index in places:
+            return True
+        return job.task.index not in room.kept and not (self.spare and room.keep(job, view))
+
+    def _fill(self, view: View) -> Iterator[Decision]:
+        """Waiting jobs on devices that stand idle, the most urgent first, where they are to run or are fastest."""
+        if self._tried == (view.changes.releases, self._arrivals):
+            return
+        blocked: dict[Mode, None] = {}
+        waiting = [job for job in self.jobs.values() if job.mode < 0]
+        waiting.sort(key=lambda job: max(self.urgency(job, p) for p in job.positions()), reverse=True)
+        for job in waiting:
+            for position in sorted(job.positions(), key=lambda p: (-job.target[p], job.seconds(p))):
+                mode = job.task.modes[position]
+                if mode in blocked:
+                    continue
+                placement = self.first(mode, view)
+                if placement is None:
+                    blocked[mode] = None
+                elif view.holds(job.task, placement):
+                    yield self._start(job, placement, view)
+                    break
+        self._tried = (view.changes.releases, self._arrivals)
+
+    def first(self, mode: Mode, view: View) -> Placement | None:
+        """Where a waiting job may start within a round."""
+        return view.first(mode)
+
+    def _start(self, job: Job, placement: Placement, view: View) -> Start:
+        job.mode = job.way = job.task.shape.position[placement.mode]
+        job.since = view.now
+        job.attained = view.attained(job.task)
+        return Start(job.task, placement)
+
+
+class Room:
+    """Who gets which devices in the coming round, as if everything but the jobs that are kept were stopped."""
+
+    def __init__(self, cluster: Cluster, down: dict[int, None]):
+        self.cluster = cluster
+        self.nodes = [node for node in cluster.nodes if node.cpu.index not in down]
+        self.left = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators
+                     if d.index not in down}  # fmt: skip
+        self.cores = [node.cpus * 1000 for node in cluster.nodes]
+        self.memory = [math.inf if node.memory is None else node.memory for node in cluster.nodes]
+        self.having: dict[str, list[Node]] = {}
+        self.kept: dict[int, None] = {}
+        self.expected: dict[int, float] = {}
+        """Devices of a node that jobs hope to keep."""
+
+    def keep(self, job: Job, view: View) -> bool:
+        """The job goes on where it runs, if that is still free."""
+        placement = view.launch_of(job.task).placement
+        if placement is None or not self._is_free(placement):
+            return False
+        self.kept[job.task.index] = None
+        self._take(placement)
+        return True
+
+    def expect(self, chosen: list[tuple[Job, int]], view: View) -> None:
+        for job, position in chosen:
+            placement = view.launch_of(job.task).placement if job.mode == position else None
+            for device in placement.devices if placement is not None else ():
+                self.expected[device.node] = self.expected.get(device.node, 0.0) + 1
+
+    def place(self, mode: Mode) -> Placement | None:
+        """Devices of one node: where the fewest jobs would have to move, then the tightest; or across nodes."""
+        best: tuple[tuple[float, int], list[Device]] | None = None
+        across: list[Device] = []
+        for node in self._with(mode):
+            if not mode.allows(node.index) or mode.node_count > 1:
+                continue
+            devices = self._free_on(node, mode)
+            if mode.on_cpu:
+                fits, room = bool(devices), self.cores[node.index]
+            else:
+                across += devices
+                fits, room = len(devices) >= mode.gpus, len(devices)
+            if fits and self.host_holds(node, mode, 1.0):
+                key = (self.expected.get(node.index, 0.0), room)
+                if best is None or key < best[0]:
+                    best = (key, devices)
+        if best is not None:
+            placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
+        elif mode.unit is not None:
+            gang = self._gang(mode, mode.unit)
+            if gang is None:
+                return None
+            placement = gang
+        elif mode.span_any and len(across) >= mode.gpus:
+            placement = Placement(mode, tuple(across[: mode.gpus]))
+        else:
+            return None
+        if not self._is_free(placement):
+            return None
+        self._take(placement)
+        return placement
+
+    def _gang(self, mode: Mode, unit: Mode) -> Placement | None:
+        """Parts of the first nodes that have room for them."""
+        devices: list[Device] = []
+        parts: list[int] = []
+        left = mode.node_count if mode.node_count > 1 else mode.millicores
+        for node in self._with(mode):
+            here = self._free_on(node, unit)[: max(1, unit.gpus)]
+            if not left or not mode.allows(node.index) or len(here) < max(1, unit.gpus):
+                continue
+            if not self.host_holds(node, unit, 1.0):
+                continue
+            part = 1
+            if mode.node_count == 1:
+                part = min(left, self.cores[node.index] // 1000 * 1000)
+                if unit.memory:
+                    part = min(part, int(self.memory[node.index] // unit.memory) * 1000)
+                parts.append(part)
+            devices += here
+            left -= part
+        return None if left else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
+
+    def _with(self, mode: Mode) -> list[Node]:
+        name = mode.type.name
+        if name not in self.having:
+            self.having[name] = [
+                node for node in self.nodes
+                if (node.cpu.type.name == name if mode.on_cpu else any(d.type.name == name for d in node.accelerators))
+            ]  # fmt: skip
+        return self.having[name]
+
+    def _free_on(self, node: Node, mode: Mode) -> list[Device]:
+        if mode.on_cpu:
+            return [node.cpu] if self.cores[node.index] >= mode.millicores else []
+        left, kind = self.left, mode.type
+        found = [d for d in node.accelerators if d.type is kind and left.get(d.index, 0) >= mode.share]
+        if not mode.whole:
+            found.sort(key=lambda device: left[device.index])  # the fullest that takes it
+        elif kind.streams > 1:
+            found.sort(key=lambda device: -left[device.index])
+        return found
+
+    def host_holds(self, node: Node, mode: Mode, part: float) -> bool:
+        return mode.millicores * part <= self.cores[node.index] and mode.memory * part <= self.memory[node.index]
+
+    def parts(self, placement: Placement) -> dict[Node, float]:
+        """By node the part of a launch that lies there."""
+        parts: dict[Node, float] = {}
+        for device in placement.devices:
+            node = self.cluster.nodes[device.node]
+            parts[node] = parts.get(node, 0.0) + 1 / len(placement.devices)
+        return parts
+
+    def _is_free(self, placement: Placement) -> bool:
+        mode = placement.mode
+        if not mode.on_cpu and any(self.left.get(d.index, -1) < mode.share for d in placement.devices):
+            return False
+        held = placement.hosts()
+        return all(cores <= self.cores[node] and memory <= self.memory[node] for node, cores, memory in held)
+
+    def _take(self, placement: Placement) -> None:
+        mode = placement.mode
+        for device in placement.devices if not mode.on_cpu else ():
+            self.left[device.index] -= mode.share
+        for number, cores, memory in placement.hosts():
+            self.cores[number] -= cores
+            self.memory[number] -= memory
+
+    def take_host(self, node: Node, mode: Mode, part: float) -> None:
+        """Cores and memory of such a part of a launch."""
+        self.cores[node.index] -= math.ceil(mode.millicores * part)
+        self.memory[node.index] -= mode.memory * part

@@ -1,0 +1,425 @@
+"""What is left of a plan, lane by lane: the ground of `plan_and_repair`.
+
+Lanes and steps are those of `policies.hybrid.common.planned_steps`.  What was found is kept by lane until something
+changes there, so that an event costs little that grows with the lanes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+from policies.hybrid.common.movable import Movable
+from policies.hybrid.common.planned_steps import LATE, Experience, Forecast, Job, Lane, computing
+from sim.model.cluster import Device, DeviceType
+from sim.model.plan import Placement, lane_names
+from sim.model.tasks import Mode, Task
+from sim.policy import PlanProblem, Start, View
+
+
+class Board:
+    """Steps that are to start, and those that run: on which lanes, in which order, and until when.
+
+    Cost: O(lanes of a step) to put, start and take out; a forecast is one pass over the steps and their predecessors.
+    """
+
+    def __init__(self, problem: PlanProblem, is_up: Callable[[Device], bool]):
+        names = lane_names(problem.cluster).items()
+        nodes = problem.cluster.nodes
+        self.lanes = {name: Lane(name, n, device, nodes[device.node]) for n, (name, device) in enumerate(names)}
+        self.pending: dict[int, Job] = {}
+        """Steps that have not started, by row, in the order of the plan."""
+        self.running: dict[int, tuple[Job, float]] = {}
+        """With their starts."""
+        self.due: dict[int, Lane] = {}
+        """Lanes on which something may be able to start."""
+        self.loaded: dict[int, Lane] = {}
+        """Lanes with steps whose tasks wait, by number."""
+        self.faster: dict[DeviceType, dict[int, float]] = {}
+        """Of what runs, by type: what would compute there from the start in less time than it takes where it is, and
+        for how long."""
+        self.changes = 0
+        """Since the last forecast."""
+        self.movable: dict[DeviceType, Movable] = {}
+        """By type of lane."""
+        self._starts = 0
+        self._by_kind: dict[DeviceType, list[Lane]] = {}
+        for lane in self.lanes.values():
+            alike = self._by_kind.setdefault(lane.device.type, [])
+            lane.kind = alike[0].kind if alike else len(self._by_kind)
+            lane.group = lane.kind * len(nodes) + lane.device.node
+            alike.append(lane)
+        self._able: dict[Mode, list[Lane]] = {}
+        self._down: dict[int, Lane] = {}
+        self._idle: list[Lane] | None = None
+        """Lanes on which nothing of the plan runs, if known."""
+        self._made: Forecast | None = None
+        """The last forecast, as long as it can be mended lane by lane."""
+        self._touched: dict[int, Lane] = {}
+        """Lanes that have changed since."""
+        self._joint = problem.tasks.predecessors is not None
+        """Does a step on one lane depend on another lane?"""
+        self._due: list[tuple[float, int, float]] = []
+        """When what runs should have ended: that time, row and start, as a heap; of what has ended too."""
+        self._overdue: dict[int, None] = {}
+        """Rows that may be late."""
+        self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
+        """What was in `faster`, but has too little left to be started over as long as it is not late: a heap of ends,
+        rows, numbers and seconds."""
+        self._refused: dict[int, int] = {}
+        """By lane that heads a step for which there was no room: the node on which it was."""
+        self._released: dict[int, None] | None = {}
+        """Nodes on which something has come free since; None: perhaps on all."""
+        self._releases = 0
+        self._tasks = problem.tasks
+        self._is_up = is_up
+        self._experience = Experience()
+        self._late: dict[int, float] = {}
+        """Of tasks that were stopped late: the part of their estimate that they had run for."""
+
+    def is_up(self, lane: Lane) -> bool:
+        return lane.number not in self._down
+
+    def devices_changed(self) -> None:
+        """A device has failed or come back."""
+        self._down = {lane.number: lane for lane in self.lanes.values() if not self._is_up(lane.device)}
+        self.due.update((lane.number, lane) for lane in self.lanes.values())
+        self._idle = self._made = self._released = None
+
+    def idle(self) -> list[Lane]:
+        """Lanes on which nothing of the plan runs."""
+        if self._idle is None:
+            down = self._down
+            self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
+        return self._idle
+
+    def able(self, mode: Mode) -> list[Lane]:
+        """Lanes that can run a mode, up or down."""
+        found = self._able.get(mode)
+        if found is None:
+            found = [lane for lane in self._by_kind.get(mode.type, ()) if lane.placed(mode) is not None]
+            self._able[mode] = found
+        return found
+
+    # Changes --------------------------------------------------------------------------------------------------
+
+    def _touch(self, lane: Lane) -> None:
+        """Its queue, or what runs there, has changed."""
+        self._touched[lane.number] = lane
+        self._refused.pop(lane.number, None)
+        for movable in self.movable.values():
+            movable.changed[lane.number] = lane
+
+    def put(self, job: Job) -> None:
+        """At the end of its queues."""
+        self.changes += 1
+        self._joint |= not job.alone
+        self.pending[job.row] = job
+        for lane in job.lanes:
+            lane.queue[job.row] = job
+            if job.task is not None:
+                self._load(lane, 1)
+            self.due[lane.number] = lane
+            self._touch(lane)
+
+    def _load(self, lane: Lane, more: int) -> None:
+        """So many tasks more (or less) wait there."""
+        lane.arrived += more
+        if lane.arrived:
+            self.loaded[lane.number] = lane
+        else:
+            self.loaded.pop(lane.number, None)
+
+    def put_first(self, job: Job) -> None:
+        """Before everything else."""
+        self.put(job)
+        self.pending = {job.row: job, **self.pending}
+        for lane in job.lanes:
+            lane.queue = {job.row: job, **lane.queue}
+
+    def arrived(self, job: Job, task: Task) -> None:
+        """The task of a step begins to wait."""
+        for lane in job.lanes:
+            if job.task is None:
+                self._load(lane, 1)
+            self.due[lane.number] = lane
+            self._touch(lane)
+        job.task = task
+
+    def take_out(self, job: Job) -> None:
+        self.changes += 1
+        del self.pending[job.row]
+        for lane in job.lanes:
+            del lane.queue[job.row]
+            if job.task is not None:
+                self._load(lane, -1)
+            self.due[lane.number] = lane
+            self._touch(lane)
+
+    def clear(self) -> None:
+        """No steps are to start any more; those that run stay."""
+        self.changes += 1
+        self.pending = {}
+        self.loaded = {}
+        self._made = None
+        self.movable = {}
+        for lane in self.lanes.values():
+            lane.queue = {}
+            lane.arrived = 0
+
+    def start(self, job: Job, view: View) -> Start:
+        """The decision, noted."""
+        assert job.task is not None
+        self.take_out(job)
+        job.seconds = view.duration(job.task, job.placement)
+        job.end = None
+        self._starts += 1
+        job.number = self._starts
+        self.running[job.row] = job, view.now
+        heapq.heappush(self._due, (view.now + job.seconds, job.row, view.now))
+        self._idle = None
+        for mode in job.task.modes:
+            seconds = computing(job.task, mode)
+            if seconds * (1 - LATE) < job.seconds:
+                there = self.faster.setdefault(mode.type, {})
+                there[job.row] = min(seconds, there.get(job.row, math.inf))
+        for lane in job.lanes:
+            lane.running[job.row] = job
+        return Start(job.task, job.placement)
+
+    def ended(self, row: int, now: float, completed: bool) -> Job | None:
+        """A step runs no longer: it was completed, or stopped."""
+        self.changes += 1
+        job, since = self.running.pop(row, (None, 0.0))
+        if job is None:
+            return None
+        self._idle = None
+        self._overdue.pop(row, None)
+        for rows in self.faster.values():
+            rows.pop(row, None)
+        spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
+        if completed:
+            self._experience.add(job.seconds, now - since)
+        elif spent > 1 + LATE:
+            self._late[row] = max(spent, self._late.get(row, 0.0))
+        for lane in job.lanes:
+            lane.running.pop(row, None)
+            self.due[lane.number] = lane
+            self._touch(lane)
+            if self._released is not None:
+                self._released[lane.device.node] = None
+        self._releases += 1
+        return job
+
+    def startable(self, view: View) -> Iterator[Job]:
+        """Steps that head their lanes and fit, on lanes on which something may be able to start; each is started.
+
+        A step for which there was no room is not tried again before something has come free on its node.
+        """
+        freed, refused = self._freed(view), self._refused
+        due, again = self.due, {}
+        while due:
+            number = next(iter(due))
+            lane = due.pop(number)
+            node = refused.get(number)
+            if node is not None:
+                if freed is not None and node not in freed:
+                    again[number] = lane
+                    continue
+                del refused[number]
+            job = lane.head()
+            if job is None or job.task is None or not all(other.head() is job for other in job.lanes):
+                continue
+            if self.fits(job.task, job.placement, view):
+                yield job
+                continue
+            again[number] = lane
+            if job.alone and not job.placement.mode.limited and not view.items:
+                refused[number] = lane.device.node
+        self.due = again
+
+    def _freed(self, view: View) -> dict[int, None] | None:
+        """Nodes on which something has come free since the last time; None: perhaps on all."""
+        freed = self._released if view.changes.releases == self._releases else None
+        self._released, self._releases = {}, view.changes.releases
+        return freed
+
+    # Questions ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def fits(task: Task, placement: Placement, view: View) -> bool:
+        return view.fits(placement.mode, placement) and view.holds(task, placement)
+
+    def at(self, task: Task, lane: Lane, view: View, seconds: Callable[[Task, Placement, View], float]) -> Job | None:
+        """A task on one lane, in the mode in which it takes least there; None where none can start now."""
+        best: Job | None = None
+        for position, mode in enumerate(task.modes):
+            placement = lane.placed(mode)
+            if placement is None or (task.allowed is not None and position not in task.allowed):
+                continue
+            if self.fits(task, placement, view):
+                time = seconds(task, placement, view)
+                if best is None or time < best.seconds:
+                    best = Job(task.index, placement, (lane,), time, task)
+        return best
+
+    def was_late(self, row: int) -> bool:
+        """Was a task late before it was started over?"""
+        return row in self._late
+
+    def lateness(self, row: int, now: float) -> float:
+        """By which factor a running task is expected to exceed its estimate; 1 as long as it is not late."""
+        job, since = self.running[row]
+        spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
+        return self._experience.ratio(max(spent, self._late.get(row, 0.0)))
+
+    def finish(self, task: Task, view: View) -> float:
+        """When a running task will end; of one that is late, or was before it was started over, by experience."""
+        job, since = self.running.get(task.index, (None, 0.0))
+        end = None if job is None else job.end
+        if end is None or end <= view.now or not view.changes.steady:
+            end = view.launch_of(task).finish
+            if job is not None and end > view.now:
+                job.end = end  # of use as long as the run is steady
+        if job is None or (end > view.now and task.index not in self._late):
+            return end
+        return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
+
+    def forecast(self, view: View) -> Forecast:
+        """What stands on a lane that is down never ends.
+
+        Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
+        have ended since: all others go on as the last forecast said, which is changed in place.
+        """
+        self.changes = 0
+        if not self.separable(view):
+            self._made = None
+            self.movable = {}
+            return self._forecast(view)
+        made, now = self._made, view.now
+        if made is None:
+            made = self._made = Forecast()
+            self.movable = {}
+            stale = list(self.lanes.values())
+            for lane in stale:
+                lane.rows = []
+        else:
+            stale = [lane for lane in self.lanes.values() if lane.holds_until <= now or lane.number in self._touched]
+            for lane in stale:
+                for row in lane.rows:
+                    made.start.pop(row, None)
+                    made.finish.pop(row, None)
+                made.lane.pop(lane.number, None)
+        self._touched = {}
+        for lane in stale:
+            self._forecast_lane(lane, made, view)
+            for movable in self.movable.values():
+                movable.changed[lane.number] = lane
+        return made
+
+    def separable(self, view: View) -> bool:
+        """Does what happens on a lane say nothing of another, and does what runs end as it was to end?"""
+        return not self._joint and view.changes.steady
+
+    def _forecast_lane(self, lane: Lane, made: Forecast, view: View) -> None:
+        now, until = view.now, math.inf
+        free: float | None = None
+        lane.rows = [*lane.running, *lane.queue]
+        for row, job in lane.running.items():
+            assert job.task is not None
+            made.finish[row] = end = self.finish(job.task, view)
+            free = max(now if free is None else free, end)
+            # Of what is late, or was, experience tells more every time.
+            on_time = row not in self._late and job.end is not None and job.end > now
+            until = min(until, end if on_time else now)
+        up, arrival = self.is_up(lane), self._tasks.arrival
+        for row, job in lane.queue.items():
+            start = max(now, float(arrival[row]))
+            start = max(start, now if free is None else free) if up else math.inf
+            made.start[row] = start
+            made.finish[row] = free = start + job.seconds
+        if free is not None:
+            made.lane[lane.number] = free
+        lane.holds_until = now if lane.queue and not lane.running else until
+
+    def _forecast(self, view: View) -> Forecast:
+        """Of all lanes together."""
+        made, now = Forecast(), view.now
+        finish, free = made.finish, made.lane
+        for job, _ in self.running.values():
+            assert job.task is not None
+            finish[job.row] = end = self.finish(job.task, view)
+            for lane in job.lanes:
+                free[lane.number] = max(free.get(lane.number, now), end)
+        arrival, before = self._tasks.arrival, self._tasks.predecessors
+        for row, job in self.pending.items():
+            start = max(now, float(arrival[row]))
+            for lane in job.lanes:
+                start = max(start, free.get(lane.number, now)) if self.is_up(lane) else math.inf
+            if before is not None:
+                start = max([start, *(finish.get(earlier, now) for earlier in before[row])])
+            made.start[row] = start
+            finish[row] = end = start + job.seconds
+            for lane in job.lanes:
+                free[lane.number] = end
+        return made
+
+    def late(self, now: float) -> bool:
+        """Should anything that runs have ended by now?"""
+        return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
+
+    def _perhaps_late(self, now: float) -> list[tuple[Job, float]]:
+        """What runs and should have ended by now, or is about to; nothing else is late."""
+        while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
+            _, row, since = heapq.heappop(self._due)
+            job, began = self.running.get(row, (None, 0.0))
+            if job is not None and began == since:
+                self._overdue[row] = None
+        return [self.running[row] for row in self._overdue]
+
+    def next_look(self, now: float) -> float:
+        """When the next of what runs should have ended or is late by half as much again: idle lanes could help then."""
+        looks: Iterable[float] = (
+            since + job.seconds
+            if now - since < job.seconds * (1 - LATE)
+            else now + max(0.05 * job.seconds, 0.5 * (now - since - job.seconds))
+            for job, since in self._perhaps_late(now)
+        )
+        soonest = min((at for at in looks if at > now * (1 + LATE)), default=math.inf)
+        while self._due:
+            at, row, since = self._due[0]
+            job, began = self.running.get(row, (None, 0.0))
+            if job is not None and began == since:
+                return min(soonest, at)
+            heapq.heappop(self._due)
+        return soonest
+
+    def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, Job]]:
+        """In a steady run: what runs and might end sooner on a lane of this type, with its end.
+
+        What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
+        computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.
+        """
+        now, found = view.now, []
+        there, away = self.faster.get(kind, {}), self._hopeless.setdefault(kind, [])
+        while away and away[0][0] <= now:
+            _, row, number, seconds = heapq.heappop(away)
+            job, _ = self.running.get(row, (None, 0.0))
+            if job is not None and job.number == number:
+                there[row] = seconds
+        for row, seconds in list(there.items()):
+            job = self.running[row][0]
+            assert job.task is not None
+            on_time = job.end is not None and job.end > now and row not in self._late
+            if on_time:
+                assert job.end is not None
+                end, longer = job.end, 1.0
+            else:
+                end, longer = self.finish(job.task, view), self.lateness(row, now)
+            if seconds * (1 - rounding) * longer < end - now:
+                found.append((end, job))
+            elif on_time:
+                heapq.heappush(away, (end, row, job.number, seconds))
+                del there[row]
+        return found

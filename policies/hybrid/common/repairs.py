@@ -1,0 +1,127 @@
+"""What a lane without work can do about it, short of a new plan: the repairs of `plan_and_repair`.
+
+Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
+delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
+"""
+
+from __future__ import annotations
+
+import math
+
+from policies.hybrid.common.movable import Movable, least
+from policies.hybrid.common.planned_lanes import Board
+from policies.hybrid.common.planned_steps import Forecast, Job, Lane, computing
+from sim.model.cluster import DeviceType
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, Task
+from sim.policy import View
+
+ROUNDING = 1e-9
+"""What is gained has to be more than this part of the time to go."""
+
+Known = dict[DeviceType, list[tuple[float, Job]]]
+"""By type of lane: what runs and might end sooner there, with its end."""
+
+
+def reordered(board: Board, lane: Lane, seen: Forecast, view: View) -> Job | None:
+    """From behind the head of the lane's own queue: a step that ends before those it passes are to start."""
+    now, limit, left = view.now, math.inf, lane.arrived
+    for job in lane.queue.values():
+        if not left:
+            return None
+        if job.task is not None:
+            left -= 1
+            if job.alone and now + job.seconds <= limit and board.fits(job.task, job.placement, view):
+                return job
+        limit = min(limit, seen.start.get(job.row, now))
+        if limit <= now:
+            return None
+    return None
+
+
+def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, Job] | None:
+    """From the lane that will be done last, the step whose move leaves the lesser of both ends: as it is, and here.
+
+    It must end sooner here than there.  Where that lane has none, the next is looked at.
+    """
+    now, kind = view.now, lane.device.type
+    if board.separable(view):
+        movable = board.movable.get(kind)
+        if movable is None:
+            movable = board.movable[kind] = Movable(kind, board.loaded)
+        steps = movable.of(seen, now)
+    else:
+        steps = [(victim, _movable(victim, lane, seen, view)) for victim in board.loaded.values()]
+    steps.sort(key=lambda one: (-seen.lane.get(one[0].number, 0.0), one[0].number))
+    for victim, jobs in steps:
+        end = seen.lane.get(victim.number, 0.0)
+        best: tuple[float, Job, Job] | None = None
+        for job in jobs if victim is not lane else ():
+            assert job.task is not None
+            here = board.at(job.task, lane, view, _whole)
+            if here is None:
+                continue
+            ends = view.now + here.seconds
+            value = max(ends, end - job.seconds) if end < math.inf else ends
+            sooner = ends < seen.finish.get(job.row, end) - ROUNDING * here.seconds
+            if sooner and value < end and (best is None or value < best[0]):
+                best = value, job, here
+        if best is not None:
+            return best[1], best[2]
+    return None
+
+
+def _movable(victim: Lane, lane: Lane, seen: Forecast, view: View) -> list[Job]:
+    """Steps of a lane whose tasks wait, but for those that cannot end sooner on another one, whatever else there is."""
+    steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
+    return [
+        job
+        for job in victim.queue.values()
+        if job.task is not None
+        and job.alone
+        and not (steady and view.now + least(job.task, lane.device.type) >= seen.finish.get(job.row, end))
+    ]
+
+
+def restartable(board: Board, lane: Lane, view: View, known: Known) -> Job | None:
+    """A task that runs elsewhere and would end sooner if started over here; that which ends last is looked at first.
+
+    One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
+    now: a forecast may be older than the last restart, and would have the same task started over and over.
+    known: what was found for lanes of the same type since something was last started.
+    """
+    kind = lane.device.type
+    if kind not in known:
+        known[kind] = _last_first(board, lane, view)
+    for end, job in known[kind]:
+        task = job.task
+        if task is None or not job.alone or not task.shape.preemptible or task.state != RUNNING:
+            continue
+        here = board.at(task, lane, view, anew)
+        if here is None:
+            continue
+        if here.seconds * board.lateness(job.row, view.now) < (end - view.now) * (1 - ROUNDING):
+            return here
+    return None
+
+
+def _last_first(board: Board, lane: Lane, view: View) -> list[tuple[float, Job]]:
+    """What runs and might end sooner on a lane of this type, with its end; what ends last first."""
+    if view.changes.steady:
+        found = board.restartable(lane.device.type, view, ROUNDING)
+    else:
+        jobs = [job for job, _ in board.running.values()]
+        found = [(board.finish(job.task, view), job) for job in jobs if job.task is not None]
+    found.sort(key=lambda one: (-one[0], one[1].number))
+    return found
+
+
+def anew(task: Task, placement: Placement, view: View) -> float:
+    """Seconds from a start there now to the end, without what it has done since it started."""
+    stages = view.stages((task,), placement)
+    compute = computing(task, placement.mode)
+    return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
+
+
+def _whole(task: Task, placement: Placement, view: View) -> float:
+    return view.duration(task, placement)

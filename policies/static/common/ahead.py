@@ -1,0 +1,61 @@
+"""Prefetches for a plan that has none: what the next task of an accelerator reads moves while the one before computes.
+
+Every item that a task on an accelerator reads is fetched once the task before it there has started; what nothing has
+written by then moves as soon as it is (`sim.model.plan.Copy`).
+Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from policies.static.common.instance import Instance
+from policies.static.common.timing import Placed
+from sim.model.fusion import fusion_of, users_of_items
+from sim.model.plan import Copy, Plan
+
+
+def copies_ahead(instance: Instance, rows: Sequence[Placed]) -> list[Copy]:
+    """The prefetches of a plan given by task, type and lane number in order."""
+    reads = instance.problem.tasks.reads or ()
+    last: dict[tuple[int, int], int] = {}
+    found: list[Copy] = []
+    for task, kind, lane in rows if reads else ():
+        if instance.types[kind].kind == "cpu":
+            continue
+        before = last.get((kind, lane))
+        if before is not None:
+            name = instance.lanes[kind][lane]
+            found += [Copy(item, name, before) for item in dict.fromkeys(reads[task])]
+        last[kind, lane] = task
+    return found
+
+
+def brought_ahead(instance: Instance, plan: Plan) -> Plan:
+    """The plan with its prefetches; the same plan where its tasks read nothing."""
+    if plan.fused:
+        return replace(plan, copies=_copies_of_launches(instance, plan)) if instance.problem.tasks.reads else plan
+    place = {name: (kind, lane) for kind, names in enumerate(instance.lanes) for lane, name in enumerate(names)}
+    copies = copies_ahead(instance, [(step.task, *place[step.devices[0]]) for step in plan.steps])
+    return replace(plan, copies=copies) if copies else plan
+
+
+def _copies_of_launches(instance: Instance, plan: Plan) -> list[Copy]:
+    """The same where tasks are launched together: what a launch brings moves once the one before it has started."""
+    tasks = instance.problem.tasks
+    readers, writers = users_of_items(tasks)
+    accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"
+                    for name in names}  # fmt: skip
+    last: dict[str, int] = {}
+    found: list[Copy] = []
+    for numbers in plan.launches():
+        steps = [plan.steps[number] for number in numbers]
+        name = steps[0].devices[0]
+        if name not in accelerators:
+            continue
+        if name in last:
+            inputs = fusion_of(tasks, [step.task for step in steps], readers, writers).inputs
+            found += [Copy(item, name, last[name]) for item in inputs]
+        last[name] = steps[-1].task
+    return found

@@ -1,0 +1,409 @@
+"""Assignment of sequential tasks to places as a linear program or a mixed-integer one, with constraints to inject.
+
+A *site* is what a task is assigned to: all lanes of a type, the cores of one node, one accelerator, or one lane.
+With x[j, s] the part of task j on site s, t[j, s] its time there and c[s] the lanes of the site:
+
+    minimise T     with  Σ_s x[j, s] = 1             every task is somewhere
+                         Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
+                         start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
+                         start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)
+
+Every schedule satisfies these rows with T its makespan, so the least T is a lower bound on all schedules; that of the
+relaxation (0 ≤ x ≤ 1) is summed up from its dual prices and so holds whatever the solver's tolerances are.
+What can be injected besides is linear too: `Together`, `Apart`, `Pin`, `Cap`, `Before`; `Fuse` is `Together` for the
+program and an order for the list that follows it.  Transfers are not in the program unless a `Cap` brings them in.
+References: the program is that of Lenstra, Shmoys and Tardos, Approximation Algorithms for Scheduling Unrelated
+Parallel Machines (1990), with paths as in Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints
+on Hybrid Multi-core Machines (2015); the bound from approximate prices is that of Neumaier and Shcherbina, Safe Bounds
+in Linear and Mixed-Integer Linear Programming (2004).
+Cost: tasks × sites variables; the solver is HiGHS, through scipy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policies.static.common.instance import Instance
+from policies.static.common.schedule import Graph, Schedule, graph_of
+from policies.static.common.traffic import Traffic
+from policies.static.graham import graham
+from policies.static.heft import ranking
+from sim.model.cluster import Device
+from sim.model.plan import lane_names
+
+ROUNDING = 1e-6
+"""HiGHS takes a number this near to an integer for one, and a row that is off by this much for satisfied."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Equal lanes of one type: `lanes` are their numbers within the type, `place` where their data lie, if in one."""
+
+    kind: int
+    lanes: tuple[int, ...]
+    place: Device | None = None
+
+
+def by_type(instance: Instance) -> list[Site]:
+    """All lanes of a type are one site."""
+    return [Site(kind, tuple(range(count))) for kind, count in enumerate(instance.counts)]
+
+
+def by_lane(instance: Instance) -> list[Site]:
+    """Every lane is a site, those of a type one after the other."""
+    return [Site(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
+
+
+def by_place(instance: Instance) -> list[Site]:
+    """The cores of each node are a site, and every accelerator."""
+    device_of = lane_names(instance.problem.cluster)
+    lanes: dict[tuple[int, Device], list[int]] = {}
+    for kind, names in enumerate(instance.lanes):
+        for lane, name in enumerate(names):
+            lanes.setdefault((kind, device_of[name]), []).append(lane)
+    return [Site(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
+
+
+def times_at(instance: Instance, sites: Sequence[Site]) -> np.ndarray:
+    """Seconds of each task at each site."""
+    return instance.time[:, [site.kind for site in sites]].reshape(instance.size, len(sites))
+
+
+# Constraints --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Together:
+    """All tasks at one site."""
+
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """No two of the tasks at one site."""
+
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The tasks at some of these sites only (numbers of sites)."""
+
+    tasks: tuple[int, ...]
+    sites: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cap:
+    """Σ weight × x[task, site] ≤ most + per_makespan × T, over (task, site, weight) terms."""
+
+    terms: tuple[tuple[int, int, float], ...]
+    most: float = 0.0
+    per_makespan: float = 0.0
+
+
+@dataclass(frozen=True)
+class Before:
+    """The second waits for the first, as if it were its successor in the graph.
+
+    A plan keeps this where both are on one lane; elsewhere the tasks start when their data and lanes are there.
+    """
+
+    first: int
+    second: int
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """All tasks at one site and, as far as they are ready, one after the other in the order given."""
+
+    tasks: tuple[int, ...]
+
+
+Constraint = Together | Apart | Pin | Cap | Before | Fuse
+
+
+def with_order(predecessors: Graph | None, size: int, constraints: Sequence[Constraint]) -> Graph | None:
+    """The graph with the edges that `Before` adds; None if there are none at all."""
+    graph = [list(before) for before in predecessors or [()] * size]
+    for one in constraints:
+        if isinstance(one, Before):
+            graph[one.second].append(one.first)
+    return graph if any(graph) else None
+
+
+def violated(
+    constraints: Sequence[Constraint], site_of: np.ndarray, makespan: float = np.inf, tolerance: float = ROUNDING
+) -> list[Constraint]:
+    """The constraints that an assignment breaks; `Cap` is judged at a makespan, `Before` has no say in this."""
+    found: list[Constraint] = []
+    for one in constraints:
+        if isinstance(one, Before):
+            continue
+        if isinstance(one, Cap):
+            used = sum(weight for task, site, weight in one.terms if site_of[task] == site)
+            room = one.most + (one.per_makespan * makespan if one.per_makespan else 0.0)
+            broken = used > room + tolerance * max(abs(room), used)
+        else:
+            sites = site_of[list(one.tasks)]
+            if isinstance(one, Pin):
+                broken = not np.isin(sites, one.sites).all()
+            elif isinstance(one, Apart):
+                broken = len(np.unique(sites)) < len(sites)
+            else:
+                broken = len(np.unique(sites)) > 1
+        if broken:
+            found.append(one)
+    return found
+
+
+# The program --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fractional:
+    """The relaxed optimum: the part of each task at each site; `value` is T, `bound` certified not to exceed it."""
+
+    share: np.ndarray
+    value: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class Integral:
+    """What the solver found in integers: the site of each task, None if it found nothing; its lower bound on T."""
+
+    site_of: np.ndarray | None
+    bound: float
+    infeasible: bool = False
+
+
+class Program:
+    """The assignment program; every number in it is in parts of `unit`, which should be near the optimum.
+
+    times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
+    optimum does not exceed.
+    longest: is no task longer than T?  A row for each; not needed where sites are single lanes or starts are in.
+    frugal: weight of the mean work of a lane in the objective beside T, so that of equal makespans the one with the
+    least work is taken; with 0 (as for bounds) the rest is left to chance.
+    """
+
+    def __init__(
+        self,
+        times: np.ndarray,
+        counts: Sequence[int],
+        unit: float,
+        predecessors: Graph | None = None,
+        arrivals: np.ndarray | None = None,
+        constraints: Sequence[Constraint] = (),
+        longest: bool = True,
+        frugal: float = 0.0,
+    ):
+        self.size, self.sites = times.shape
+        self.scale = unit if unit > 0 else 1.0
+        allowed = np.isfinite(times)
+        for one in constraints:
+            if isinstance(one, Pin):
+                elsewhere = np.setdiff1d(np.arange(self.sites), one.sites)
+                allowed[np.array(one.tasks)[:, None], elsewhere] = False
+        self.task, self.site = np.nonzero(allowed)
+        self.possible = bool(allowed.any(axis=1).all())
+        self.number = np.full(times.shape, -1)
+        self.number[self.task, self.site] = np.arange(len(self.task))
+        self.time = times[self.task, self.site] / self.scale
+        self.counts = np.asarray(counts, dtype=float)
+        self.span = len(self.task)  # the variable T
+        self.variables = self.span + 1
+        self.rows: list[tuple[np.ndarray, np.ndarray, float, bool]] = []  # columns, coefficients, limit, is equality
+        self.upper = self._in_a_row(times, arrivals, constraints) if constraints else 1.0
+        self.low, self.high = np.zeros(self.variables), np.ones(self.variables)
+        self.high[self.span] = self.upper
+        graph = with_order(predecessors, self.size, constraints)
+        spread = arrivals is not None and self.size > 0 and float(np.ptp(arrivals)) > 0
+        if graph is not None or spread:
+            self._paths(graph, arrivals)
+        elif longest and max(counts, default=1) > 1:
+            self._longest()
+        for one in constraints:
+            self._inject(one)
+        self.cost = np.zeros(self.variables)
+        self.cost[self.span] = 1.0
+        if frugal:
+            self.cost[: self.span] = frugal * self.time / self.counts.sum()
+
+    def _in_a_row(self, times: np.ndarray, arrivals: np.ndarray | None, constraints: Sequence[Constraint]) -> float:
+        """A makespan that every assignment can keep: all work and all that caps count, one after the other."""
+        total = float(np.where(np.isfinite(times), times, 0.0).max(axis=1, initial=0.0).sum())
+        total += 0.0 if arrivals is None else float(np.ptp(arrivals))
+        for one in constraints:
+            if isinstance(one, Cap) and one.per_makespan > 0:
+                total += sum(abs(weight) for _, _, weight in one.terms) / one.per_makespan
+        return max(1.0, total / self.scale)
+
+    def _row(self, columns: Any, coefficients: Any, limit: float, equal: bool = False) -> None:
+        self.rows.append((np.asarray(columns, dtype=int), np.asarray(coefficients, dtype=float), limit, equal))
+
+    def _of(self, task: int) -> tuple[np.ndarray, np.ndarray]:
+        """Variables of a task and its times."""
+        columns = self.number[task][self.number[task] >= 0]
+        return columns, self.time[columns]
+
+    def _longest(self) -> None:
+        for task in range(self.size):
+            columns, times = self._of(task)
+            self._row([*columns, self.span], [*times, -1.0], 0.0)
+
+    def _paths(self, graph: Graph | None, arrivals: np.ndarray | None) -> None:
+        start = self.variables + np.arange(self.size)
+        self.variables += self.size
+        there = np.zeros(self.size) if arrivals is None else (np.asarray(arrivals) - arrivals.min()) / self.scale
+        self.low = np.concatenate([self.low, there])
+        self.high = np.concatenate([self.high, np.maximum(self.upper, there)])
+        inner = {before for row in graph for before in row} if graph is not None else frozenset()
+        for task in range(self.size):
+            for before in dict.fromkeys(graph[task]) if graph is not None else ():
+                columns, times = self._of(before)
+                self._row([*columns, start[before], start[task]], [*times, 1.0, -1.0], 0.0)
+            if task not in inner:
+                columns, times = self._of(task)
+                self._row([*columns, start[task], self.span], [*times, 1.0, -1.0], 0.0)
+
+    def _inject(self, one: Constraint) -> None:
+        if isinstance(one, Together | Fuse):
+            first, *others = one.tasks
+            for site in range(self.sites):
+                for other in others:
+                    pair = [(self.number[first, site], 1.0), (self.number[other, site], -1.0)]
+                    known = [(column, sign) for column, sign in pair if column >= 0]
+                    if known:
+                        self._row([column for column, _ in known], [sign for _, sign in known], 0.0, equal=True)
+        elif isinstance(one, Apart):
+            for site in range(self.sites):
+                there = self.number[list(one.tasks), site]
+                if (there >= 0).sum() > 1:
+                    self._row(there[there >= 0], np.ones((there >= 0).sum()), 1.0)
+        elif isinstance(one, Cap):
+            terms = [(self.number[task, site], w) for task, site, w in one.terms if self.number[task, site] >= 0]
+            largest = max([abs(w) for _, w in terms] + [abs(one.per_makespan) * self.scale], default=0.0)
+            if largest == 0:
+                self.possible &= one.most >= 0
+                return
+            columns = [column for column, _ in terms] + [self.span]
+            weights = [w / largest for _, w in terms] + [-one.per_makespan * self.scale / largest]
+            self._row(columns, weights, one.most / largest)
+
+    def _matrices(self) -> tuple[Any, np.ndarray, Any, np.ndarray]:
+        """The rows `A v ≤ b` and `E v = e`."""
+        from scipy.sparse import coo_array, vstack
+
+        pairs = np.arange(self.span)
+        somewhere = coo_array((np.ones(self.span), (self.task, pairs)), (self.size, self.variables))
+        working = np.append(self.time, -self.counts)
+        lines = np.append(self.site, np.arange(self.sites))
+        columns = np.append(pairs, np.full(self.sites, self.span))
+        loads = coo_array((working, (lines, columns)), (self.sites, self.variables))
+        parts: dict[bool, list[Any]] = {True: [somewhere], False: [loads]}
+        limits = {True: [np.ones(self.size)], False: [np.zeros(self.sites)]}
+        for equal in (True, False):
+            rows = [row for row in self.rows if row[3] == equal]
+            if rows:
+                lines = np.repeat(np.arange(len(rows)), [len(row[0]) for row in rows])
+                entries = np.concatenate([row[1] for row in rows]), (lines, np.concatenate([row[0] for row in rows]))
+                parts[equal].append(coo_array(entries, (len(rows), self.variables)))
+                limits[equal].append(np.array([row[2] for row in rows]))
+        stacked = {equal: vstack(parts[equal]).tocsr() for equal in parts}
+        return stacked[False], np.concatenate(limits[False]), stacked[True], np.concatenate(limits[True])
+
+    def relaxed(self) -> Fractional | None:
+        """The optimum of the relaxation, at a vertex; None if there is none."""
+        from scipy.optimize import linprog
+
+        if not self.possible:
+            return None
+        upper, limit, equal, exact = self._matrices()
+        bounds = np.column_stack([self.low, self.high])
+        found = linprog(self.cost, upper, limit, equal, exact, bounds, method="highs-ds")
+        if found.x is None or found.status != 0:
+            return None
+        share = np.zeros(self.number.shape)
+        share[self.task, self.site] = found.x[: self.span]
+        prices = np.minimum(found.ineqlin.marginals, 0.0), found.eqlin.marginals
+        reduced = self.cost - upper.T @ prices[0] - equal.T @ prices[1]
+        bound = prices[0] @ limit + prices[1] @ exact + np.minimum(reduced * self.low, reduced * self.high).sum()
+        return Fractional(share, float(found.x[self.span]) * self.scale, max(0.0, float(bound)) * self.scale)
+
+    def integral(
+        self,
+        node_limit: int | None = None,
+        time_limit: float | None = None,
+        gap: float = 0.0,
+        fixed: np.ndarray | None = None,
+    ) -> Integral:
+        """The optimum in integers, to the solver's relative precision of 1e-6, or what it has at a limit.
+
+        fixed: pairs (j, s) that are left out, where some optimum does without them.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        if not self.possible:
+            return Integral(None, np.inf, infeasible=True)
+        upper, limit, equal, exact = self._matrices()
+        high = self.high.copy()
+        if fixed is not None:
+            high[: self.span][fixed[self.task, self.site]] = 0.0
+        options: dict[str, Any] = {"mip_rel_gap": gap}
+        options |= {} if node_limit is None else {"node_limit": node_limit}
+        options |= {} if time_limit is None else {"time_limit": time_limit}
+        integer = np.zeros(self.variables)
+        integer[: self.span] = 1
+        constraints = [LinearConstraint(upper, -np.inf, limit), LinearConstraint(equal, exact, exact)]
+        found = milp(self.cost, integrality=integer, bounds=Bounds(self.low, high), constraints=constraints,
+                     options=options)  # fmt: skip
+        known = getattr(found, "mip_dual_bound", None)
+        bound = float(known) if known is not None and np.isfinite(known) else 0.0
+        if found.x is None:
+            return Integral(None, max(0.0, bound - ROUNDING) * self.scale, infeasible=found.status == 2)
+        share = np.zeros(self.number.shape)
+        share[self.task, self.site] = found.x[: self.span]
+        return Integral(share.argmax(axis=1), max(0.0, bound - ROUNDING) * self.scale)
+
+
+# Order --------------------------------------------------------------------------------------------------------
+
+
+def ordered(
+    instance: Instance,
+    sites: Sequence[Site],
+    site_of: np.ndarray,
+    constraints: Sequence[Constraint] = (),
+    traffic: Traffic | None = None,
+) -> Schedule:
+    """A list schedule of assigned tasks: whenever a lane of a site is idle it takes the site's most urgent ready task.
+
+    Urgent is who has the longest way to the end of the graph (upward rank, with mean transfers if `traffic` is
+    given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.
+    """
+    times = np.full((instance.size, len(sites)), np.inf)
+    rows = np.arange(instance.size)
+    times[rows, site_of] = times_at(instance, sites)[rows, site_of]
+    counts = [len(site.lanes) for site in sites]
+    tasks = instance.problem.tasks
+    graph: Graph = with_order(tasks.predecessors, instance.size, constraints) or graph_of(tasks)
+    order = ranking(times, counts, graph, traffic)
+    position = {task: place for place, task in enumerate(order)}
+    key: Mapping[int, tuple[int, int]] = {task: (position[task], 0) for task in order}
+    for one in constraints:
+        if isinstance(one, Fuse):
+            head = min(position[task] for task in one.tasks)
+            key = {**key, **{task: (head, number) for number, task in enumerate(one.tasks)}}
+    order.sort(key=key.__getitem__)
+    since = None if instance.free is None else [instance.free[site.kind][list(site.lanes)] for site in sites]
+    made = graham(times, counts, order, tasks.arrival, graph, since)
+    lanes = [sites[site].lanes[lane] for site, lane in zip(made.kind.tolist(), made.lane.tolist(), strict=True)]
+    kinds = [sites[site].kind for site in made.kind.tolist()]
+    return Schedule(made.start, made.finish, np.array(kinds, dtype=int), np.array(lanes, dtype=int), made.order)

@@ -1,0 +1,239 @@
+"""Local search that every assignment planner can end with: shorten the longest lane, for any number of types.
+
+While the longest lane becomes shorter and no other as long, the best of these changes is made:
+    move    a task of the longest lane goes to another lane
+    swap    it changes places with a task of another lane
+    chain   it goes to another lane, from which a task is ejected to a third
+Ends at a local optimum of all three, at a makespan that is `enough`, or after so many pairs of tasks were looked at.
+From a local optimum it goes on `rounds` times, each after tasks of the longest lane and of some others were thrown to
+lanes that are good for them, and keeps the best: iterated local search.
+Reference: moves and swaps for R||Cmax as in Glass, Potts, Shade, Unrelated Parallel Machine Scheduling Using Local
+Search (1994); ejection chains: Glover (1996); the restarts: Lourenço, Martin, Stützle, Iterated Local Search (2003).
+Cost: a change O(tasks of the longest lane × n + n lanes), vectorized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.static.common.bounds import TOLERANCE
+from policies.static.common.instance import Instance
+from policies.static.common.schedule import Schedule
+from policies.static.common.unrelated import good_prices
+
+PAIRS = 5_000_000
+"""Pairs of tasks that one descent looks at: some 50 ms."""
+EFFORT = 30_000_000
+"""Pairs of tasks that all descents of a schedule look at: about a second."""
+RESTARTS = 6
+"""Restarts from a local optimum, where no budget says otherwise."""
+THROWN = 4
+"""Tasks that a restart throws off the longest lane and off other lanes."""
+
+
+@dataclass
+class Lanes:
+    """Tasks on lanes: `time[j, t]` on lanes of type t, `kind` the type of each lane, `lane` where each task is."""
+
+    time: np.ndarray
+    kind: np.ndarray
+    lane: np.ndarray
+    load: np.ndarray
+
+    @classmethod
+    def of(cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None) -> Lanes:
+        """Lanes are numbered over all types; `since`: when each is free at first."""
+        kind = np.repeat(np.arange(len(counts)), counts)
+        load = np.zeros(len(kind)) if since is None else since.astype(float)
+        np.add.at(load, lane, time[np.arange(len(lane)), kind[lane]])
+        return cls(time, kind, lane.copy(), load)
+
+    def put(self, task: int, to: int) -> None:
+        """Move a task."""
+        self.load[self.lane[task]] -= self.time[task, self.kind[self.lane[task]]]
+        self.load[to] += self.time[task, self.kind[to]]
+        self.lane[task] = to
+
+    def copy(self) -> Lanes:
+        return Lanes(self.time, self.kind, self.lane.copy(), self.load.copy())
+
+
+def descend(lanes: Lanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
+    """To a local optimum, in place; the pairs of tasks that were looked at.
+
+    prices: of a second of each type, by which changes elsewhere are judged where the longest lane has none.
+    """
+    size = len(lanes.lane)
+    looked = turn = 0
+    while size:
+        longest = int(lanes.load.argmax())
+        goal = lanes.load[longest] * (1 - TOLERANCE)
+        mine = np.flatnonzero(lanes.lane == longest)
+        looked += len(mine) * size
+        if goal <= enough or not len(mine) or looked > pairs or len(mine) * size > PAIRS:
+            break
+        changes = _best_change(lanes, longest, mine, goal)
+        if changes is None and prices is not None:
+            changes, turn = _cheaper_change(lanes, prices, goal, turn)
+            looked += len(mine) * size
+        if not changes:
+            break
+        for task, to in changes:
+            lanes.put(task, to)
+    return looked
+
+
+def _best_change(lanes: Lanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
+    """The moves (task, to) of the change after which the longest of the lanes that it touches is shortest."""
+    time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
+    rows = np.arange(len(lane))
+    least = _least_loaded(lanes)
+    own = time[mine, kind[longest]]
+    moved = np.stack([load[to] + time[mine, kind[to]] for to in least], axis=1)
+    # After task i of the longest lane has come to the lane of task j, and j has left it.
+    there = (load[lane] - time[rows, kind[lane]])[None, :] + time[mine][:, kind[lane]]
+    here = load[longest] - own[:, None] + time[None, :, kind[longest]]
+    swapped = np.maximum(here, there)
+    swapped[:, mine] = np.inf
+    # Where j could go instead: the best of the least loaded lanes of each type but its own and the longest.
+    third, to_third = _elsewhere(lanes, longest)
+    chained = np.maximum(np.maximum(there, third[None, :]), (load[longest] - own)[:, None])
+    chained[:, mine] = np.inf
+    best = float(moved.min()), float(swapped.min()), float(chained.min())
+    if min(best) >= goal:
+        return None
+    if best[0] <= min(best[1:]):
+        i, j = divmod(int(moved.argmin()), len(least))
+        return [(int(mine[i]), int(least[j]))]
+    i, j = divmod(int((swapped if best[1] <= best[2] else chained).argmin()), len(lane))
+    return [(j, longest if best[1] <= best[2] else int(to_third[j])), (int(mine[i]), int(lane[j]))]
+
+
+def _cheaper_change(lanes: Lanes, prices: np.ndarray, goal: float, first: int) -> tuple[list[tuple[int, int]], int]:
+    """The change, of the first lane from `first` on that has one, that saves most work at its price, no lane too long.
+
+    It shortens no longest lane, but leaves more room for that.  With it the lane after which to look next.
+    """
+    time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
+    rows, count = np.arange(len(lane)), len(load)
+    worth = prices[kind]
+    with np.errstate(invalid="ignore"):
+        cost = np.where(np.isfinite(time[:, kind]), time[:, kind] * worth, np.inf)
+    own_cost = cost[rows, lane]
+    for step in range(count):
+        here = (first + step) % count
+        mine = np.flatnonzero(lane == here)
+        if not len(mine):
+            continue
+        moved = np.where(load + time[mine][:, kind] < goal, cost[mine] - own_cost[mine][:, None], 0.0)
+        moved[:, here] = 0.0
+        after_here = load[here] - time[mine, kind[here]][:, None] + time[None, :, kind[here]]
+        after_there = (load[lane] - time[rows, kind[lane]])[None, :] + time[mine][:, kind[lane]]
+        swapped = cost[mine][:, lane] + cost[None, :, here] - own_cost[mine][:, None] - own_cost[None, :]
+        swapped = np.where((after_here < goal) & (after_there < goal), swapped, 0.0)
+        swapped[:, mine] = 0.0
+        best = float(moved.min()), float(swapped.min())
+        if min(best) < -TOLERANCE * goal:
+            if best[0] <= best[1]:
+                i, to = divmod(int(moved.argmin()), count)
+                return [(int(mine[i]), to)], here
+            i, j = divmod(int(swapped.argmin()), len(lane))
+            return [(int(mine[i]), int(lane[j])), (j, here)], here
+    return [], first
+
+
+def _least_loaded(lanes: Lanes) -> list[int]:
+    """The least loaded lane of each type that has lanes."""
+    found = []
+    for kind in dict.fromkeys(lanes.kind.tolist()):
+        here = np.flatnonzero(lanes.kind == kind)
+        found.append(int(here[lanes.load[here].argmin()]))
+    return found
+
+
+def _elsewhere(lanes: Lanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every task the lane, neither its own nor the longest, that it would make least long, and how long."""
+    candidates = []
+    for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
+        here = np.flatnonzero((lanes.kind == kind) & (np.arange(len(lanes.kind)) != longest))
+        candidates += here[np.argsort(lanes.load[here], kind="stable")[:2]].tolist()
+    if not candidates:
+        return np.full(len(lanes.lane), np.inf), np.zeros(len(lanes.lane), dtype=np.int64)
+    to = np.array(candidates)
+    after = lanes.load[to] + lanes.time[:, lanes.kind[to]]
+    after[lanes.lane[:, None] == to] = np.inf
+    best = after.argmin(axis=1)
+    return after[np.arange(len(best)), best], to[best]
+
+
+def improved(
+    time: np.ndarray,
+    counts: Sequence[int],
+    lane: np.ndarray,
+    enough: float = 0.0,
+    since: np.ndarray | None = None,
+    rounds: int = RESTARTS,
+    pairs: int = EFFORT,
+) -> np.ndarray:
+    """The lane of each task after descents; never a longer schedule than the one given.  The same on every machine.
+
+    enough: a makespan that need not be improved, such as a lower bound.
+    """
+    if not len(lane):
+        return lane
+    best = Lanes.of(time, counts, lane, since)
+    if best.load.max() <= enough:
+        return lane
+    prices = good_prices(time, counts)
+    left = pairs - descend(best, enough, pairs, prices)
+    random = np.random.default_rng(0)  # restarts are part of the algorithm, not of the run's randomness
+    for _ in range(rounds):
+        if left <= 0 or best.load.max() <= enough:
+            break
+        trial = best.copy()
+        _throw(trial, random)
+        left -= descend(trial, enough, left, prices)
+        if trial.load.max() < best.load.max() * (1 - TOLERANCE):
+            best = trial
+    again = Lanes.of(time, counts, best.lane, since)  # loads above carry rounding
+    return best.lane if again.load.max() <= Lanes.of(time, counts, lane, since).load.max() else lane
+
+
+def descended(instance: Instance, schedule: Schedule, enough: float | None = None) -> Schedule:
+    """The schedule after descents, longest first on each lane; the one given where it is not better, or where tasks
+    arrive one after the other, wait for each other or share items: then more than the sum of times counts."""
+    tasks = instance.problem.tasks
+    plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
+    if not instance.size or not plain or float(np.ptp(tasks.arrival)) > 0:
+        return schedule
+    first = np.concatenate([[0], np.cumsum(instance.counts)])[:-1]
+    begin = float(tasks.arrival[0])
+    since = None
+    if instance.free is not None:
+        since = np.maximum(0.0, np.concatenate(instance.free) - begin)
+    lane = first[schedule.kind] + schedule.lane
+    found = improved(instance.time, instance.counts, lane, enough or 0.0, since)
+    made = Schedule.empty(instance.size)
+    free = np.full(sum(instance.counts), begin) if since is None else since + begin
+    kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)
+    needs = instance.time[np.arange(instance.size), kinds[found]]
+    for task in np.argsort(-needs, kind="stable").tolist():
+        to = int(found[task])
+        free[to] = made.put(task, float(free[to]), float(needs[task]), int(kinds[to]), to - int(first[kinds[to]]))
+    return made if made.makespan < schedule.makespan else schedule
+
+
+def _throw(lanes: Lanes, random: np.random.Generator) -> None:
+    """Some tasks, half of them of the longest lane, go to lanes of types that are good for them."""
+    mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
+    chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]
+    for task in dict.fromkeys(chosen):
+        after = lanes.load + lanes.time[task, lanes.kind]
+        after[lanes.lane[task]] = np.inf
+        ranked = np.argsort(after, kind="stable")[:3]
+        to = int(ranked[random.integers(len(ranked))])
+        if np.isfinite(lanes.time[task, lanes.kind[to]]):
+            lanes.put(task, to)

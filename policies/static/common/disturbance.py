@@ -1,0 +1,62 @@
+"""What could delay the tasks of a plan that its timetable does not model: shared links, memory, host cores, sharing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.static.common.instance import Instance
+from sim.model.stages import download_rate
+
+
+def undisturbed(instance: Instance) -> bool:
+    """Can no shared link, memory, host core or sharing rule delay a task whose data are its own?"""
+    return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
+
+
+def shared_links(instance: Instance) -> bool:
+    """Is private data moved over a link that several accelerators, or both directions at once, can use?"""
+    moved = (instance.up + instance.down).any(axis=0)
+    for kind, there in zip(instance.types, moved, strict=True):
+        if not there or kind.kind == "cpu":
+            continue
+        if kind.link.duplex == "half" and kind.streams > 1 and np.isfinite(kind.link.upload):
+            return True
+        for node in instance.problem.cluster.nodes:
+            mine = [one for one in node.accelerators if one.type is kind and one.switch is not None]
+            finite = np.isfinite(min(node.spec.switch.upload, download_rate(node.spec.switch)))
+            if finite and any([other.switch for other in node.accelerators].count(one.switch) > 1 for one in mine):
+                return True
+            if finite and mine and kind.streams > 1 and node.spec.switch.duplex == "half":
+                return True
+    return False
+
+
+def memory_binds(instance: Instance) -> bool:
+    """Could tasks have to wait for memory, of a host or an accelerator, or items be evicted?"""
+    tasks, cluster = instance.problem.tasks, instance.problem.cluster
+    used = [mode for shape in tasks.shapes for mode in shape.modes if mode.type in instance.types]
+    items = sum(item.size for item in tasks.items)
+    for kind in instance.types:
+        if kind.memory is not None:
+            most = max((mode.gpu_memory for mode in used if mode.type is kind), default=0)
+            if kind.streams * most + items > kind.memory and (kind.streams > 1 or items):
+                return True
+    host = {kind: max((mode.memory for mode in used if mode.type is kind), default=0) for kind in instance.types}
+    for node in cluster.nodes:
+        if node.memory is not None:
+            most = node.cpus * host.get(node.cpu.type, 0)
+            most += sum(one.type.streams * host.get(one.type, 0) for one in node.accelerators)
+            if most > node.memory:
+                return True
+    return False
+
+
+def cores_bind(instance: Instance) -> bool:
+    """Do tasks on accelerators hold host cores that others could need?"""
+    tasks = instance.problem.tasks
+    return any(mode.cpus for shape in tasks.shapes for mode in shape.modes if mode.gpus and mode.type in instance.types)
+
+
+def alone(instance: Instance) -> bool:
+    """Does an accelerator compute one task at a time, at full rate?"""
+    return all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types)

@@ -1,0 +1,76 @@
+"""The order of tasks on an accelerator whose upload, compute and download overlap: a flow shop of three machines.
+
+Johnson's rule (Optimal Two- and Three-Stage Production Schedules with Setup Times Included, 1954): jobs that are
+shorter on the first machine than on the second go first, by increasing time there, then the others by decreasing time
+on the second.  It is optimal for two machines, so where there is no download, or no upload, and streams enough; for
+three, with upload + compute as the first time and compute + download as the second, where the compute stage is never
+longer than every upload or every download.  With few streams, releases or a graph nothing is proven: the order is
+taken only where the timetable of the lane becomes shorter.
+Cost: O(k log k) for k tasks on a lane, and their timetable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from policies.static.common.instance import Instance
+from policies.static.common.timing import Placed
+
+
+def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:
+    """Positions of the jobs in Johnson's order."""
+    jobs = range(len(first))
+    head = sorted((job for job in jobs if first[job] < second[job]), key=lambda job: first[job])
+    tail = sorted((job for job in jobs if first[job] >= second[job]), key=lambda job: -second[job])
+    return [*head, *tail]
+
+
+def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
+    """When a lane that is idle at first has done jobs in their order, with at most so many in flight."""
+    free = [0.0, 0.0, 0.0]
+    ends: list[float] = []
+    for number, job in enumerate(stages):
+        at = ends[number - streams] if number >= streams else 0.0
+        for engine, seconds in enumerate(job):
+            if seconds > 0:
+                at = max(at, free[engine]) + seconds
+                free[engine] = at
+        ends.append(max(at, ends[-1]) if ends else at)  # a stream is free once an earlier one is
+    return ends[-1] if ends else 0.0
+
+
+def ordered(instance: Instance, placed: Iterable[Placed]) -> list[Placed]:
+    """The steps of a plan with the tasks of each lane that overlaps stages in a better order, where one is found.
+
+    Only of independent tasks that are there at once; others keep their order.
+    """
+    rows = list(placed)
+    tasks = instance.problem.tasks
+    if not rows or not instance.pipelined:
+        return rows
+    plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and float(np.ptp(tasks.arrival)) == 0
+    if not plain:
+        return rows
+    positions: dict[tuple[int, int], list[int]] = {}
+    for position, (_, kind, lane) in enumerate(rows):
+        if not instance.serial[kind]:
+            positions.setdefault((kind, lane), []).append(position)
+    for (kind, lane), here in positions.items():
+        names = [rows[position][0] for position in here]
+        order = best_order(instance, names, kind)
+        for position, task in zip(here, order, strict=True):
+            rows[position] = task, kind, lane
+    return rows
+
+
+def best_order(instance: Instance, tasks: Sequence[int], kind: int) -> list[int]:
+    """The tasks of one lane in the shortest of their order and those of Johnson's rule."""
+    streams = instance.types[kind].streams
+    up, compute, down = (part[list(tasks), kind].tolist() for part in (instance.up, instance.compute, instance.down))
+    stages = list(zip(up, compute, down, strict=True))
+    three = [u + q for u, q, _ in stages], [q + d for _, q, d in stages]
+    tried = [list(range(len(stages))), johnson(*three), johnson(up, compute), johnson(compute, down)]
+    best = min(tried, key=lambda order: length([stages[job] for job in order], streams))
+    return [tasks[job] for job in best]

@@ -1,0 +1,289 @@
+"""Parallel tasks as planners see them: rigid and moldable ones, on several cores or a gang of GPUs of one node.
+
+A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
+them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools
+whose node can host its mode.  What is not of whole lanes of one node is refused.
+Bounds count areas, width × seconds: a task costs at least its least area on each type, and no schedule does more work
+than its lanes hold.  The reference of each algorithm stands in its own file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from policies.static.common.disturbance import undisturbed
+from policies.static.common.instance import Instance, held, staged
+from policies.static.common.outcome import SILENT, coverage
+from policies.static.common.ranks import downward, tails, ways
+from policies.static.common.schedule import graph_of, topological
+from policies.static.common.unrelated import good_prices, priced
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import DeviceType
+from sim.model.plan import Plan, Step, can_host, lane_names
+from sim.model.stages import Way, private_bytes, way_to_host
+from sim.model.tasks import Mode
+from sim.policy import PlanProblem
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The lanes of one type on one node, and when each can start its first task."""
+
+    kind: int
+    node: int
+    lanes: list[str]
+    free: list[float]
+
+
+@dataclass(frozen=True)
+class Wide:
+    """n parallel tasks; option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for
+    `seconds[o]`, in one of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on."""
+
+    problem: PlanProblem
+    types: list[DeviceType]
+    pools: list[Pool]
+    task: np.ndarray
+    mode: np.ndarray
+    kind: np.ndarray
+    width: np.ndarray
+    seconds: np.ndarray
+    pools_of: list[tuple[int, ...]]
+    first: np.ndarray
+    complete: bool
+    """Are all modes of its tasks options, so that a bound holds for all that the engine could do?"""
+    outline: Instance
+    """Sequential tasks of the same least areas: what does not depend on widths is asked there."""
+
+    @property
+    def size(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def counts(self) -> list[int]:
+        """Lanes of each type."""
+        return [sum(len(pool.lanes) for pool in self.pools if pool.kind == kind) for kind in range(len(self.types))]
+
+    @property
+    def area(self) -> np.ndarray:
+        """Lane-seconds of each option."""
+        return self.width * self.seconds
+
+    @cached_property
+    def gathered(self) -> list[bool]:
+        """Of each type: do all its lanes stand on one node, so that any of them can work together?"""
+        return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
+
+    def least_areas(self, longest: float = np.inf) -> np.ndarray:
+        """The least area of each task on each type among options of at most so many seconds; inf: none."""
+        found = np.full((self.size, len(self.types)), np.inf)
+        some = np.flatnonzero(self.seconds <= longest)
+        np.minimum.at(found, (self.task[some], self.kind[some]), self.area[some])
+        return found
+
+    def fastest(self) -> np.ndarray:
+        """The fewest seconds of each task."""
+        found = np.full(self.size, np.inf)
+        np.minimum.at(found, self.task, self.seconds)
+        return found
+
+
+def parallel(problem: PlanProblem) -> bool:
+    """Has any task a mode of several lanes?  In mid-run the rest is planned lane by lane."""
+    used = {problem.tasks.shapes[number] for number in dict.fromkeys(problem.tasks.shape.tolist())}
+    return not problem.in_mid_run and any(_width(mode) > 1 for shape in used for mode in shape.modes)
+
+
+def _width(mode: Mode) -> int:
+    """Lanes that a mode holds; 0 where it takes parts of them."""
+    if mode.on_cpu:
+        return 0 if mode.millicores % 1000 else mode.millicores // 1000
+    return mode.gpus if mode.whole else 0
+
+
+def wide(problem: PlanProblem, planner: str) -> Wide:
+    """The parallel tasks of a problem; ScenarioError naming the planner where a task has no option."""
+    cluster, tasks = problem.cluster, problem.tasks
+    types, pools = _pools(problem)
+    column = {kind: number for number, kind in enumerate(types)}
+    ways_of = {kind: _way(problem, kind) for kind in types}
+    private = private_bytes(tasks)
+    rows: list[tuple[int, int, int, int, float, tuple[int, ...]]] = []
+    stages = np.zeros((3, len(tasks), len(types)))
+    complete = True
+    for shape in tasks.shapes:
+        of_shape = np.flatnonzero(tasks.shape == shape.index)
+        for position, mode in enumerate(shape.modes if len(of_shape) else ()):
+            if mode.type not in column:
+                continue  # a type without lanes
+            kind, width = column[mode.type], _width(mode)
+            homes = tuple(number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width <=
+                          len(pool.lanes) and can_host(cluster.nodes[pool.node], mode))  # fmt: skip
+            complete &= bool(width) and mode.span_speeds is None and mode.batch_limit == 1
+            if not homes:
+                continue
+            parts = np.array(staged(tasks, of_shape, position, mode, ways_of[mode.type], private))
+            seconds = held(parts, mode)
+            stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
+            rows += [(task, position, kind, width, time, homes) for task, time in
+                     zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
+    rows.sort(key=lambda row: row[:2])
+    task = np.array([row[0] for row in rows], dtype=np.int64)
+    first = np.searchsorted(task, np.arange(len(tasks) + 1))
+    nowhere = np.flatnonzero(np.diff(first) == 0)
+    if len(nowhere):
+        named = tasks.name(int(nowhere[0]))
+        text = f"{planner} plans tasks of whole cores or whole GPUs of one node; {len(nowhere)} tasks have no mode "
+        raise ScenarioError(Problem(f"{text}that fits one (the first is {named})", key="policy.scheduler"))
+    kinds, widths = (np.array([row[k] for row in rows], dtype=np.int64) for k in (2, 3))
+    seconds, modes = np.array([row[4] for row in rows]), np.array([row[1] for row in rows], dtype=np.int64)
+    areas = np.full((len(tasks), len(types)), np.inf)
+    np.minimum.at(areas, (task, kinds), widths * seconds)
+    names = [[lane for pool in pools if pool.kind == kind for lane in pool.lanes] for kind in range(len(types))]
+    up, compute, down = stages
+    outline = Instance(problem, types, names, areas, np.zeros(areas.shape, dtype=np.int32), None, up, compute, down)
+    return Wide(problem, types, pools, task, modes, kinds, widths, seconds, [row[5] for row in rows], first, complete,
+                outline)  # fmt: skip
+
+
+def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[Pool]]:
+    """Types in the order of the cluster, cores first, and the lanes that are up of each on each node."""
+    cluster = problem.cluster
+    found: dict[tuple[DeviceType, int], list[str]] = {}
+    for name, device in lane_names(cluster).items():
+        if problem.free_at.get(name, 0.0) < np.inf:
+            found.setdefault((device.type, device.node), []).append(name)
+    known = dict.fromkeys(kind for kind, _ in found)
+    types = sorted(known, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
+    begin = problem.now if problem.in_mid_run else 0.0
+    pools = [
+        Pool(types.index(kind), node, lanes, [max(begin, problem.free_at.get(lane, 0.0)) for lane in lanes])
+        for (kind, node), lanes in sorted(found.items(), key=lambda entry: (types.index(entry[0][0]), entry[0][1]))
+    ]
+    return types, pools
+
+
+def _way(problem: PlanProblem, kind: DeviceType) -> Way:
+    """The slowest way of a type's devices to their hosts, in every part."""
+    cluster = problem.cluster
+    found = dict.fromkeys(way_to_host(cluster, device) for device in cluster.devices if device.type is kind)
+    return Way(*(max(part) for part in zip(*((w.latency, w.up, w.down) for w in found), strict=True)))
+
+
+# Schedules in the making ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Placing:
+    """An option on lanes of a pool."""
+
+    option: int
+    pool: int
+    lanes: tuple[int, ...]
+    start: float
+    finish: float
+
+
+class Lanes:
+    """The lanes of all pools with what is placed on them so far; nothing goes before what was placed earlier."""
+
+    def __init__(self, instance: Wide):
+        self.instance = instance
+        self.free = [sorted((at, lane) for lane, at in enumerate(pool.free)) for pool in instance.pools]
+        self.placed: list[Placing] = []
+
+    def earliest(self, homes: Iterable[int], width: int, ready: float = 0.0) -> tuple[float, int]:
+        """When so many lanes of one of these pools are free together, and the first pool where they are."""
+        start, pool = min((self.free[home][width - 1][0], home) for home in homes)
+        return max(start, ready), pool
+
+    def put(self, option: int, pool: int, start: float) -> float:
+        """Place an option on the lanes that became free last before its start; its finish."""
+        instance, free = self.instance, self.free[pool]
+        width, finish = int(instance.width[option]), start + float(instance.seconds[option])
+        last = bisect_right(free, (start, len(free)))
+        taken = free[last - width : last]
+        del free[last - width : last]
+        for _, lane in taken:
+            insort(free, (finish, lane))
+        self.placed.append(Placing(option, pool, tuple(lane for _, lane in taken), start, finish))
+        return finish
+
+    @property
+    def makespan(self) -> float:
+        """The last finish, counted from 0."""
+        return max((one.finish for one in self.placed), default=0.0)
+
+
+# Bounds -----------------------------------------------------------------------------------------------------------
+
+
+def wide_bound(instance: Wide) -> float | None:
+    """No schedule is shorter, counted from the first arrival: paths of the fastest options, and areas before and after.
+
+    None where the engine could do what the options do not say.
+    """
+    if not instance.complete or instance.outline.pipelined:
+        return None
+    if not instance.size:
+        return 0.0
+    tasks = instance.problem.tasks
+    before, fastest = ways(graph_of(tasks)), instance.fastest()
+    order = topological(graph_of(tasks))
+    heads = np.array(downward(fastest, before, order, tasks.arrival)) - float(tasks.arrival.min())
+    ends = np.array(tails(fastest, before, order))
+    areas = instance.least_areas()
+    cost = priced(areas, instance.counts, good_prices(areas, instance.counts))
+    best = float((heads + fastest + ends).max())
+    for release in (heads, ends):
+        latest = np.argsort(-release, kind="stable")
+        best = max(best, float((release[latest] + np.cumsum(cost[latest])).max()))
+    return best
+
+
+# Plans ------------------------------------------------------------------------------------------------------------
+
+
+def wide_plan(
+    instance: Wide, placed: Sequence[Placing], bound: float | None = None, guaranteed: float | None = None
+) -> Plan:
+    """The placings as a plan in the order of their starts, with its timetable; notes as in `outcome`.
+
+    bound: what the planner proves besides `wide_bound`.  guaranteed: the ratio that its algorithm promises for
+    independent tasks that are there at once.
+    """
+    problem, tasks = instance.problem, instance.problem.tasks
+    order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))
+    arrival = np.maximum(tasks.arrival, problem.now) if problem.in_mid_run else tasks.arrival
+    free = {name: at for pool in instance.pools for name, at in zip(pool.lanes, pool.free, strict=True)}
+    graph, ended = graph_of(tasks), np.zeros(instance.size)
+    steps, times = [], np.zeros((len(placed), 2))
+    for row, number in enumerate(order):
+        one = placed[number]
+        task, lanes = int(instance.task[one.option]), instance.pools[one.pool].lanes
+        step = Step(task, int(instance.mode[one.option]), tuple(lanes[lane] for lane in one.lanes))
+        start = max([float(arrival[task]), *(free[name] for name in step.devices), *(ended[j] for j in graph[task])])
+        ended[task] = finish = start + float(instance.seconds[one.option])
+        free.update(dict.fromkeys(step.devices, finish))
+        steps.append(step)
+        times[row] = start, finish
+    makespan = max(0.0, float(times[:, 1].max(initial=0.0)) - problem.origin) if steps else 0.0
+    covers = coverage(instance.outline) | {"parallel": "covered" if instance.complete else "partly"}
+    moved = any(tasks.reads or ()) or any(tasks.writes or ()) or instance.outline.pipelined
+    exact = not moved and instance.complete and undisturbed(instance.outline) and instance.outline.alike
+    usual = wide_bound(instance)
+    best = usual if usual is None or bound is None else max(usual, bound)
+    if best is not None and problem.in_mid_run and instance.size:
+        best += float(tasks.arrival.min()) - problem.origin
+    best = min(best, makespan) if best is not None and exact else best
+    notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
+    if best is not None and exact and all(word in SILENT for word in covers.values()):
+        notes["ratio_certified"] = makespan / best if best > 0 else 1.0
+        if guaranteed is not None:
+            notes["ratio_guaranteed"] = guaranteed
+    return Plan(steps, makespan, best, notes, timetable=times)

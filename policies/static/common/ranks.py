@@ -1,0 +1,109 @@
+"""Ranks of the tasks of a graph: how far they are from its end and its beginning.
+
+Times are means over lanes, as nobody knows yet where a task will run; the time to move data is that of an average
+way between two lanes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policies.static.common.schedule import Graph, successors, topological
+from policies.static.common.traffic import Traffic
+
+Ways = Sequence[Mapping[int, float]]
+"""Of each task: the tasks it waits for or reads from, with the mean seconds to move what it reads of them."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """How long each task holds a lane at each place, not counting what it reads of other tasks; inf: cannot run.
+
+    Where nothing moves, each type of device is one place.
+    """
+
+    seconds: np.ndarray
+    lanes: np.ndarray
+    """Lanes of each place."""
+    place: np.ndarray
+    """The place of each lane."""
+
+    def mean(self, values: np.ndarray | None = None) -> np.ndarray:
+        """The mean of the times, or of other values by task and place, over the lanes that can run each task."""
+        usable = np.isfinite(self.seconds)
+        total = np.where(usable, self.seconds if values is None else values, 0.0) @ self.lanes
+        return total / np.maximum(usable @ self.lanes, 1.0)
+
+
+def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = None) -> Needs:
+    """How long tasks hold the `counts[t]` lanes of each type."""
+    kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
+    if traffic is None:
+        return Needs(times, np.asarray(counts, dtype=float), kind)
+    kind_of_place = np.zeros(len(traffic.latency), dtype=np.int64)
+    kind_of_place[traffic.place] = kind
+    lanes = np.bincount(traffic.place, minlength=len(traffic.latency)).astype(float)
+    return Needs(times[:, kind_of_place] + traffic.extra, lanes, traffic.place)
+
+
+def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
+    """Whom each task waits for, and the mean time to move what it reads of them."""
+    found: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
+    if traffic is not None:
+        latency, pace = traffic.mean()
+        for before, sources in zip(found, traffic.sources, strict=True):
+            before.update((writer, latency + size * pace) for writer, size in sources.items())
+    return found
+
+
+def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
+    """The longest way from the start of each task to the end of the graph, itself included."""
+    return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
+
+
+def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
+    """The longest way from the end of each task to the end of the graph."""
+    times = mean.tolist()
+    tail = [0.0] * len(times)
+    for task in reversed(order):
+        through = times[task] + tail[task]
+        for earlier, seconds in before[task].items():
+            tail[earlier] = max(tail[earlier], through + seconds)
+    return tail
+
+
+def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
+    """The longest way from the beginning of the graph, or from an arrival, to the start of each task."""
+    times = mean.tolist()
+    rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
+    for task in order:
+        for earlier, seconds in before[task].items():
+            rank[task] = max(rank[task], rank[earlier] + times[earlier] + seconds)
+    return rank
+
+
+def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
+    """All tasks, each after those it waits for: of those that can be next the one with the least key.
+
+    Ties go to the first in topological order.
+    """
+    predecessors = [tuple(earlier) for earlier in before]
+    position = {task: number for number, task in enumerate(topological(predecessors))}
+    missing = [len(earlier) for earlier in predecessors]
+    after = successors(predecessors)
+    free = [(keys[task], position[task], task) for task, count in enumerate(missing) if not count]
+    heapq.heapify(free)
+    order = []
+    while free:
+        task = heapq.heappop(free)[2]
+        order.append(task)
+        for later in after[task]:
+            missing[later] -= 1
+            if not missing[later]:
+                heapq.heappush(free, (keys[later], position[later], later))
+    return order

@@ -1,0 +1,402 @@
+"""What searches for better schedules share: a seed, a budget, and the makespans of many schedules at once.
+
+A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
+key: tasks are placed in ascending order of keys, each after those it waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from policies.static.common.ahead import brought_ahead
+from policies.static.common.instance import Instance
+from policies.static.common.outcome import plan_of
+from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.traffic import Traffic, traffic_of
+from policies.static.common.two_types import two_types
+from policies.static.greedy_dual import greedy_dual
+from policies.static.heft import heft
+from policies.static.lst import lst
+from policies.static.max_min import max_min
+from policies.static.mct import mct
+from policies.static.peft import peft
+from policies.static.sufferage import sufferage
+from sim.errors import PolicyError, Problem, ScenarioError, UsageError
+from sim.model.plan import Plan
+from sim.policy import PlanProblem
+
+MOST_ROUNDS = 2_000
+"""Above so many tasks planners of quadratic cost are no quick seeds."""
+MOST_PAIRS = 40_000
+"""Above so many pairs of tasks and types nor is a linear program."""
+
+
+class Budget:
+    """So many evaluated schedules, or so many seconds of wall clock."""
+
+    def __init__(self, evaluations: int, seconds: float | None):
+        self.evaluations, self.seconds = evaluations, seconds
+        self.used = 0
+        self._began = time.perf_counter()
+
+    def spend(self, wanted: int) -> int:
+        """How many more may be evaluated, at most as many as wanted; 0: the budget is used up."""
+        granted = min(wanted, self.evaluations - self.used) if self.seconds is None else wanted * (self.part < 1)
+        self.used += granted
+        return granted
+
+    @property
+    def part(self) -> float:
+        """The part of the budget that is used, 0 to 1."""
+        if self.seconds is None:
+            return self.used / self.evaluations
+        return min(1.0, (time.perf_counter() - self._began) / self.seconds) if self.seconds else 1.0
+
+
+@dataclass
+class Seed:
+    """The best schedule of some fast planners, whose it is, and a lower bound on any where one is known."""
+
+    schedule: Schedule
+    planner: str
+    bound: float | None = None
+
+
+def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
+    """The schedules of all cheap planners that plan such tasks.
+
+    Their bound is for schedules that start at 0 without transfers other than the tasks' own.
+    """
+    tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
+    before: Graph = tasks.predecessors or [()] * len(tasks)
+    free = instance.free
+    if bound_together(instance):
+        given = (times, counts, before, tasks.arrival, traffic)
+        return [
+            Seed(heft(*given, since=free), "heft"),
+            Seed(heft(*given, overlap=False, since=free), "heft"),
+            Seed(peft(*given, since=free), "peft"),
+            Seed(mct(times, counts, topological(before), tasks.arrival, before, free), "mct"),
+        ]
+    longest = np.argsort(-times.min(axis=1, initial=np.inf), kind="stable").tolist()
+    found = [Seed(mct(times, counts, longest, tasks.arrival, None, free), "mct")]
+    bound = None
+    if len(instance.types) <= 2:
+        schedule, bound = greedy_dual(*two_types(instance, "greedy_dual"), tasks.arrival)
+        found = [Seed(schedule, "greedy_dual"), *found]
+    if instance.size <= MOST_ROUNDS:
+        found.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
+        found.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
+    if instance.size and instance.size * len(counts) <= MOST_PAIRS:
+        schedule, better = lst(times, counts, tasks.arrival, free)
+        found.append(Seed(schedule, "lst"))
+        bound = max(better, bound or 0.0)
+    for seed in found:
+        seed.bound = bound
+    return found
+
+
+def seed_of(instance: Instance, traffic: Traffic | None = None) -> Seed:
+    """The seed of least makespan, the first of equals."""
+    return min(seeds_of(instance, traffic), key=lambda seed: seed.schedule.makespan)
+
+
+def bound_together(instance: Instance) -> bool:
+    """Do tasks wait for each other, or read items, so that what one costs depends on others?"""
+    tasks = instance.problem.tasks
+    return any(tasks.predecessors or ()) or any(tasks.reads or ())
+
+
+class Landscape(ABC):
+    """Candidates of one instance.  `lanes` and `keys` have one row a candidate and one column a task."""
+
+    uses_keys: bool
+
+    def __init__(self, instance: Instance):
+        self.instance = instance
+        counts = instance.counts
+        self.lane_kind = np.repeat(np.arange(len(counts)), counts)
+        self.first_lane = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        usable = np.isfinite(instance.time) & (np.asarray(counts) > 0)
+        self.choices = usable.sum(axis=1)
+        self.choice = np.argsort(~usable, axis=1, kind="stable")  # usable types of each task first
+
+    @abstractmethod
+    def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """When each lane of each candidate has done its last task."""
+
+    @abstractmethod
+    def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
+        """One candidate as a schedule."""
+
+    def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        return self.ends(lanes, keys).max(axis=1, initial=0.0)
+
+    def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """A lane for each named task: any type that can run it, then any lane of that type."""
+        drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
+        kind = self.choice[tasks, drawn]
+        first = self.first_lane[kind]
+        return first + (random.random(tasks.shape) * (self.first_lane[kind + 1] - first)).astype(np.int64)
+
+    def encoded(self, schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
+        """A schedule as lanes and keys between 0 and 1, in the order of starts."""
+        placed = np.empty(self.instance.size)
+        placed[np.lexsort((schedule.finish, schedule.start))] = np.arange(self.instance.size)
+        lanes = self.first_lane[schedule.kind] + schedule.lane
+        return lanes, placed / max(1, self.instance.size) if self.uses_keys else np.empty(0)
+
+
+class Loads(Landscape):
+    """Independent tasks: a lane ends when it has done the sum of its tasks, taken by arrival."""
+
+    uses_keys = False
+
+    def __init__(self, instance: Instance):
+        super().__init__(instance)
+        arrival = instance.problem.tasks.arrival
+        self.arrival = arrival
+        self.start = float(arrival.min()) if len(arrival) else 0.0
+        self.together = not len(arrival) or self.start == float(arrival.max())
+        self.by_arrival = np.argsort(arrival, kind="stable")
+
+    def times(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """Seconds of tasks on lanes."""
+        return self.instance.time[tasks, self.lane_kind[lanes]]
+
+    def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        rows, size = lanes.shape
+        count = len(self.lane_kind)
+        number = lanes + np.arange(rows)[:, None] * count
+        needs = self.times(np.arange(size), lanes)
+        loads = np.bincount(number.ravel(), needs.ravel(), minlength=rows * count).reshape(rows, count)
+        return self.start + loads if self.together else self._after_arrivals(number, needs, loads)
+
+    def _after_arrivals(self, number: np.ndarray, needs: np.ndarray, loads: np.ndarray) -> np.ndarray:
+        """On each lane the most, over its tasks, of an arrival and all work from it on."""
+        number, needs = number[:, self.by_arrival].ravel(), needs[:, self.by_arrival].ravel()
+        there = np.tile(self.arrival[self.by_arrival], len(loads))
+        order = np.argsort(number, kind="stable")
+        number, needs, there = number[order], needs[order], there[order]
+        first = np.append(True, number[1:] != number[:-1])
+        begin = np.flatnonzero(first)
+        done = np.cumsum(needs) - needs  # before each task, over all lanes; differences within a lane count
+        done -= np.repeat(done[begin], np.diff(np.append(begin, len(number))))
+        ends = np.zeros(loads.size)
+        ends[number[begin]] = np.maximum.reduceat(there + loads.ravel()[number] - done, begin)
+        return ends.reshape(loads.shape)
+
+    def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
+        schedule = Schedule.empty(self.instance.size)
+        free = np.zeros(len(self.lane_kind))
+        for task in self.by_arrival.tolist():
+            lane = int(lanes[task])
+            kind = int(self.lane_kind[lane])
+            start = max(float(free[lane]), float(self.arrival[task]))
+            local = lane - int(self.first_lane[kind])
+            free[lane] = schedule.put(task, start, float(self.instance.time[task, kind]), kind, local)
+        return schedule
+
+
+class Ranked(Landscape):
+    """Tasks that wait for each other: list scheduling by keys, all candidates a task further at each step.
+
+    Transfers count as in `heft`: over idle links, while the lane still works; what lies on a host at the start moves
+    to each device once.  Cost: for P candidates of n tasks with at most d predecessors O(P n d) in n steps.
+    """
+
+    uses_keys = True
+
+    def __init__(self, instance: Instance, traffic: Traffic | None):
+        super().__init__(instance)
+        tasks, size = instance.problem.tasks, instance.size
+        graph: Graph = tasks.predecessors or [()] * size
+        sources: list[dict[int, int]] = [{}] * size if traffic is None else traffic.sources
+        waits = [dict.fromkeys([*graph[task], *sources[task]]) for task in range(size)]
+        order = topological([list(names) for names in waits])
+        self.order = np.array(order, dtype=np.int64)  # tasks are numbered by it from here on: predecessors first
+        number = {task: position for position, task in enumerate(order)}
+        self.before = _padded([[number[name] for name in waits[task]] for task in order], size)
+        self.bytes = _padded([[sources[task].get(name, 0) for name in waits[task]] for task in order], 0)
+        self.moves = _padded([[name in sources[task] for name in waits[task]] for task in order], 0).astype(bool)
+        self.arrival = tasks.arrival[self.order]
+        self.time = instance.time[self.order]
+        self.levels = _levels(self.before)
+        self.traffic = traffic
+        if traffic is not None:
+            self.firsts = _padded([list(traffic.firsts[task]) for task in order], len(traffic.first_cost))
+            blank = np.zeros((1, traffic.first_cost.shape[1]))
+            self.first_cost = np.concatenate([traffic.first_cost, blank])
+            self.extra = traffic.extra[self.order]
+
+    def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        return self._decode(lanes, keys)[0]
+
+    def _decode(self, lanes: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Ends of lanes; starts and finishes of tasks; the order of placing.  Tasks are numbered topologically."""
+        rows, size = lanes.shape
+        every = np.arange(rows)
+        order = self._placing(keys[:, self.order])
+        lanes = lanes[:, self.order]
+        free = np.zeros((rows, len(self.lane_kind)))
+        start, finish = np.zeros((rows, size)), np.full((rows, size + 1), -np.inf)  # the last is nobody's
+        place, brought = self._places(rows, size)
+        for step in range(size):
+            task = order[:, step]
+            lane = lanes[every, task]
+            before = self.before[task]
+            known = finish[every[:, None], before]
+            cost = self.time[task, self.lane_kind[lane]]
+            if self.traffic is not None:
+                here = self.traffic.place[lane]
+                source = place[every[:, None], before]
+                way = self.traffic.latency[source, here[:, None]]
+                way = way + self.bytes[task] * self.traffic.pace[source, here[:, None]]
+                known = known + np.where(self.moves[task], way, 0.0)
+                items = self.firsts[task]
+                fetched = brought[every[:, None], items, here[:, None]]
+                cost = cost + self.extra[task, here]
+                cost += np.where(fetched, 0.0, self.first_cost[items, here[:, None]]).sum(axis=1)
+                brought[every[:, None], items, here[:, None]] = True
+                place[every, task] = here
+            begin = np.maximum(np.maximum(free[every, lane], self.arrival[task]), known.max(axis=1, initial=-np.inf))
+            start[every, task] = begin
+            free[every, lane] = finish[every, task] = begin + cost
+        return free, start, finish[:, :size], order
+
+    def _places(self, rows: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where tasks were placed, and which items were brought where: nothing yet."""
+        if self.traffic is None:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)
+        return np.zeros((rows, size + 1), dtype=np.int64), np.zeros((rows, *self.first_cost.shape), dtype=bool)
+
+    def _placing(self, keys: np.ndarray) -> np.ndarray:
+        """Tasks by key, a task never before those it waits for: its key is lifted to theirs, ties by number."""
+        lifted = np.concatenate([keys, np.full((len(keys), 1), -np.inf)], axis=1)
+        for level in self.levels:
+            highest = lifted[:, self.before[level]].max(axis=2)
+            lifted[:, level] = np.maximum(lifted[:, level], highest)
+        return np.argsort(lifted[:, :-1], axis=1, kind="stable")
+
+    def schedule(self, lanes: np.ndarray, keys: np.ndarray) -> Schedule:
+        _, start, finish, order = self._decode(lanes[None], keys[None])
+        schedule = Schedule.empty(self.instance.size)
+        for number in order[0].tolist():
+            task = int(self.order[number])
+            kind = int(self.lane_kind[lanes[task]])
+            begin, end = float(start[0, number]), float(finish[0, number])
+            schedule.put(task, begin, end - begin, kind, int(lanes[task] - self.first_lane[kind]))
+            schedule.finish[task] = end
+        return schedule
+
+
+def _padded(rows: list[list[int]], blank: int) -> np.ndarray:
+    """Rows of unequal length as a matrix of at least one column."""
+    matrix = np.full((len(rows), max([1, *map(len, rows)])), blank, dtype=np.int64)
+    for number, row in enumerate(rows):
+        matrix[number, : len(row)] = row
+    return matrix
+
+
+def _levels(before: np.ndarray) -> list[np.ndarray]:
+    """Tasks that wait for others, by the length of the longest chain before them."""
+    depth = np.zeros(len(before) + 1, dtype=np.int64)
+    depth[-1] = -1
+    for task in range(len(before)):
+        depth[task] = depth[before[task]].max() + 1
+    return [np.flatnonzero(depth[:-1] == level) for level in range(1, int(depth.max(initial=0)) + 1)]
+
+
+@dataclass
+class Search:
+    """An instance to be searched: its landscape, seed and budget."""
+
+    landscape: Landscape
+    seed: Seed
+    budget: Budget
+    random: np.random.Generator
+    seeds: list[Seed]
+    descent: bool = True
+    """Does it end with moves and exchanges of tasks?"""
+
+    @classmethod
+    def of(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
+        budget = Budget(evaluations, seconds)  # its clock runs from here on
+        traffic = None
+        if bound_together(instance):
+            traffic = traffic_of(instance, instance.problem.tasks.predecessors or [()] * instance.size)
+        landscape = Ranked(instance, traffic) if bound_together(instance) else Loads(instance)
+        random = instance.problem.random or np.random.default_rng(0)
+        seeds = seeds_of(instance, traffic)
+        best = min(seeds, key=lambda seed: seed.schedule.makespan)
+        return cls(landscape, best, budget, random, seeds, descent)
+
+    @property
+    def hopeless(self) -> bool:
+        """Is there nothing to search for, since no schedule is better than the seed?"""
+        arrival = self.landscape.instance.problem.tasks.arrival
+        if not len(arrival):
+            return True
+        least = 0.0 if self.seed.bound is None else self.seed.bound
+        return self.seed.schedule.makespan - float(arrival.min()) <= least
+
+    def _judged(self, plans: list[Plan]) -> list[float]:
+        """The makespan of each plan; where it was simulated the plan says so."""
+        if not all(plan.notes["timetable"] == "exact" for plan in plans):
+            for plan in plans:
+                plan.makespan = simulated(self.landscape.instance.problem, plan)
+        return [span_of(plan) for plan in plans]
+
+    def plan(self, lanes: np.ndarray, keys: np.ndarray) -> Plan:
+        """The found candidate as a plan, or the seed where that is not better."""
+        return self.finished(self.landscape.schedule(lanes, keys))
+
+    def finished(self, schedule: Schedule) -> Plan:
+        """A schedule as a plan, or a seed where that ends first: by its timetable or, where that is not exact and there
+        is an engine, simulated on the estimates."""
+        instance = self.landscape.instance
+        bound = self.seed.bound
+        plans = [plan_of(instance, seed.schedule, bound) for seed in self.seeds]
+        if all(schedule is not seed.schedule for seed in self.seeds):
+            plans.append(plan_of(instance, schedule, bound, descent=self.descent))
+        spans = self._judged(plans)
+        least = min(spans[: len(self.seeds)])
+        planner = self.seeds[spans.index(least)].planner
+        plan = plans[spans.index(min(spans))]
+        ahead = brought_ahead(instance, plan)
+        if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
+            plan = replace(ahead, makespan=makespan)
+        plan.notes |= {"seed": planner, "seed_makespan": least}
+        if self.budget.seconds is None:
+            plan.notes["evaluations"] = self.budget.used
+        else:  # how many were made depends on the machine, and so does the plan
+            plan.notes["deterministic"] = False
+        return plan
+
+
+def simulated(problem: PlanProblem, plan: Plan) -> float:
+    """The makespan on the estimates, inf where the order cannot be kept with the memory there is; without an engine
+    the planned one."""
+    try:
+        return problem.simulate(plan)
+    except PolicyError:
+        return np.inf
+    except UsageError:
+        return span_of(plan)
+
+
+def span_of(plan: Plan) -> float:
+    """The planned makespan of a plan that has one."""
+    assert plan.makespan is not None
+    return plan.makespan
+
+
+def check_budget(evaluations: int, seconds: float | None, planner: str) -> None:
+    """ScenarioError if there is no budget to speak of (values that a constructor was given in Python)."""
+    if evaluations < 1 or (seconds is not None and not 0 <= seconds < np.inf):
+        text = f"{planner} needs a budget of at least one evaluation, or of 0 or more seconds"
+        raise ScenarioError(Problem(text, key="policy.scheduler"))

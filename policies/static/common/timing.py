@@ -1,0 +1,395 @@
+"""When each step of a plan starts and ends: the planner's own timetable, worked out without the engine.
+
+A lane takes its tasks in the order of the plan; one starts when a stream of the lane is free, it has arrived and its
+predecessors are done.  An accelerator has an upload, a compute and a download engine, each for one task at a time, of
+those that ask the one that started first.  Items lie where they were read, written or passed by, and a task brings
+what is missing, source by source and hop by hop; results that no later task uses go home.
+Links are idle: where two transfers would share a link, or memory, host cores or sharing rules could delay a task,
+the timetable says that it is not `exact`.  Otherwise it is the run's, start by start, where estimates are.
+Cost: O(n + edges) where lanes are serial and nothing is shared, else O((n + edges + reads) log n), in Python.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.static.common.copies import Copies
+from policies.static.common.disturbance import undisturbed
+from policies.static.common.instance import Instance
+from sim.model.cluster import Device, Link
+from sim.model.plan import lane_names
+from sim.model.stages import download_rate, way_to_host
+
+UP, COMPUTE, DOWN = range(3)
+ARRIVE, ENGINE, LEG = range(3)
+"""What an event is: a task arrives, an engine is done with a task, a leg of an upload is over."""
+
+NOMINAL: Mapping[str, float] = {}
+Placed = tuple[int, int, int]
+"""Task, type and lane number, in the order of the plan."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Start and finish of each task; `exact`: nothing that is not modeled can delay one."""
+
+    start: np.ndarray
+    finish: np.ndarray
+    exact: bool
+
+
+def timing(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL) -> Timing:
+    """The timetable of a plan; `placed` names every task once, each after its predecessors.
+
+    frequencies: of devices that the plan does not leave at 1, by name.
+    """
+    tasks = instance.problem.tasks
+    if any(tasks.reads or ()) or any(tasks.writes or ()) or instance.pipelined:
+        return Pipeline(instance, placed, frequencies).run()
+    return _serial(instance, placed, frequencies)
+
+
+def _serial(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float]) -> Timing:
+    """Lanes that take one task at a time, each for as long as it says."""
+    problem = instance.problem
+    arrival = np.maximum(problem.tasks.arrival, problem.now).tolist()
+    graph = problem.tasks.predecessors
+    seconds = _lane_seconds(instance, placed, frequencies)
+    if graph is None and instance.free is None and len(placed) and float(np.ptp(problem.tasks.arrival)) == 0:
+        return _one_after_the_other(instance, placed, np.array(seconds), arrival[0])
+    free = [[0.0] * count if instance.free is None else instance.free[kind].tolist()
+            for kind, count in enumerate(instance.counts)]  # fmt: skip
+    start, finish = [0.0] * instance.size, [0.0] * instance.size
+    for (task, kind, lane), length in zip(placed, seconds, strict=True):
+        at = free[kind][lane]
+        if arrival[task] > at:
+            at = arrival[task]
+        for before in graph[task] if graph is not None else ():
+            if finish[before] > at:
+                at = finish[before]
+        start[task] = at
+        finish[task] = free[kind][lane] = at + length
+    return Timing(np.array(start), np.array(finish), undisturbed(instance))
+
+
+def _one_after_the_other(instance: Instance, placed: Sequence[Placed], seconds: np.ndarray, begin: float) -> Timing:
+    """The same where nothing but the task before on its lane delays a task: sums, lane by lane."""
+    rows = np.array(placed, dtype=np.int64)
+    lane = np.concatenate([[0], np.cumsum(instance.counts)])[rows[:, 1]] + rows[:, 2]
+    start, finish = np.empty(instance.size), np.empty(instance.size)
+    order = np.argsort(lane, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(lane[order])) + 1):
+        ends = np.cumsum(np.concatenate([[begin], seconds[part]]))  # in the order in which a run adds
+        start[rows[part, 0]], finish[rows[part, 0]] = ends[:-1], ends[1:]
+    return Timing(start, finish, undisturbed(instance))
+
+
+def _lane_seconds(instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float]) -> list[float]:
+    """For how long each task holds its lane; lanes of a type may have different ways to their hosts."""
+    rows = np.array(placed, dtype=np.int64).reshape(-1, 3)
+    if instance.alike and not frequencies:
+        return instance.alone[rows[:, 0], rows[:, 1]].tolist()
+    stages = LaneStages(instance, frequencies)
+    return [sum(stages.of(task, kind, lane)) for task, kind, lane in placed]
+
+
+class LaneStages:
+    """Seconds of the stages of tasks on particular lanes."""
+
+    def __init__(self, instance: Instance, frequencies: Mapping[str, float] = NOMINAL):
+        self.instance = instance
+        self.frequencies = frequencies
+        known = lane_names(instance.problem.cluster)
+        cluster = instance.problem.cluster
+        self.devices = [[known[name] for name in names] for names in instance.lanes]
+        self.ways = [[way_to_host(cluster, device) for device in devices] for devices in self.devices]
+        self.fixed: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def of(self, task: int, kind: int, lane: int) -> tuple[float, float, float]:
+        """Upload, compute and download."""
+        instance = self.instance
+        compute = self.compute(task, kind, lane)
+        if instance.types[kind].kind == "cpu":
+            return 0.0, compute, 0.0
+        way, up, down = self.ways[kind][lane], instance.private.up[task], instance.private.down[task]
+        fixed = self.durations(task, kind)
+        above = fixed[0] + (way.latency + up * way.up if up > 0 else 0.0)
+        return above, compute, fixed[1] + (way.latency + down * way.down if down > 0 else 0.0)
+
+    def compute(self, task: int, kind: int, lane: int) -> float:
+        seconds = float(self.instance.compute[task, kind])
+        return seconds / self.frequencies.get(self.devices[kind][lane].name, 1.0) if self.frequencies else seconds
+
+    def durations(self, task: int, kind: int) -> tuple[float, float]:
+        """Seconds of upload and download that are given as durations."""
+        tasks = self.instance.problem.tasks
+        key = int(tasks.shape[task]), int(self.instance.mode[task, kind])
+        if key not in self.fixed:
+            mode = tasks.shapes[key[0]].modes[key[1]]
+            self.fixed[key] = mode.upload.of(1), mode.download.of(1)
+        return self.fixed[key]
+
+
+# Several streams, and items ---------------------------------------------------------------------------------------
+
+
+class Lane:
+    """One lane: its queue, what is in flight, and who holds or waits for each engine."""
+
+    __slots__ = (
+        "device",
+        "queue",
+        "head",
+        "flying",
+        "streams",
+        "holder",
+        "waiting",
+        "place",
+        "kind",
+        "number",
+        "since",
+    )
+
+    def __init__(self, device: Device, kind: int, number: int, since: float):
+        self.device, self.kind, self.number, self.since = device, kind, number, since
+        self.queue: list[int] = []
+        self.head = self.flying = 0
+        self.streams = 1 if device.type.kind == "cpu" else device.type.streams
+        self.holder = [-1, -1, -1]
+        self.waiting: list[list[int]] = [[], [], []]
+        self.place = -1 - device.node if device.type.kind == "cpu" else device.index
+        """Where its data lie: a device index, or -1 - node for host memory."""
+
+
+class Pipeline:
+    """The timetable event by event."""
+
+    def __init__(self, instance: Instance, placed: Sequence[Placed], frequencies: Mapping[str, float] = NOMINAL):
+        self.instance = instance
+        problem = instance.problem
+        self.tasks, self.cluster = problem.tasks, problem.cluster
+        self.stages = LaneStages(instance, frequencies)
+        self.lanes: dict[tuple[int, int], Lane] = {}
+        for kind, devices in enumerate(self.stages.devices):
+            for number, device in enumerate(devices):
+                since = problem.now if instance.free is None else float(instance.free[kind][number])
+                self.lanes[kind, number] = Lane(device, kind, number, since)
+        self.lane_of: list[Lane] = [None] * instance.size  # type: ignore[list-item]
+        for task, kind, number in placed:
+            lane = self.lane_of[task] = self.lanes[kind, number]
+            lane.queue.append(task)
+        size = instance.size
+        self.missing = [1 + len(dict.fromkeys(before)) for before in self.tasks.predecessors or [()] * size]
+        self.after: list[list[int]] = [[] for _ in range(size)]
+        for task, before in enumerate(self.tasks.predecessors or ()):
+            for one in dict.fromkeys(before):
+                self.after[one].append(task)
+        self.start, self.finish = [np.nan] * size, [np.nan] * size
+        self.number = [0] * size
+        self.started = 0
+        self.events: list[tuple[float, int, int, int]] = []
+        self.legs: dict[int, list[tuple[float, list[tuple[str, float]], list[int], int]]] = {}
+        self.busy: dict[str, float] = {}
+        self.contended = False
+        self.items = Copies(instance) if self.tasks.items else None
+
+    def run(self) -> Timing:
+        arrival = np.maximum(self.tasks.arrival, self.instance.problem.now).tolist()
+        for task, at in enumerate(arrival):
+            heapq.heappush(self.events, (at, ARRIVE, task, 0))
+        for lane in self.lanes.values():  # asks again once it is free at first
+            if lane.queue and lane.since > 0:
+                heapq.heappush(self.events, (lane.since, ARRIVE, -1 - lane.queue[0], 0))
+        touched: dict[int, Lane] = {}
+        while self.events:
+            now = self.events[0][0]
+            while self.events and self.events[0][0] == now:
+                _, what, task, engine = heapq.heappop(self.events)
+                if what == ARRIVE and task < 0:
+                    touched[id(self.lane_of[-1 - task])] = self.lane_of[-1 - task]
+                elif what == ARRIVE:
+                    self._there(task, touched)
+                elif what == LEG:
+                    self._leg_done(task, now, touched)
+                else:
+                    self._served(task, engine, now, touched)
+            self._serve(touched, now)
+            touched.clear()
+        start, finish = np.array(self.start, dtype=float), np.array(self.finish, dtype=float)
+        assert not np.isnan(finish).any(), "the orders of the plan and the predecessors contradict each other"
+        exact = not self.contended and undisturbed(self.instance) and not np.isnan(start).any()
+        return Timing(start, finish, exact)
+
+    def _there(self, task: int, touched: dict[int, Lane]) -> None:
+        """The task has arrived, or a predecessor is done."""
+        self.missing[task] -= 1
+        if not self.missing[task]:
+            touched[id(self.lane_of[task])] = self.lane_of[task]
+
+    def _serve(self, touched: dict[int, Lane], now: float) -> None:
+        """Start what can start, and give engines that are free to the first that waits."""
+        lanes = list(touched.values())
+        for lane in lanes:
+            while lane.head < len(lane.queue) and lane.flying < lane.streams and now >= lane.since:
+                task = lane.queue[lane.head]
+                if self.missing[task]:
+                    break
+                lane.head += 1
+                lane.flying += 1
+                self.number[task] = self.started
+                self.started += 1
+                self._ask(lane, task, self._first_stage(lane, task, now), now)
+            for engine in (UP, COMPUTE, DOWN):
+                if lane.holder[engine] < 0 and lane.waiting[engine]:
+                    task = min(lane.waiting[engine], key=self.number.__getitem__)
+                    lane.waiting[engine].remove(task)
+                    self._begin(lane, task, engine, now)
+
+    def _first_stage(self, lane: Lane, task: int, now: float) -> int:
+        up = self.stages.of(task, lane.kind, lane.number)[UP]
+        missing = self.items is not None and self.items.anything(task, lane.place, lane.device)
+        return UP if up > 0 or missing else COMPUTE
+
+    def _ask(self, lane: Lane, task: int, engine: int, now: float) -> None:
+        lane.waiting[engine].append(task)
+
+    def _begin(self, lane: Lane, task: int, engine: int, now: float) -> None:
+        """The engine is the task's."""
+        lane.holder[engine] = task
+        if engine == UP:
+            self.legs[task] = self._uploads(lane, task)
+            if self.legs[task]:
+                self.start[task] = now
+            self._next_leg(task, now)
+            return
+        if engine == COMPUTE:
+            if self.start[task] != self.start[task]:
+                self.start[task] = now
+            length = self.stages.compute(task, lane.kind, lane.number)
+        else:
+            length, pipes = self._download(lane, task)
+            self._use(pipes, now + self.stages.ways[lane.kind][lane.number].latency, now + length)
+        heapq.heappush(self.events, (now + length, ENGINE, task, engine))
+
+    def _uploads(self, lane: Lane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
+        """Legs of the upload: seconds, links, items that arrive and where."""
+        way, fixed = self.stages.ways[lane.kind][lane.number], (0.0, 0.0)
+        size = 0.0
+        if lane.device.type.kind != "cpu":
+            size, fixed = float(self.instance.private.up[task]), self.stages.durations(task, lane.kind)
+        sources = self.items.sources(task, lane.place, lane.device) if self.items is not None else {}
+        legs = []
+        here, items = sources.pop(-1 - lane.device.node, (0.0, []))
+        if lane.device.type.kind != "cpu" and (size or here or fixed[0] or items):
+            seconds = fixed[0] + (way.latency if size + here else 0.0) + (size + here) * way.up
+            legs.append((seconds, self._up_links(lane.device), items, lane.place))
+        for source, (total, names) in sources.items():
+            legs += [(*leg[:2], names, leg[2]) for leg in self._hops(source, lane, total)]
+        return legs
+
+    def _hops(self, source: int, lane: Lane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
+        """Seconds, links and place reached of each hop from a source."""
+        hops = []
+        node = -1 - source
+        if source >= 0:
+            origin = self.cluster.devices[source]
+            node, way = origin.node, way_to_host(self.cluster, origin)
+            links = self._down_links(origin)
+            hops.append(((way.latency if size else 0.0) + size * way.down, links, -1 - node))
+        if node != lane.device.node:
+            out, into = self.cluster.nodes[node].spec.network, self.cluster.nodes[lane.device.node].spec.network
+            pace = 1 / min(out.upload, download_rate(into))
+            seconds = (out.latency + into.latency if size else 0.0) + size * pace
+            links = self._pipes((f"net{node}", out, "up"), (f"net{lane.device.node}", into, "down"))
+            hops.append((seconds, links, -1 - lane.device.node))
+        if lane.device.type.kind != "cpu":
+            way = self.stages.ways[lane.kind][lane.number]
+            seconds = (way.latency if size else 0.0) + size * way.up
+            hops.append((seconds, self._up_links(lane.device), lane.place))
+        return hops
+
+    def _up_links(self, device: Device) -> list[tuple[str, float]]:
+        return self._device_links(device, "up")
+
+    def _down_links(self, device: Device) -> list[tuple[str, float]]:
+        return self._device_links(device, "down")
+
+    def _device_links(self, device: Device, direction: str) -> list[tuple[str, float]]:
+        named = [(device.name, device.type.link, direction)]
+        if device.switch is not None:
+            named.append(
+                (f"switch{device.node}.{device.switch}", self.cluster.nodes[device.node].spec.switch, direction)
+            )
+        return self._pipes(*named)
+
+    @staticmethod
+    def _pipes(*named: tuple[str, Link, str]) -> list[tuple[str, float]]:
+        """Names and latencies of the links of finite rate."""
+        found = []
+        for name, link, direction in named:
+            rate = link.upload if direction == "up" else download_rate(link)
+            if np.isfinite(rate):
+                found.append((name if link.duplex == "half" else f"{name}:{direction}", link.latency))
+        return found
+
+    def _use(self, pipes: list[tuple[str, float]], since: float, until: float) -> None:
+        """Bytes flow over some links: are others on them?"""
+        for name, _ in pipes:
+            if self.busy.get(name, -np.inf) > since * (1 + 1e-12):
+                self.contended = True
+            self.busy[name] = max(self.busy.get(name, 0.0), until)
+
+    def _next_leg(self, task: int, now: float) -> None:
+        lane, legs = self.lane_of[task], self.legs[task]
+        if not legs:
+            heapq.heappush(self.events, (now, ENGINE, task, UP))
+            return
+        seconds, pipes, _, _ = legs[0]
+        self._use(pipes, now + min(seconds, sum(latency for _, latency in pipes)), now + seconds)
+        heapq.heappush(self.events, (now + seconds, LEG, task, lane.kind))
+
+    def _leg_done(self, task: int, now: float, touched: dict[int, Lane]) -> None:
+        _, _, items, place = self.legs[task].pop(0)
+        if self.items is not None:
+            self.items.arrived(items, place)
+        if self.legs[task]:
+            self._next_leg(task, now)
+        else:
+            self._served(task, UP, now, touched)
+
+    def _download(self, lane: Lane, task: int) -> tuple[float, list[tuple[str, float]]]:
+        """Seconds and links of what goes home at the end."""
+        way = self.stages.ways[lane.kind][lane.number]
+        size = self._home_bytes(task)
+        seconds = self.stages.durations(task, lane.kind)[1]
+        return seconds + (way.latency + size * way.down if size else 0.0), self._down_links(lane.device)
+
+    def _home_bytes(self, task: int) -> float:
+        own = 0.0 if self.tasks.bytes_out is None else float(self.tasks.bytes_out[task])
+        return own + (self.items.final_bytes(task) if self.items is not None else 0.0)
+
+    def _served(self, task: int, engine: int, now: float, touched: dict[int, Lane]) -> None:
+        """An engine is done with a task: on to the next stage, or it is over."""
+        lane = self.lane_of[task]
+        lane.holder[engine] = -1
+        touched[id(lane)] = lane
+        if engine == UP:
+            self._ask(lane, task, COMPUTE, now)
+            return
+        if engine == COMPUTE:
+            if self.items is not None:
+                self.items.written(task, lane.place)
+            on_gpu = lane.device.type.kind != "cpu"
+            if on_gpu and (self._home_bytes(task) > 0 or self.stages.durations(task, lane.kind)[1] > 0):
+                self._ask(lane, task, DOWN, now)
+                return
+        self.finish[task] = now
+        lane.flying -= 1
+        if self.items is not None:
+            self.items.ended(task, lane.device.node)
+        for later in self.after[task]:
+            self._there(later, touched)

@@ -1,0 +1,131 @@
+"""The linear program behind R||Cmax by types: tasks split over types of devices, none a lane longer than T.
+
+    minimise T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
+
+with c_t equal lanes of each type.  It says as much as the program with a share for every lane: shares of equal lanes
+can be averaged.  But it has n T variables and n + T rows instead of n Σc and n + Σc, and a vertex of it splits at
+most T tasks.
+A value below the optimum is certified by prices w_t ≥ 0 with Σ c_t w_t = 1 alone: Σ_j min_t w_t p_jt ≤ T, as a
+second on a lane of type t costs w_t.  Prices come from the solver, the sum is ours.
+`assignment.Program` is the same with sites, paths and constraints.  It needs the makespan of a schedule for its unit;
+this one needs none, so that the bounds of the planners that make such schedules can be built on it.
+Cost: one sparse linear program (HiGHS), some milliseconds for 1,000 tasks on 3 types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policies.static.common.bounds import TOLERANCE
+
+WHOLE_PROGRAM = 40_000
+"""Pairs of tasks and types up to which the program is solved at once."""
+COLUMNS = 4
+"""Pairs of each task that join a larger program at a time."""
+SAMPLE = 4_000
+"""Tasks from which prices are taken where only a bound is wanted: any prices give one, good ones a good one."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """An optimal vertex of the program: the share of each task on each type, and prices that certify a bound."""
+
+    share: np.ndarray
+    prices: np.ndarray
+
+
+def allowed_times(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """Times with types that have no lanes out of reach."""
+    return np.where(np.asarray(counts) > 0, times, np.inf)
+
+
+def split(times: np.ndarray, counts: Sequence[int], divisible: bool = False) -> Split:
+    """The program for tasks that can each run on a type with lanes.
+
+    Pairs that are inf are left out, and those that take longer than all tasks one after the other where they are
+    shortest, which no optimal schedule has: times may differ by more than the solver can take.
+    divisible: the rows are work that any number of lanes can share, so that length rules nothing out.
+    """
+    from scipy.optimize import linprog  # takes as long to import as a small plan takes
+    from scipy.sparse import csr_array
+
+    allowed = allowed_times(times, counts)
+    lanes = np.asarray(counts, dtype=float)
+    size, kinds = allowed.shape
+    shortest = allowed.min(axis=1, initial=np.inf)
+    longest = np.inf if divisible else shortest.sum() * (1 + TOLERANCE)
+    task, kind = np.nonzero(np.isfinite(allowed) & (allowed <= longest))
+    share = np.zeros(allowed.shape)
+    prices = np.where(lanes > 0, 1.0, 0.0) / max(1.0, lanes.sum())
+    scale = max(float(shortest.sum()) / max(1.0, lanes.sum()), float(shortest.max(initial=0.0)))
+    if not scale:  # nothing takes any time where it is shortest
+        share[np.arange(size), allowed.argmin(axis=1) if size else []] = 1.0
+        return Split(share, prices)
+
+    def solved(task: np.ndarray, kind: np.ndarray) -> Any:
+        number, last = np.arange(len(task)), len(task)
+        once = csr_array((np.ones(last), (task, number)), shape=(size, last + 1))
+        area = np.concatenate([allowed[task, kind] / scale, -lanes])
+        rows, columns = np.concatenate([kind, np.arange(kinds)]), np.concatenate([number, np.full(kinds, last)])
+        load = csr_array((area, (rows, columns)), shape=(kinds, last + 1))
+        goal = np.zeros(last + 1)
+        goal[-1] = 1.0
+        # The simplex method, as only a vertex splits few tasks.
+        return linprog(goal, A_ub=load, b_ub=np.zeros(kinds), A_eq=once, b_eq=np.ones(size), method="highs-ds")
+
+    used = np.zeros(allowed.shape, dtype=bool)
+    used[task, kind] = True
+    if len(task) > WHOLE_PROGRAM:
+        found, used = _by_columns(solved, allowed / scale, counts, used)
+    else:
+        found = solved(task, kind)
+    if found.x is None:  # times so far apart that the solver gave up: whole tasks and equal prices are right as well
+        share[np.arange(size), allowed.argmin(axis=1)] = 1.0
+        return Split(share, prices)
+    share[np.nonzero(used)] = found.x[:-1]
+    dual = np.maximum(0.0, -found.ineqlin.marginals)
+    worth = float(dual @ lanes)
+    return Split(share, dual / worth if worth > 0 else prices)
+
+
+def _by_columns(
+    solved: Callable[..., Any], times: np.ndarray, counts: Sequence[int], usable: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """The program solved over a few pairs of each task; pairs that its prices ask for join until none is left."""
+    allowed = np.where(usable, times, np.inf)
+    chosen = np.zeros(times.shape, dtype=bool)
+    rows = np.arange(len(times))[:, None]
+    few = min(COLUMNS, times.shape[1])
+    every = -(-usable.sum() // WHOLE_PROGRAM) + 1
+    prices = split(allowed[::every], counts).prices  # of a part of the tasks, to begin with
+    while True:
+        with np.errstate(invalid="ignore"):
+            cost = np.where(usable, allowed * prices, np.inf)
+        wanted = np.argpartition(cost, few - 1, axis=1)[:, :few]
+        chosen[rows, wanted] |= usable[rows, wanted]
+        found = solved(*np.nonzero(chosen))
+        if found.x is None:
+            return found, chosen
+        prices = np.maximum(0.0, -found.ineqlin.marginals)
+        with np.errstate(invalid="ignore"):
+            cost = np.where(usable, allowed * prices, np.inf)
+        missed = np.where(chosen, np.inf, cost).min(axis=1) < np.asarray(found.eqlin.marginals) - 1e-9
+        if not missed.any():
+            return found, chosen
+
+
+def priced(times: np.ndarray, counts: Sequence[int], prices: np.ndarray) -> np.ndarray:
+    """What each task costs at least; the sum is no more than the makespan of any schedule."""
+    with np.errstate(invalid="ignore"):
+        cost = np.where(np.isfinite(allowed_times(times, counts)), times * prices, np.inf)
+    return cost.min(axis=1, initial=np.inf)
+
+
+def good_prices(times: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+    """Prices of the program, or of one with every so-manieth task if there are many."""
+    every = max(1, -(-len(times) // SAMPLE))
+    return split(times[::every], counts).prices

@@ -1,0 +1,1 @@
+"""Agents in NumPy, the files they are kept in, and their practice."""

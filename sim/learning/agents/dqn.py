@@ -1,0 +1,161 @@
+"""Deep Q-learning: learn what each action will earn, and take the one that earns most.
+
+Reference: Mnih et al., Human-level Control through Deep Reinforcement Learning (Nature 2015): replay memory and a
+target network; van Hasselt, Guez, Silver, Deep Reinforcement Learning with Double Q-learning (AAAI 2016): one network
+chooses the next action, the other values it.  Between decisions time passes, so the discount is by time, as in a
+semi-Markov process (Bradtke and Duff, NIPS 1994).
+Weakness: no guarantee with a network, and the noise of the whole system's cost hides what one action changed; a few
+ten thousand steps are needed.
+Cost: an update of `batch` transitions every `every` steps, about 1 ms each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from sim.learning.agents.network import Adam, Network, arrays_of, network_of
+from sim.learning.agents.practice import Practice, State
+from sim.learning.agents.settings import Count, Layers, Positive, Share
+
+
+@dataclass
+class Dqn:
+    """Double deep Q-learning with replay.
+
+    memory: transitions kept; batch: of which so many are drawn for an update, one every `every` steps.
+    horizon: typical times after which a reward counts 1/e.  Exploration falls to `least` over the first `explore` of
+    all steps.  `target`: updates between two copies to the target network.
+    """
+
+    hidden: Layers = (32, 32)
+    rate: Positive = 1e-3
+    memory: Count = 20_000
+    batch: Count = 128
+    every: Count = 2
+    horizon: Positive = 6.0
+    explore: Share = 0.4
+    least: Share = 0.02
+    target: Count = 250
+
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> Network:
+        """Learn from so many steps."""
+        layout = practice.layout
+        network = Network.fresh(layout.inputs, self.hidden, random)
+        target = network.copy()
+        adam = Adam(network.arrays, self.rate)
+        memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
+        episode = updates = first = 0
+        if practice.resumed is None:
+            practice.reset(episode)
+        else:
+            state, facts = practice.resumed.arrays, practice.resumed.facts
+            network, target = network_of(state), network_of(state, "target")
+            adam = Adam(network.arrays, self.rate)
+            adam.restore(state)
+            memory.restore(state, facts["taken"])
+            episode, updates, first = facts["episode"], facts["updates"], facts["step"]
+            random.bit_generator.state = facts["random"]
+
+        def now(step: int) -> State:
+            arrays = {**arrays_of(network), **arrays_of(target, "target"), **adam.state(), **memory.state()}
+            return State(arrays, {
+                "episode": episode, "updates": updates, "step": step, "taken": memory.taken,
+                "random": random.bit_generator.state,
+            })  # fmt: skip
+
+        for step in range(first, steps):
+            possible = np.flatnonzero(practice.mask)
+            if random.random() < max(self.least, 1.0 - step / max(self.explore * steps, 1)):
+                action = int(random.choice(possible))
+            else:
+                action = int(possible[network.scores(layout.row(practice.observation, possible)).argmax()])
+            place = memory.begin(practice.observation, practice.mask, action)
+            before = practice.now
+            reward = practice.step(action)
+            left = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
+            memory.end(place, reward, left)
+            if practice.over:
+                episode += 1
+                practice.reset(episode)
+            if step % self.every == 0 and step >= 10 * self.batch:
+                rate = self.rate * (1.0 - 0.9 * step / steps)
+                adam.step(self._gradients(practice, network, target, memory, random), rate)
+                updates += 1
+                if updates % self.target == 0:
+                    target = network.copy()
+            practice.passed(step + 1, network)
+            practice.save(step + 1, partial(now, step + 1))
+        return network
+
+    def _gradients(
+        self, practice: Practice, network: Network, target: Network, memory: Memory, random: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Of the Huber loss between the values of a batch and what one step later tells of them."""
+        layout = practice.layout
+        drawn = memory.draw(self.batch, random)
+        after = memory.after(drawn)
+        which, actions = np.nonzero(memory.masks[after])
+        starts = np.searchsorted(which, np.arange(len(drawn)))
+        rows = layout.select(memory.observations[after], which, actions)
+        scores = network.scores(rows)
+        best = np.array([first + scores[first:last].argmax() for first, last in zip(
+            starts, np.append(starts[1:], len(scores)), strict=True)])  # fmt: skip
+        wanted = memory.rewards[drawn] + memory.left[drawn] * target.scores(rows[best])
+        own = layout.select(memory.observations[drawn], np.arange(len(drawn)), memory.actions[drawn])
+        errors = network.forward(own) - wanted
+        return network.backward(np.clip(errors, -1.0, 1.0) / len(drawn))
+
+
+class Memory:
+    """The last transitions, in a ring: what comes after one stands in the next place."""
+
+    def __init__(self, size: int, observation: int, actions: int):
+        self.size = size + 1
+        self.observations = np.zeros((self.size, observation), np.float32)
+        self.masks = np.zeros((self.size, actions), np.bool_)
+        self.masks[:, -1] = True
+        self.actions = np.zeros(self.size, np.int64)
+        self.rewards = np.zeros(self.size, np.float32)
+        self.left = np.zeros(self.size, np.float32)
+        self.taken = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All transitions that are kept."""
+        used = min(self.taken, self.size)
+        return {
+            "observations": self.observations[:used], "masks": self.masks[:used], "chosen": self.actions[:used],
+            "rewards": self.rewards[:used], "left": self.left[:used],
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, np.ndarray], taken: int) -> None:
+        """Take over what `state` gave."""
+        used, self.taken = len(state["left"]), taken
+        self.observations[:used], self.masks[:used] = state["observations"], state["masks"]
+        self.actions[:used], self.rewards[:used], self.left[:used] = state["chosen"], state["rewards"], state["left"]
+
+    def begin(self, observation: np.ndarray, mask: np.ndarray, action: int) -> int:
+        """A decision; its place."""
+        place = self.taken % self.size
+        self.taken += 1
+        self.observations[place], self.masks[place], self.actions[place] = observation, mask, action
+        return place
+
+    def end(self, place: int, reward: float, left: float) -> None:
+        """What came of it, and the discount of what comes after."""
+        self.rewards[place], self.left[place] = reward, left
+
+    def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
+        """Places of some transitions: any but the last, whose successor is not known yet."""
+        kept = min(self.taken, self.size) - 1
+        found: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
+        return found
+
+    def after(self, places: np.ndarray) -> np.ndarray:
+        """Places of their successors."""
+        found: np.ndarray = (places + 1) % self.size
+        return found

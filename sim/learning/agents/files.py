@@ -1,0 +1,220 @@
+"""Files of learned policies: arrays and JSON, nothing that could run.
+
+A NumPy archive (.npz) of the network's arrays `array0`, `array1`, ... and of `about`, the bytes of a JSON object:
+format, version of format and of features, what it decides, agent, window, types of device, scale, and how it was
+trained.
+Read with allow_pickle=False; written under another name first, so that a file is whole or not there.  Same policy,
+same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.learning.agents.network import Network
+from sim.learning.observation.window import (
+    ADMISSION,
+    DECIDES,
+    FEATURES_VERSION,
+    MOST_WINDOW,
+    SCHEDULING,
+    SHORTEST,
+    Layout,
+)
+from sim.model.cluster import Cluster
+from sim.model.files import write_whole
+
+FORMAT = "hetsim learned policy"
+VERSION = 2
+PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}
+"""Where a scenario names a policy that decides this."""
+MOST_BYTES = 64_000_000
+"""No such file is larger, by far."""
+
+
+@dataclass
+class LearnedPolicy:
+    """What was learned, and what it was learned for."""
+
+    network: Network
+    window: int
+    types: tuple[str, ...]
+    scale: float
+    agent: str
+    training: dict[str, Any] = field(default_factory=dict)
+    """How it was made: scenario, steps, seed, reward, ..."""
+    decides: str = SCHEDULING
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.window, self.types, self.decides)
+
+    def best(self, observation: np.ndarray, mask: np.ndarray) -> int:
+        """The possible action with the highest score; of equal ones the first."""
+        possible = np.flatnonzero(mask)
+        return int(possible[self.network.scores(self.layout.row(observation, possible)).argmax()])
+
+    def problem(self, cluster: Cluster) -> str | None:
+        """Why it cannot act on this cluster, or None."""
+        here = Layout.of(cluster, self.window, self.decides)
+        mine = self.layout
+        if here.types == mine.types:
+            return None
+        theirs = f"{here.observation} numbers, {here.actions} actions"
+        return (
+            f"was learned for the device types {', '.join(mine.types)} ({mine.observation} numbers observed, "
+            f"{mine.actions} actions), but the cluster has {', '.join(here.types)} ({theirs}): train one for it "
+            "(hetsim train)"
+        )
+
+
+def save(policy: LearnedPolicy, path: str | Path) -> None:
+    """Write the file, whole or not at all."""
+    about = {
+        "format": FORMAT, "version": VERSION, "features": FEATURES_VERSION,
+        **{key: value for key, value in vars(policy).items() if key != "network"},
+        "observation": policy.layout.observation, "actions": policy.layout.actions,
+    }  # fmt: skip
+    write_parts(path, about, {f"array{number}": array for number, array in enumerate(policy.network.arrays)})
+
+
+def write_parts(path: str | Path, about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an archive of arrays and of `about` in JSON, whole or not at all."""
+    text = np.frombuffer(json.dumps(about, sort_keys=True).encode(), np.uint8)
+    parts: dict[str, np.ndarray] = {"about": text, **arrays}
+
+    def write(file: Path) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, array in parts.items():
+                data = io.BytesIO()
+                np.lib.format.write_array(data, np.ascontiguousarray(array), allow_pickle=False)
+                # A fixed date: numpy.savez would write the time of day into the file.
+                entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, data.getvalue())
+
+    write_whole(Path(path), write)
+
+
+def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
+    """The policy in a file; ScenarioError with a sentence if it is none that can be run here, or decides otherwise."""
+    path = Path(path)
+
+    def wrong(text: str) -> ScenarioError:
+        return ScenarioError(Problem(text, file=str(path)))
+
+    policy = _checked(read_parts(path, wrong), wrong)
+    if decides not in (None, policy.decides):
+        raise wrong(f"was learned for {policy.decides}, not for {decides}: name it under {PLACES[policy.decides]}")
+    return policy
+
+
+def read_parts(
+    path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MOST_BYTES
+) -> dict[str, np.ndarray]:
+    """The arrays of an archive; `wrong` of a sentence where it is none.  Nothing in it is run."""
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise wrong(f"is no {what}: it has {size:,} bytes")
+        data = path.read_bytes()
+        if data[:2] != b"PK":
+            raise wrong(f"is no {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
+    except OSError as error:
+        raise wrong(f"cannot be read: {error.strerror or error}") from None
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size <= most:
+            with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+                parts = {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # zip, its compressions and NumPy's headers each complain in their own way
+        raise wrong(f"is damaged or cut off: {' '.join(str(error).split()) or type(error).__name__}") from None
+    if size > most:
+        raise wrong(f"is no {what}: it holds {size:,} bytes")
+    for name, array in parts.items():
+        if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array as they are
+            raise wrong(f'is no {what}: "{name}" in it is no array')
+    return parts
+
+
+def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
+    try:
+        about = json.loads(bytes(parts["about"].astype(np.uint8)).decode())
+        known = about["format"] == FORMAT
+    except (KeyError, ValueError, TypeError, RecursionError):
+        known = False
+    if not known:
+        raise wrong("is an .npz archive, but no learned policy (hetsim train)")
+    try:
+        newer = (
+            (about["version"], VERSION, "its file format"),
+            (about["features"], FEATURES_VERSION, "what it observes"),
+        )
+        for theirs, ours, what in newer:
+            if isinstance(theirs, bool) or not isinstance(theirs, int):
+                raise wrong(f"is damaged: the version of {what} is a whole number, not {shown(theirs)}")
+            if theirs > ours:
+                text = f"was made by a newer hetsim: the version of {what} is {theirs}, and this one knows {ours}"
+                raise wrong(f"{text}; update hetsim, or train it again")
+            if theirs < ours:
+                text = f"was made by an older hetsim: the version of {what} is {theirs}, and this one has {ours}"
+                raise wrong(f"{text}; train it again")
+        layout = Layout(int(about["window"]), tuple(map(str, about["types"])), str(about["decides"]))
+        scale = float(about["scale"])
+        expected = [f"array{number}" for number in range(len(parts) - 1)]
+        for name in parts:
+            if name != "about" and name not in expected:
+                raise wrong(f'is damaged: its arrays are not array0, array1 and so on, for there is one named "{name}"')
+        arrays = [parts[name] for name in expected]
+        if not isinstance(about["agent"], str):
+            raise wrong(f"is damaged: its agent is a name, not {shown(about['agent'])}")
+        training = dict(about["training"])
+        said = int(about["observation"]), int(about["actions"])
+    except KeyError as error:
+        raise wrong(f"is damaged: it does not say its {error.args[0]}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise wrong("is damaged: what it says of itself are not the numbers and names that they have to be") from None
+    if layout.decides not in DECIDES:
+        raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
+    if not 1 <= layout.window <= MOST_WINDOW:
+        raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MOST_WINDOW:,}")
+    shapes = [array.shape for array in arrays]
+    if said != (layout.observation, layout.actions):
+        raise wrong(
+            f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
+            f"{len(layout.types)} types of device has {layout.observation} and {layout.actions}"
+        )
+    sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
+    if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
+        raise wrong("is damaged: its arrays are no network")
+    if shapes[0][0] != layout.inputs:
+        raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
+    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, about["agent"], training, layout.decides)
+
+
+def shown(value: Any) -> str:
+    """What a file says, cut short."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _chained(shapes: list[tuple[int, ...]]) -> bool:
+    """Do arrays of these shapes make layers that end in one score?"""
+    if len(shapes) < 2 or len(shapes) % 2:
+        return False
+    width = shapes[0][0] if len(shapes[0]) == 2 else 0
+    for weights, biases in zip(shapes[::2], shapes[1::2], strict=True):
+        if len(weights) != 2 or weights[0] != width or biases != weights[1:]:
+            return False
+        width = weights[1]
+    return width == 1 and shapes[0][0] > 0

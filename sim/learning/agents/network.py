@@ -1,0 +1,122 @@
+"""A small network that scores actions, with its gradient and Adam, in NumPy.
+
+Each action has a row of features (`sim.learning.observation.window.Layout.rows`) and the same layers score every row,
+so what is learned of one task holds for all, and a few thousand weights suffice.  This is the idea of Mao, Schwarzkopf
+et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019): one score function for all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+Arrays = list[np.ndarray]
+
+
+class Network:
+    """Layers of tanh and a linear one at the end: rows of features in, one score each out.
+
+    `arrays`: the weights and biases of each layer in turn, float32.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        self.arrays = [np.asarray(array, np.float32) for array in arrays]
+        self._kept: Arrays = []
+
+    @classmethod
+    def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> Network:
+        """Random weights (Glorot and Bengio, 2010); the last layer small, so that all actions begin alike."""
+        arrays = []
+        sizes = [inputs, *hidden, 1]
+        for before, after in zip(sizes, sizes[1:], strict=False):
+            spread = np.sqrt(2.0 / (before + after)) * (0.1 if after == 1 else 1.0)
+            arrays += [spread * random.standard_normal((before, after)), np.zeros(after)]
+        return cls(arrays)
+
+    @property
+    def inputs(self) -> int:
+        return len(self.arrays[0])
+
+    def copy(self) -> Network:
+        return Network([array.copy() for array in self.arrays])
+
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """One score a row."""
+        found = rows
+        for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
+            found = np.tanh(found @ weights + biases)
+        return (found @ self.arrays[-2] + self.arrays[-1])[:, 0]
+
+    def forward(self, rows: np.ndarray) -> np.ndarray:
+        """The same, keeping what `backward` needs."""
+        self._kept = [rows]
+        for weights, biases in zip(self.arrays[:-2:2], self.arrays[1:-2:2], strict=True):
+            self._kept.append(np.tanh(self._kept[-1] @ weights + biases))
+        return (self._kept[-1] @ self.arrays[-2] + self.arrays[-1])[:, 0]
+
+    def backward(self, slopes: np.ndarray) -> Arrays:
+        """Gradients of the arrays, given the slope of the loss in each score of the last `forward`."""
+        gradients: Arrays = []
+        back: np.ndarray = slopes.astype(np.float32)[:, None]
+        for layer in reversed(range(len(self._kept))):
+            into = self._kept[layer]
+            gradients = [into.T @ back, back.sum(axis=0), *gradients]
+            if layer:
+                back = (back @ self.arrays[2 * layer].T) * (1.0 - into * into)
+        return gradients
+
+
+class Adam:
+    """Kingma and Ba, Adam (ICLR 2015), with the gradient's norm cut at `most`."""
+
+    def __init__(self, arrays: Arrays, rate: float, most: float = 1.0):
+        self.arrays, self.rate, self.most = arrays, rate, most
+        self.means = [np.zeros_like(array) for array in arrays]
+        self.squares = [np.zeros_like(array) for array in arrays]
+        self.steps = 0
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that the next step depends on, besides the arrays."""
+        found = {f"mean{number}": array for number, array in enumerate(self.means)}
+        found |= {f"square{number}": array for number, array in enumerate(self.squares)}
+        return {**found, "adam": np.array([self.steps])}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` gave."""
+        self.means = [state[f"mean{number}"].copy() for number in range(len(self.arrays))]
+        self.squares = [state[f"square{number}"].copy() for number in range(len(self.arrays))]
+        self.steps = int(state["adam"][0])
+
+    def step(self, gradients: Arrays, rate: float | None = None) -> None:
+        """Move the arrays, in place."""
+        norm = float(np.sqrt(sum(float((gradient * gradient).sum()) for gradient in gradients)))
+        cut = min(1.0, self.most / norm) if norm > 0 else 1.0
+        self.steps += 1
+        size = (self.rate if rate is None else rate) * np.sqrt(1.0 - 0.999**self.steps) / (1.0 - 0.9**self.steps)
+        for array, gradient, mean, square in zip(self.arrays, gradients, self.means, self.squares, strict=True):
+            gradient = gradient * np.float32(cut)
+            mean += 0.1 * (gradient - mean)
+            square += 0.001 * (gradient * gradient - square)
+            array -= (size * mean / (np.sqrt(square) + 1e-8)).astype(np.float32)
+
+
+def arrays_of(network: Network, name: str = "weights") -> dict[str, np.ndarray]:
+    """The arrays of a network, by names."""
+    return {f"{name}{number}": array for number, array in enumerate(network.arrays)}
+
+
+def network_of(state: Mapping[str, np.ndarray], name: str = "weights") -> Network:
+    """The network whose arrays have these names."""
+    return Network([state[f"{name}{number}"].copy() for number in range(sum(key.startswith(name) for key in state))])
+
+
+# Scores of several decisions in a row ---------------------------------------------------------------------------
+
+
+def shares(scores: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Softmax within each decision, of which `starts` are the first rows."""
+    owner = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(scores)))
+    shifted = np.exp(scores - np.maximum.reduceat(scores, starts)[owner])
+    found: np.ndarray = shifted / np.add.reduceat(shifted, starts)[owner]
+    return found

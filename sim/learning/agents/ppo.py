@@ -1,0 +1,130 @@
+"""Proximal policy optimization, by stable-baselines3's MaskablePPO (extra `learning`); what comes out runs in NumPy.
+
+Reference: Schulman, Wolski, Dhariwal, Radford, Klimov, Proximal Policy Optimization Algorithms (2017), with invalid
+actions masked as in Huang and Ontañón, A Closer Look at Invalid Action Masking in Policy Gradient Algorithms (FLAIRS
+2022).  The policy network is the one of the other agents, which scores each action from its row; the value network
+reads the whole observation.
+Weakness: the discount is by step unless `horizon` is given; no guarantee but of small steps.
+Cost: a thousand steps take one to two seconds, most of it in PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.learning.agents.network import Network
+from sim.learning.agents.practice import Practice, State
+from sim.learning.agents.settings import Count, Layers, NotNegative, Positive, Several, Share
+
+MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'hetsim[learning]'"
+
+
+@dataclass
+class Ppo:
+    """MaskablePPO; parameters as there.  `discount` is that of a step.
+
+    horizon: above 0 the discount is by time instead: typical times after which a reward counts 1/e.
+    """
+
+    hidden: Layers = (32, 32)
+    rate: Positive = 1e-3
+    discount: Share = 0.97
+    lambda_: Share = 0.95
+    rollout: Several = 512
+    batch: Several = 128
+    epochs: Count = 8
+    entropy: NotNegative = 0.003
+    horizon: NotNegative = 0.0
+
+    def check(self) -> None:
+        """UsageError where what it needs is not installed."""
+        try:
+            import sb3_contrib  # noqa: F401
+        except ImportError:
+            raise UsageError(MISSING) from None
+
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> Network:
+        """Learn from so many steps, rounded up to whole rollouts."""
+        self.check()
+        import torch
+        from sb3_contrib import MaskablePPO
+        from stable_baselines3.common.callbacks import BaseCallback
+
+        layout, env = practice.layout, practice.environment()
+        scoring, timed = practice.sb3
+        begin = Network.fresh(layout.inputs, self.hidden, random)
+        by_time: dict[str, Any] = {}
+        if self.horizon > 0:
+            by_time = {"rollout_buffer_class": timed, "rollout_buffer_kwargs": {"clock": env, "horizon": self.horizon}}
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # small matrices, and sums in the same order wherever it runs
+        try:
+            model = MaskablePPO(
+                scoring, env, learning_rate=lambda left: self.rate * max(left, 0.1),
+                n_steps=self.rollout, batch_size=self.batch, n_epochs=self.epochs, gamma=self.discount,
+                gae_lambda=self.lambda_, ent_coef=self.entropy, device="cpu", seed=int(random.integers(2**31)),
+                policy_kwargs={"layout": layout, "hidden": self.hidden}, **by_time,
+            )  # fmt: skip
+            policy: Any = model.policy
+            policy.scores.load_arrays(begin.arrays)
+            assert model.env is not None
+            model.env.seed(practice.seed)
+            if practice.resumed is not None:
+                _go_on(model, env, practice, practice.resumed)
+
+            class Report(BaseCallback):
+                def _on_rollout_start(self) -> None:
+                    practice.save(self.num_timesteps, lambda: _state(model, env))
+
+                def _on_step(self) -> bool:
+                    practice.passed(self.num_timesteps, Network(policy.scores.arrays()))
+                    return True
+
+            model.learn(steps - model.num_timesteps, callback=Report(), reset_num_timesteps=model.num_timesteps == 0)
+            return Network(policy.scores.arrays())
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _state(model: Any, env: Any) -> State:
+    """All that the next rollout and what follows depend on, the episode under way apart."""
+    import torch
+
+    arrays = {f"policy{number}": value.numpy() for number, value in enumerate(model.policy.state_dict().values())}
+    optimizer = model.policy.optimizer.state_dict()["state"]
+    for number, values in optimizer.items():
+        arrays |= {f"adam{number}_{key}": value.numpy() for key, value in values.items()}
+    kind, keys, place, has, cached = np.random.get_state()  # noqa: NPY002  (what stable-baselines3 draws from)
+    arrays |= {"torch": torch.get_rng_state().numpy(), "numpy": np.asarray(keys), "begins": model._last_episode_starts}
+    facts = {"steps": model.num_timesteps, "updates": model._n_updates, "episode": env._episode,
+             "numpy": [str(kind), int(place), int(has), float(cached)]}  # fmt: skip
+    return State(arrays, facts)
+
+
+def _go_on(model: Any, env: Any, practice: Practice, state: State) -> None:
+    """Put a model that was just made where another one was."""
+    import torch
+
+    arrays, facts = state.arrays, state.facts
+    model.env.reset()  # of the wrappers; the episode is then the one that was under way
+    practice.return_to()
+    env._episode = facts["episode"]
+    model._last_obs, model._last_episode_starts = practice.observation[None].copy(), arrays["begins"].astype(bool)
+    model.num_timesteps, model._n_updates = facts["steps"], facts["updates"]
+    names = model.policy.state_dict()
+    model.policy.load_state_dict({
+        key: torch.as_tensor(arrays[f"policy{number}"].copy()) for number, key in enumerate(names)
+    })  # fmt: skip
+    optimizer = model.policy.optimizer.state_dict()
+    for name, array in arrays.items():
+        if name.startswith("adam"):
+            number, _, key = name.removeprefix("adam").partition("_")
+            optimizer["state"].setdefault(int(number), {})[key] = torch.as_tensor(array.copy())
+    model.policy.optimizer.load_state_dict(optimizer)
+    kind, place, has, cached = facts["numpy"]
+    np.random.set_state((kind, arrays["numpy"], place, has, cached))  # noqa: NPY002
+    torch.set_rng_state(torch.as_tensor(arrays["torch"].copy()))

@@ -1,0 +1,67 @@
+"""What an agent is given to learn from: episodes, one after the other, and somebody who is told how it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sim.learning.agents.network import Network
+from sim.learning.observation.window import Layout
+
+
+@dataclass
+class State:
+    """What an agent goes on from: arrays by name, and numbers and texts as JSON has them."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+
+
+class Practice(Protocol):
+    """Episodes of one scenario (`sim.learning.environment.episode`), with rewards of about one per typical time."""
+
+    layout: Layout
+    scale: float
+    """Seconds of a typical task: the unit of an agent's discount."""
+    observation: np.ndarray
+    mask: np.ndarray
+    over: bool
+    now: float
+
+    seed: int
+    """Of the loads."""
+
+    def environment(self) -> Any:
+        """The same episodes as a Gymnasium environment: `reset(seed=practice.seed)` begins the first."""
+        ...
+
+    @property
+    def sb3(self) -> Any:
+        """The policy and the rollout buffer for stable-baselines3: `ScoringPolicy`, `TimedRolloutBuffer`."""
+        ...
+
+    def reset(self, episode: int) -> None:
+        """Begin the episode of this number: the same load whenever it is named."""
+        ...
+
+    def step(self, action: int) -> float:
+        """Take an action; its reward."""
+        ...
+
+    def passed(self, steps: int, network: Network) -> None:
+        """So many steps have been taken so far, and this is what was learned from them."""
+        ...
+
+    resumed: State | None
+    """The state of an agent that was saved, with the episode under way as it was then; None: begin."""
+
+    def return_to(self) -> None:
+        """Go to where the episode was when the state was saved."""
+        ...
+
+    def save(self, steps: int, state: Callable[[], State]) -> None:
+        """So many steps have been taken, and training could go on from this state: it is kept from time to time."""
+        ...

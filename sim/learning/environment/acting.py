@@ -1,0 +1,324 @@
+"""What an environment may decide beyond "a task on a type of device": node, mode, width, preemption, power.
+
+    place     task i on device type k, in its fastest mode that fits there, on the first devices (always there)
+    width     the mode's width is chosen too: an option is a type and a number of devices of a mode on it
+    mode      the mode itself is chosen: an option is the position of a mode among those of the task
+    node      the node is chosen too: each option stands once for each node
+    preempt   stop one of the first `window` running tasks, by start; what it has done is kept as its device saves it
+    power     put an idle accelerator of a node to sleep, or wake one that sleeps (`Set`)
+
+Actions are numbered in this order: placements (task, then option, then node), preemptions, "off" of each node, "on" of
+each node, and last to wait.  Each kind beyond `place` is switched on by its name.
+Two rules keep an episode from looping at one instant: a task that started at this instant is not preempted, and a node
+that was put to sleep or woken at this instant is not put to sleep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import UnknownName, UsageError
+from sim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Task
+from sim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
+
+if TYPE_CHECKING:
+    from sim.learning.observation.observations import Observation
+
+SWITCHES = ("width", "mode", "node", "preempt", "power")
+ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")
+"""In which the tasks shown can stand."""
+MAX_ACTIONS = 100_000
+Choice = Callable[[Any, np.ndarray], Any]
+"""What a trained model is to hetsim: from an observation and a mask to the number of an action."""
+
+
+def check_actions(actions: Iterable[str]) -> tuple[str, ...]:
+    """The names of what is switched on, in the order of `SWITCHES`; UnknownName or UsageError otherwise."""
+    if isinstance(actions, str) or not isinstance(actions, Iterable):
+        raise UsageError(f'actions are a list of names, such as ["node", "preempt"], not {actions!r}')
+    named = list(actions)
+    for name in named:
+        if name not in SWITCHES:
+            raise UnknownName("kind of action", str(name), SWITCHES, f"; there are {', '.join(SWITCHES)}")
+    if "width" in named and "mode" in named:
+        raise UsageError("actions name both width and mode; the choice of a mode includes its width: leave out width")
+    return tuple(name for name in SWITCHES if name in named)
+
+
+class Actions:
+    """The numbered actions of one scenario; see the head of this file."""
+
+    def __init__(self, problem: PlanProblem, types: Sequence[str], window: int, switches: tuple[str, ...]):
+        self.window, self.switches = window, switches
+        shapes = problem.tasks.shapes
+        self.options: list[tuple[str, Any]]
+        if "mode" in switches:
+            self.options = [("mode", position) for position in range(max(len(shape.modes) for shape in shapes))]
+        elif "width" in switches:
+            found = {(types.index(mode.type.name), mode.width) for shape in shapes for mode in shape.modes}
+            self.options = [("width", (types[kind], width)) for kind, width in sorted(found)]
+        else:
+            self.options = [("type", name) for name in types]
+        nodes = problem.cluster.nodes
+        self.places: list[int | None] = list(range(len(nodes))) if "node" in switches else [None]
+        self.preempt = window * len(self.options) * len(self.places)
+        """The number of the first preemption."""
+        self.power = self.preempt + (window if "preempt" in switches else 0)
+        self.nodes = [node.accelerators for node in nodes] if "power" in switches else []
+        self.count = self.power + 2 * len(self.nodes) + 1
+        if self.count > MAX_ACTIONS:
+            raise UsageError(
+                f"there would be {self.count:,} actions, and {MAX_ACTIONS:,} are the maximum: show fewer tasks "
+                "(window), or leave the choice of nodes to the simulator"
+            )
+        self.node_names = [node.name for node in nodes]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each action does: `task 0 on a100`, `task 0 in mode 1 on node new`, `preempt running 0`, `wait`."""
+        found = []
+        for task in range(self.window):
+            for kind, option in self.options:
+                text = {"type": f"on {option}", "mode": f"in mode {option}"}.get(kind)
+                text = text or f"on {option[1]:g} {option[0]}"
+                found += [
+                    f"task {task} {text}" + ("" if place is None else f" on node {self.node_names[place]}")
+                    for place in self.places
+                ]
+        found += [f"preempt running {number}" for number in range(self.power - self.preempt)]
+        found += [f"{what} {self.node_names[number]}" for what in ("off", "on") for number in range(len(self.nodes))]
+        return (*found, "wait")
+
+    def split(self, action: int) -> tuple[int, tuple[str, Any], int | None]:
+        """Task, option and node of a placement."""
+        rest, place = divmod(action, len(self.places))
+        task, option = divmod(rest, len(self.options))
+        return task, self.options[option], self.places[place]
+
+
+class Acting(Window):
+    """A window whose actions go beyond the first devices, and whose observation may be another.
+
+    With no switch and the observation "vector" it is the plain window.  `choice`, where given, decides: so a trained
+    model is a scheduler in a run.
+    """
+
+    def __init__(
+        self, window: int, scale: float, switches: tuple[str, ...] = (),
+        observation: Callable[[PlanProblem, int, float], Observation] | None = None,
+        choice: Choice | None = None, order: str = ARRIVAL,
+    ):  # fmt: skip
+        super().__init__(window, scale)
+        self.order = order
+        self.switches, self._make, self._choice = switches, observation, choice
+        self.sets_devices = "power" in switches  # type: ignore[misc]
+        self._extended = bool(switches)
+        self._started: dict[int, float] = {}
+        """When running tasks started."""
+        self._set_at: dict[int, float] = {}
+        """When a node was last put to sleep or woken."""
+        self._asleep: dict[int, None] = {}
+        """Accelerators that were put to sleep, by their numbers."""
+        self.ended: dict[int, bool] = {}
+        """Rows of tasks that have ended, and whether they completed."""
+
+    def check(self, problem: PlanProblem) -> None:
+        from sim.learning.observation.window import Layout
+
+        self.problem = problem
+        types = Layout.of(problem.cluster, self.window, self.decides).types
+        self.actions = Actions(problem, types, self.window, self.switches)
+        self.observer = None if self._make is None else self._make(problem, self.window, self.scale)
+
+    def begin(self, view: View) -> None:
+        super().begin(view)
+        if self.observer is not None:
+            self.observer.begin(self)
+
+    def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
+        assert self._choice is not None
+        chosen = np.asarray(self._choice(observation, mask))
+        if chosen.size != 1 or not np.issubdtype(chosen.dtype, np.integer):
+            raise UsageError(f"a trained model chooses the number of an action, not {chosen!r}")
+        action = int(chosen.reshape(()))
+        if not 0 <= action < len(mask):
+            raise UsageError(f"the trained model chose action {action}, which is none of the {len(mask)}")
+        if mask[action]:
+            return action
+        return len(mask) - 1 if mask[-1] else int(mask.argmax())
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        while self.anything():
+            decision = self.decision(self.choose(*self.observe()))
+            if decision is None:
+                break
+            yield decision
+
+    # What happens -----------------------------------------------------------------------------------------------
+
+    def ready(self, task: Task) -> None:
+        self._started.pop(task.index, None)
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        self._started.pop(task.index, None)
+        self.ended[task.index] = True
+        super().finished(task)
+
+    def gone(self, task: Task) -> None:
+        self._started.pop(task.index, None)
+        self.ended[task.index] = False
+        super().gone(task)
+
+    # What is possible -------------------------------------------------------------------------------------------
+
+    def shown(self, first: Task | None = None) -> list[Task]:
+        """The first waiting tasks by arrival, in the order in which they stand."""
+        tasks = super().shown(first)
+        if self.order == SHORTEST_FIRST and first is None:
+            tasks.sort(key=self._time_at_best)
+        return tasks
+
+    def _time_at_best(self, task: Task) -> float:
+        time: float = self._static[self._slot[task.index], SHORTEST_COLUMN]
+        return time
+
+    def anything(self) -> bool:
+        if not self._extended:
+            return super().anything()
+        self._fade(self.view.now)
+        self._possible = self._masked()
+        return bool(self._possible[:-1].any())
+
+    def observe(self, first: Task | None = None) -> tuple[Any, np.ndarray]:
+        """The observation now, and which actions are possible."""
+        plain = self.observer is None or self.observer.uses_vector
+        if plain or not self._extended:
+            found, mask = super().observe(first)
+        if self._extended:
+            mask = self._masked()
+        return (found if self.observer is None else self.observer.checked(self, found if plain else None)), mask
+
+    def _masked(self) -> np.ndarray:
+        """Which of the extended actions are possible."""
+        actions, view = self.actions, self.view
+        mask = np.zeros(actions.count, np.bool_)
+        tasks = self.shown()
+        known: dict[Any, Any] = {}
+        size = len(actions.options) * len(actions.places)
+        by_shape: dict[Any, np.ndarray] = {}
+        single = self._singly(tasks)
+        for number, task in enumerate(tasks):
+            key = task if single else task.shape
+            if key not in by_shape:
+                by_shape[key] = self._where(task, known, single)
+            mask[number * size : (number + 1) * size] = by_shape[key]
+        placeable = bool(mask.any())
+        now = view.now
+        if "preempt" in self.switches and tasks:
+            for number, task in enumerate(self.preemptible()):
+                mask[actions.preempt + number] = task.shape.preemptible and self._started[task.index] < now
+        wakeable = False
+        for number, devices in enumerate(actions.nodes):
+            on = any(device.index in self._asleep for device in devices)
+            mask[actions.power + len(actions.nodes) + number] = on
+            wakeable |= on
+            mask[actions.power + number] = self._set_at.get(number, -1.0) < now and bool(self._idle(number))
+        # As in the plain window; and where all that could run is asleep, something has to be woken.
+        mask[-1] = bool(self._kind_of) or not tasks or not (placeable or wakeable)
+        return mask
+
+    def _where(self, task: Task, known: dict[Any, bool], single: bool) -> np.ndarray:
+        """Which options and nodes are possible for a task."""
+        actions = self.actions
+        found = np.zeros((len(actions.options), len(actions.places)), np.bool_)
+        for number, option in enumerate(actions.options):
+            for place, node in enumerate(actions.places):
+                found[number, place] = any(
+                    self._placed(task, mode, node, known, single) for mode in self._modes_of(task, option)
+                )
+        return found.ravel()
+
+    def _placed(self, task: Task, mode: Mode, node: int | None, known: dict[Any, bool], single: bool) -> bool:
+        if single:
+            return self._at(task, mode, node) is not None
+        key = mode, node
+        if key not in known:
+            known[key] = self.view.first(mode, node=node) is not None
+        return known[key]
+
+    def _at(self, task: Task, mode: Mode, node: int | None) -> Placement | None:
+        if node is None:
+            return self._with_data(task, mode, self.view.first(mode))
+        placement = self.view.first(mode, node=node)
+        if placement is None or not self.view.items or self.view.holds(task, placement):
+            return placement
+        return self.view.first(mode, task, node=node)
+
+    def _modes_of(self, task: Task, option: tuple[str, Any]) -> list[Mode]:
+        """The modes of a task that an option stands for, the fastest first."""
+        kind, wanted = option
+        allowed = task.allowed
+        order = [position for position in task.modes_by_speed() if not allowed or position in allowed]
+        if kind == "mode":
+            return [task.modes[wanted]] if wanted in order else []
+        modes = [task.modes[position] for position in order]
+        if kind == "width":
+            return [mode for mode in modes if (mode.type.name, mode.width) == wanted]
+        return [mode for mode in modes if mode.type.name == wanted]
+
+    def preemptible(self) -> list[Task]:
+        """The running tasks that are shown, by start."""
+        return self.view.running(by="start")[: self.window]
+
+    def _idle(self, number: int) -> list[Any]:
+        """The accelerators of a node that are awake, up and idle."""
+        columns = self.view.nodes
+        columns.refresh()
+        share = columns.accelerators.share
+        return [
+            device for device in self.actions.nodes[number]
+            if device.index not in self._asleep and share[device.node, device.local] > 0 and not self.view.load(device)
+        ]  # fmt: skip
+
+    # What is done -----------------------------------------------------------------------------------------------
+
+    def decision(self, action: int) -> Decision | None:  # type: ignore[override]
+        if not self._extended:
+            start = super().decision(action)
+            if start is not None:
+                self._began(start.tasks)
+            return start
+        actions, now = self.actions, self.view.now
+        if action == actions.count - 1:
+            return None
+        if action < actions.preempt:
+            number, option, node = actions.split(action)
+            task = self.shown()[number]
+            found = (self._at(task, mode, node) for mode in self._modes_of(task, option))
+            placement = next(one for one in found if one is not None)
+            self.follow(task, placement, now + max(self.view.duration(task, placement), SHORTEST))
+            self._began(task)
+            return Start(task, placement)
+        if action < actions.power:
+            return Stop(self.preemptible()[action - actions.preempt])
+        what, number = divmod(action - actions.power, len(actions.nodes))
+        self._set_at[number] = now
+        if what == 0:
+            device = self._idle(number)[0]
+            self._asleep[device.index] = None
+            if self._idle(number):
+                del self._set_at[number]  # the next step may put the next one to sleep
+            return Set(device, "off")
+        device = next(device for device in actions.nodes[number] if device.index in self._asleep)
+        del self._asleep[device.index]
+        return Set(device, "on")
+
+    def _began(self, task: Any) -> None:
+        self._started[task.index] = self.view.now
+

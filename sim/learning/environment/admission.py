@@ -1,0 +1,151 @@
+"""Admission step by step: the engine stops at every task that becomes ready; the scenario's scheduler does the rest.
+
+A task waits in the engine while it is decided about, at the instant at which it became ready and before the scheduler
+is told of it; one that is refused is rejected there and then.  So accepting all gives the tables of the run itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from sim.engine.simulation import Simulation
+from sim.learning.environment.episode import Episodes
+from sim.learning.environment.rewards import Reward, checked
+from sim.learning.observation.door import ACCEPT, REFUSE, Door
+from sim.learning.observation.window import ADMISSION
+from sim.model.cluster import Device
+from sim.model.randomness import JUDGED
+from sim.model.record import RunInput
+from sim.model.tasks import Task
+from sim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
+
+
+class Gate(Scheduler):
+    """Stands before a scheduler: tasks come through when they are accepted.
+
+    asks: does anybody decide about them?  Else all come through.  ahead: is the reward to be told what is to be
+    expected?
+    """
+
+    def __init__(self, inner: Scheduler, door: Door, asks: bool = True, ahead: bool = False):
+        self.inner, self.door, self.asks, self.ahead = inner, door, asks, ahead
+        self.asked: deque[Task] = deque()
+        self.known: dict[int, None] = {}
+        """Accepted tasks that have not ended."""
+        self.reward: Reward
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self.inner.prepare(problem)
+
+    def begin(self, view: View) -> None:
+        self.door.begin(view)
+        self.inner.begin(view)
+
+    def ready(self, task: Task) -> None:
+        self.reward.arrived(task)
+        if self.asks and task.index not in self.known:  # else it was stopped
+            self.asked.append(task)
+        else:
+            self.accept(task)
+
+    def accept(self, task: Task) -> None:
+        """The task may wait: the scheduler is told."""
+        if self.ahead and task.index not in self.known:
+            self.reward.admitted(task)
+        self.known[task.index] = None
+        self.inner.ready(task)
+
+    def finished(self, task: Task) -> None:
+        self.reward.completed(task)
+        self.door.finished(task)
+        self.known.pop(task.index, None)
+        self.inner.finished(task)
+
+    def gone(self, task: Task) -> None:
+        self.reward.left(task)
+        self.door.gone(task)
+        self.known.pop(task.index, None)
+        if task in self.asked:
+            self.asked.remove(task)
+        self.inner.gone(task)
+
+    def device(self, device: Device, up: bool) -> None:
+        self.inner.device(device, up)
+
+    def announced(self, device: Device, start: float, end: float) -> None:
+        self.inner.announced(device, start, end)
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        """What the scheduler decides; it is asked again at every change, since newcomers must be seen."""
+        for decision in self.inner.schedule(view):
+            if isinstance(decision, Wait):
+                decision = Wait(decision.until)
+            if self.ahead and isinstance(decision, Start) and isinstance(decision.tasks, Task):
+                task = decision.tasks
+                end = view.now + view.duration(task, decision.placement)
+                yield decision
+                self.reward.started(task, end, 0.0)
+            else:
+                yield decision
+
+
+class Admissions(Episodes):
+    """Runs of a scenario in which every task is decided about: action 1 accepts, 0 rejects."""
+
+    decides: ClassVar[str] = ADMISSION
+    asks_scheduler: ClassVar[bool] = True
+    gate: Gate
+
+    def _take_over(self, run: RunInput) -> Any:
+        run.admission = None
+        return self._put_before(run, True)
+
+    def _put_before(self, run: RunInput, asks: bool) -> Gate:
+        self.watched = self.door = Door(self.window, self.scale)
+        run.scheduler = self.gate = Gate(run.scheduler, self.door, asks, self.ahead)
+        return self.gate
+
+    def _take(self, simulation: Simulation, action: int) -> None:
+        task = self.gate.asked.popleft()
+        if action == ACCEPT:
+            self.gate.accept(task)
+        else:
+            simulation.apply(Reject(task, "rejected by the environment"))
+
+    def plain(self) -> int:
+        """Who could start at once is accepted."""
+        assert self.simulation is not None
+        view = self.simulation.view
+        return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE
+
+    def _go(self) -> None:
+        """On to the next task to decide about, running the scheduler wherever there is none left."""
+        simulation, gate = self.simulation, self.gate
+        assert simulation is not None
+        while not gate.asked:
+            if self._in_round:
+                for decision in gate.schedule(simulation.view):
+                    simulation.apply(decision)
+            self._in_round = simulation.advance()
+            if not self._in_round:
+                self._end()
+                return
+        self._look()
+
+    def _look(self) -> None:
+        asked = self.gate.asked
+        self.observation, self.mask = self.door.ask(asked[0]) if asked else self.door.observe()
+
+
+class Played(Admissions):
+    """Runs of the scenario's own policy, in which nothing is decided but rewards are earned: to compare with."""
+
+    def _take_over(self, run: RunInput) -> Any:
+        return self._put_before(run, False)
+
+    def total(self, seed: int, replication: int = 0, loads: str = JUDGED) -> float:
+        """The sum of all rewards of a run."""
+        self.reset(seed, replication, loads)
+        return checked(self.reward.take(self.now), self.parts, self.now)

@@ -1,0 +1,366 @@
+"""One run, step by step: the engine stops where there is something to decide.
+
+Nothing here needs Gymnasium: the agents in numpy train on `Episodes` directly, and the environments wrap it.
+Like `Simulation.run` an episode calls nothing of the engine but `advance` and `apply`, so that a policy in an episode
+and the same policy in a run leave the same tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sim.engine.simulation import Simulation
+from sim.errors import ScenarioError, UsageError
+from sim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
+from sim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
+from sim.learning.observation.observations import Observation, ObservationLike, make_observation
+from sim.learning.observation.window import MOST_WINDOW, SCHEDULING, SHORTEST, Layout, Window
+from sim.model.randomness import JUDGED, TRAINING
+from sim.model.record import Record, RunInput
+from sim.model.tasks import Task
+from sim.policy.contract import PlanProblem, Start
+
+if TYPE_CHECKING:
+    from sim.results.one_run.result import Result
+    from sim.scenario.scenario import Scenario
+
+WINDOW = 16
+NO_WATTS = (
+    "reward energy: no device of this cluster has watts, so its energy is not known; give them, such as "
+    "power: {idle: 50 W, busy: 300 W} under gpus (or under cpu, of a core), or name another reward"
+)
+
+
+PILOT = 2
+"""Runs from which the usual reward is taken."""
+NORMALIZE = RETURN, TIME = ("return", "time")
+"""In what rewards can be normalized."""
+STEPS = 100.0
+"""Of the return that is one where rewards are normalized by it: a discount of 0.99, that of most agents."""
+
+
+class Watched(Acting):
+    """The window of an episode, which also tells the reward what happens."""
+
+    reward: Reward
+
+    def ready(self, task: Task) -> None:
+        self.reward.arrived(task)
+        super().ready(task)
+
+    def finished(self, task: Task) -> None:
+        self.reward.completed(task)
+        super().finished(task)
+
+    def gone(self, task: Task) -> None:
+        self.reward.left(task)
+        super().gone(task)
+
+
+class Episodes:
+    """Runs of a scenario as episodes of a Markov decision process.
+
+    `reset(seed, replication)` begins the run that `sim.run(scenario, seed=seed)` makes under the scenario's own
+    policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.  With
+    `loads=TRAINING` it begins a run on a load that no `sim.run` ever meets.
+    An action that the mask forbids waits; where waiting is forbidden too, the first action allowed is taken.
+    ahead: for agents that learn.  What a task takes until its end, beyond its time at best, counts as soon as it
+    starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
+    paid for at once, and a discount does not make it look cheaper to start late; the order of policies is that of the
+    plain reward.
+    normalize: rewards are multiplied by `factor`, taken from the first training runs of seed 0, in which what fits
+        starts in order of arrival.  `return`: the root mean square of what follows a step, discounted by 0.99 a step,
+        is one there, so that a critic with small weights is nearly right from the start; else its error is all that
+        an agent of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they
+        are about one per typical time (`scale`), for agents that discount by time.  None: as they are.
+    observation: vector, dict, graph, or one's own (`sim.learning.observation.observations`).
+    actions: what may be chosen besides tasks and types: width, mode, node, preempt, power
+    (`sim.learning.environment.acting`).
+    order: in which the tasks shown stand: by `arrival`, or the `shortest` first, by estimated time at best.
+    `earned` is the plain reward of the last step, whatever is asked of the others: its sum is a figure of the tables.
+    """
+
+    watched: Window
+    """What is seen of the run that is under way."""
+    decides: ClassVar[str] = SCHEDULING
+    asks_scheduler: ClassVar[bool] = False
+    """Does the scenario's own scheduler decide anything?"""
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario,
+        window: int = WINDOW,
+        reward: RewardLike = "slowdown",
+        scale: float | None = None,
+        ahead: bool = False,
+        normalize: str | None = None,
+        observation: ObservationLike = "vector",
+        actions: Iterable[str] = (),
+        order: str = ARRIVAL,
+    ):
+        from sim.scenario.scenario import load
+
+        if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MOST_WINDOW:
+            raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MOST_WINDOW:,}, not {window!r}")
+        number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
+        if scale is not None and not (number and SHORTEST <= scale < math.inf):
+            raise UsageError(f"scale is the seconds of a typical task, a number above 0, not {scale!r}")
+        self.parts, self._reward = check_reward(reward), reward
+        self.scenario = load(scenario)
+        if not self.asks_scheduler:
+            self.scenario = load(self.scenario, {"policy.scheduler": {"name": "fcfs"}})  # not asked, and soon made
+        if order not in ORDERS:
+            raise UsageError(f"the tasks shown stand in the order of {' or '.join(ORDERS)}, not {order!r}")
+        self.order = order
+        self.switches, self._make = check_actions(actions), make_observation(observation)
+        if self.decides != SCHEDULING and (self.switches or self._make is not None):
+            raise UsageError("admission is decided by accepting or rejecting, from the usual vector")
+        if not isinstance(ahead, bool | np.bool_):
+            raise UsageError(f"ahead is true or false, not {ahead!r}")
+        if normalize is not None and normalize not in NORMALIZE:
+            raise UsageError(f"rewards are normalized by {' or '.join(NORMALIZE)}, or not (None), not by {normalize!r}")
+        self.window, self.ahead, self.normalize = int(window), bool(ahead), normalize
+        first = self.build(self.scenario.model.seed, 0)
+        if self.parts.get("energy") and not first.cluster.has_watts:
+            raise ScenarioError(self.scenario.document.problem(("cluster", "nodes"), NO_WATTS))
+        self.layout = Layout.of(first.cluster, self.window, self.decides)
+        self.scale = typical_time(first) if scale is None else float(scale)
+        self.first: Observation | None = None
+        """The observation of the first load, whose shapes are kept."""
+        self.actions = self.layout.actions
+        if self.decides == SCHEDULING:
+            acting = self.acting()
+            acting.check(PlanProblem(first.tasks, first.cluster))
+            self.first, self.actions = acting.observer, acting.actions.count
+            self.action_names = acting.actions.names
+        else:
+            self.action_names = ("reject", "accept")
+        self.earned = self.dt = 0.0
+        self._factor: float | None = None
+        self.simulation: Simulation | None = None
+        self.record: Record | None = None
+
+    def acting(self, kind: type[Acting] | None = None, choice: Choice | None = None) -> Any:
+        """A window with what this environment shows and lets choose."""
+        return (kind or Acting)(self.window, self.scale, self.switches, self.observer, choice, self.order)
+
+    @property
+    def observer(self) -> Callable[[PlanProblem, int, float], Observation] | None:
+        """Makes the observation of a run, with the shapes of the first."""
+        make, first = self._make, self.first
+        if make is None or first is None:
+            return make
+
+        def made(problem: PlanProblem, window: int, scale: float) -> Observation:
+            found = make(problem, window, scale)
+            found.keep(first)
+            return found
+
+        return made
+
+    @property
+    def factor(self) -> float:
+        """By what rewards are multiplied; 1 where they are not normalized."""
+        if self._factor is None:
+            self._factor = self._usual() if self.normalize else 1.0
+        return self._factor
+
+    def _usual(self) -> float:
+        pilot = type(self)(self.scenario, self.window, self._reward, self.scale, self.ahead)
+        rewards: list[list[float]] = []
+        time = 0.0
+        for episode in range(PILOT):
+            pilot.reset(0, episode, TRAINING)
+            rewards.append([])
+            while not pilot.over:
+                rewards[-1].append(pilot.step(pilot.plain()))
+            time += pilot.now
+        if self.normalize == TIME:
+            earned = 0.0
+            for reward in chain.from_iterable(rewards):
+                earned += abs(reward)
+            return time / (earned * self.scale) if earned > 0 else 1.0
+        usual = root_mean_square(rewards)
+        return 1.0 / usual if usual > 0 else 1.0
+
+    def build(self, seed: int, replication: int, loads: str = JUDGED) -> RunInput:
+        """The input of a run; ScenarioError where its tasks do not come to a scheduler."""
+        run = self.scenario.build(seed, replication, loads)
+        if run.services or run.language:
+            text = "requests of services wait in queues of their own; an environment needs tasks without a `service`"
+            raise ScenarioError(self.scenario.document.problem(("workload",), text))
+        return run
+
+    def reset(self, seed: int, replication: int = 0, loads: str = JUDGED) -> np.ndarray:
+        """Begin a run and go to its first decision; the observation."""
+        run = self.build(seed, replication, loads)
+        self.seed, self.replication, self.loads, self.record = seed, replication, loads, None
+        told = self._take_over(run)
+        with self.scenario.addresses():
+            self.simulation = Simulation(run)
+        self.reward = self.plain_reward = told.reward = make_reward(self.simulation, self.parts)
+        if self.ahead:
+            self.plain_reward = make_reward(self.simulation, self.parts)
+            told.reward = Both(self.simulation, self.reward, self.plain_reward)
+        self.terminated = self.truncated = self._in_round = False
+        self.earned = self.dt = 0.0
+        self.taken: list[int] = []
+        """The actions of this episode so far: with its load, all that it takes to be where it is."""
+        self._go()
+        return self.observation
+
+    def _take_over(self, run: RunInput) -> Any:
+        """Put the window in the scheduler's place; what tells the reward of events."""
+        watched = self.acting(Watched)
+        watched.check(PlanProblem(run.tasks, run.cluster))
+        run.scheduler = self.watched = watched
+        return watched
+
+    @property
+    def now(self) -> float:
+        """Simulated time; of a run that is over, its end."""
+        if self.record is not None:
+            return self.record.end
+        return 0.0 if self.simulation is None else self.simulation.view.now
+
+    @property
+    def over(self) -> bool:
+        return self.terminated or self.truncated
+
+    def step(self, action: int) -> float:
+        """Carry out one action and go to the next decision, or to the end; the reward of the way there."""
+        if self.simulation is None or self.over:
+            raise UsageError("no episode is under way: reset() begins one")
+        if not 0 <= action < self.actions:
+            raise UsageError(f"action {action} is none of the {self.actions} (0 to {self.actions - 1})")
+        self.taken.append(int(action))
+        factor = self.factor if self.normalize else 1.0
+        before = self.now
+        self._take(self.simulation, action)
+        self._go()
+        self.dt = self.now - before
+        reward = checked(self.reward.take(self.now), self.parts, self.now)
+        self.earned = reward if self.plain_reward is self.reward else self.plain_reward.take(self.now)
+        return reward * factor
+
+    def _take(self, simulation: Simulation, action: int) -> None:
+        decision = self.watched.decision(self.legal(action))
+        if decision is None:
+            self._in_round = False
+            return
+        if not isinstance(decision, Start):
+            simulation.apply(decision)
+            return
+        task = decision.tasks
+        assert isinstance(task, Task)
+        least = task.shortest_remaining
+        simulation.apply(decision)
+        if self.ahead:
+            self.reward.started(task, self.watched.expected_end(task), least)
+
+    def legal(self, action: int) -> int:
+        """The action that is taken for this one."""
+        if self.mask[action]:
+            return int(action)
+        return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
+
+    def plain(self) -> int:
+        """What a simple policy does: the oldest task that fits starts, on the first type."""
+        return int(self.mask.argmax())
+
+    def _go(self) -> None:
+        """On to the next instant at which something could be placed."""
+        simulation = self.simulation
+        assert simulation is not None
+        while True:
+            if not self._in_round and not simulation.advance():
+                self._end()
+                return
+            self._in_round = self.watched.anything()
+            if self._in_round:
+                self._look()
+                return
+
+    def _end(self) -> None:
+        simulation = self.simulation
+        assert simulation is not None
+        self.record = simulation.finish()
+        self.reward.close(self.record)
+        open_ends = simulation.state.ended < len(simulation.input.tasks) and self.record.end >= simulation.input.horizon
+        self.truncated, self.terminated = open_ends, not open_ends
+        self._look()
+
+    def _look(self) -> None:
+        self.observation, self.mask = self.watched.observe()
+
+    @property
+    def result(self) -> Result:
+        """The tables of the run that is over."""
+        from sim.results.one_run.result import Result
+
+        if self.record is None:
+            raise UsageError("the run is not over: there are no tables yet")
+        return Result(
+            self.record, name=self.scenario.name, seed=self.seed, replication=self.replication, policy="environment",
+            scenario=self.scenario.deferred_yaml(absolute_paths=True),
+        )  # fmt: skip
+
+
+def root_mean_square(runs: list[list[float]]) -> float:
+    """Of what follows each step of each run, discounted over `STEPS`; 0 of no steps."""
+    squares: list[float] = []
+    for rewards in runs:
+        follows = 0.0
+        for reward in reversed(rewards):
+            follows = reward + (1.0 - 1.0 / STEPS) * follows
+            squares.append(follows * follows)
+    return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
+
+
+def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> type[Acting]:
+    """A scheduler class of this name: what `choice` decides, seen as in these episodes."""
+    if episodes.decides != SCHEDULING:
+        raise UsageError("a scheduler is made of an environment of scheduling, not of admission")
+    if not callable(choice):
+        raise UsageError(f"a trained model is given as a function of observation and mask, not as {choice!r}")
+    layout, count = episodes.layout, episodes.actions
+
+    class Trained(Acting):
+        """A trained model, as it was trained in an environment."""
+
+        def __init__(self) -> None:
+            super().__init__(
+                episodes.window, episodes.scale, episodes.switches, episodes.observer, choice, episodes.order
+            )
+
+        def check(self, problem: PlanProblem) -> None:
+            here = Layout.of(problem.cluster, self.window)
+            actions = Actions(problem, here.types, self.window, self.switches)
+            if (here.types, actions.count) != (layout.types, count):
+                raise ScenarioError(
+                    f"the model was trained for the device types {', '.join(layout.types)} and {count} actions; here "
+                    f"there are {', '.join(here.types)} and {actions.count}"
+                )
+            super().check(problem)
+
+    Trained.__name__ = Trained.__qualname__ = name
+    # A class of this name at the top of the module of `choice` can be sent to worker processes.
+    Trained.__module__ = getattr(choice, "__module__", None) or __name__
+    return Trained
+
+
+def typical_time(run: RunInput) -> float:
+    """The mean estimated time of the tasks of a run, each in its fastest mode, in seconds."""
+    tasks = run.tasks
+    fixed = np.full((len(tasks.shapes), tasks.estimate.shape[1]), math.inf)
+    for number, shape in enumerate(tasks.shapes):
+        fixed[number, : len(shape.modes)] = [mode.fixed for mode in shape.modes]
+    times = (tasks.estimate + fixed[tasks.shape]).min(axis=1)
+    times = times[np.isfinite(times) & (times > 0)]
+    return float(times.mean()) if len(times) else 1.0

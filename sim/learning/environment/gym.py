@@ -1,0 +1,224 @@
+"""The Gymnasium face of episodes.  Only this file imports Gymnasium (extra `learning`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from sim.errors import UsageError
+from sim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
+from sim.learning.environment.admission import Admissions
+from sim.learning.environment.episode import RETURN, WINDOW, Episodes, scheduler_of
+from sim.learning.environment.rewards import RewardLike
+from sim.learning.observation.observations import ObservationLike
+from sim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
+from sim.model.randomness import APART, TRAINING, VALIDATION
+from sim.policy.contract import Scheduler
+
+if TYPE_CHECKING:
+    from sim.scenario.scenario import Scenario
+
+OPTIONS = ("replication", "validation")
+"""What `reset` takes besides a seed."""
+
+
+class SchedulingEnv(gymnasium.Env[Any, np.int64]):
+    """Place one of the first `window` waiting tasks on a type of device, or wait (`hetsim/Scheduling-v0`).
+
+    scenario: a file, the name of a shipped scenario, a mapping, or a Scenario; its scheduler is not asked, its
+        admission policy is.
+    window: waiting tasks shown, by arrival.
+    reward: response, slowdown, goodput, energy or value (`sim.learning.environment.rewards`), or a mapping of such
+    names to weights.
+    scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
+    ahead: what a task takes beyond its time at best is charged as soon as it starts, by its estimate.
+    normalize: rewards are multiplied by a factor that makes what follows a step about one, discounted by 0.99 a step
+        (`return`, for agents as they come), or rewards about one per `scale` seconds (`time`), or not at all (None).
+    observation: vector, dict, graph, a registered name, a class or a function
+    (`sim.learning.observation.observations`).
+    actions: what else may be chosen: width, mode, node, preempt, power (`sim.learning.environment.acting`).
+
+    order: how the tasks shown stand: the `shortest` first, by estimated time at best, so that a place means the same
+        whatever the load; or by `arrival`.
+
+    `info` has `now` and `dt` (seconds, of the clock and since the last decision), `earned` (the plain reward of the
+    step, neither ahead nor normalized: its sum is a figure of the tables) and `action_mask`.
+    Each reset begins a run on another load.  These are the loads that `hetsim train` trains on, never one that `run`,
+    `compare` or the end of `train` judges by, whatever the seeds.  `reset(seed=s)` begins the first of seed s, each
+    plain `reset()` the next; without any seed it is drawn from entropy, so that environments side by side differ.
+    `options={"replication": r}` begins a run to judge by instead: replication r of `sim.run(scenario, seed=s)`, of the
+    scenario's own seed if reset is given none; `options={"validation": r}` the validation load r of seed s (0 if none
+    is given), by which `hetsim train` chooses the network that it keeps.
+    `action_masks()` (bool), and `info["action_mask"]` (int8, as `action_space.sample` wants it), say which actions are
+    possible; another one waits, or where that is not possible takes the first that is.  An episode is terminated when
+    every task has ended, and truncated when the scenario's horizon comes before that.  After it `result` has the
+    tables.  `observation_names` names the entries of an observation.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario,
+        window: int = WINDOW,
+        reward: RewardLike = "slowdown",
+        scale: float | None = None,
+        ahead: bool = True,
+        normalize: str | None = RETURN,
+        observation: ObservationLike = "vector",
+        actions: Iterable[str] = (),
+        order: str = SHORTEST_FIRST,
+        render_mode: str | None = None,
+    ):
+        self.render_mode = render_mode
+        self._begin(Episodes(scenario, window, reward, scale, ahead, normalize, observation, actions, order))
+
+    @classmethod
+    def of(cls, episodes: Episodes) -> Self:
+        """The environment of episodes that are there already."""
+        env = cls.__new__(cls)
+        env.render_mode = None
+        env._begin(episodes)
+        return env
+
+    def _begin(self, episodes: Episodes) -> None:
+        self.episodes = episodes
+        self.observation_space = space_of(episodes)
+        self.action_space = spaces.Discrete(episodes.actions)
+        self._load_seed: int | None = None
+        """That of the training loads; None until it is given or drawn."""
+        self._episode = -1
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin a run; the first observation, and the info with its mask."""
+        super().reset(seed=seed)
+        if seed is not None and not options:
+            self._load_seed, self._episode = seed, -1
+        for key in options or {}:
+            if key not in OPTIONS:
+                raise UsageError(f'reset has no option "{key}"; there are {" and ".join(OPTIONS)}')
+        if options and len(options) > 1:
+            raise UsageError(f"reset takes one of the options {' and '.join(OPTIONS)}, not both")
+        if options and "validation" in options:
+            number = _replication(options["validation"])
+            observation = self.episodes.reset(seed or 0, number, VALIDATION)
+        elif options and "replication" in options:
+            own = self.episodes.scenario.model.seed
+            observation = self.episodes.reset(own if seed is None else seed, _replication(options["replication"]))
+        else:
+            if self._load_seed is None:
+                self._load_seed = int(self.np_random.integers(np.iinfo(np.int64).max))
+            self._episode += 1
+            observation = self.episodes.reset(self._load_seed, self._episode, TRAINING)
+        return observation, self._info()
+
+    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Carry out an action."""
+        episodes = self.episodes
+        reward = episodes.step(whole(action))
+        return episodes.observation, reward, episodes.terminated, episodes.truncated, self._info()
+
+    def action_masks(self) -> np.ndarray:
+        """Which actions are possible now."""
+        return self.episodes.mask
+
+    @property
+    def layout(self) -> Layout:
+        """Sizes of the vector and of the plain actions, and where each action finds what concerns it."""
+        return self.episodes.layout
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """What each action does: `task 0 on a100`, ..., `wait`."""
+        return self.episodes.action_names
+
+    def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
+        """A scheduler class that chooses by `choice(observation, mask)`, which gives the number of an action, from what
+        this environment shows.  `run` and `compare` take it as a policy; or register it under a name:
+        `sim.register("mine", env.unwrapped.scheduler(choice))`."""
+        return scheduler_of(self.episodes, choice, name)
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What each entry of an observation is: `task 0: waited`, `task 0 on a100: fits`, ..."""
+        return self.episodes.layout.names
+
+    def _info(self) -> dict[str, Any]:
+        episodes = self.episodes
+        return {
+            "action_mask": episodes.mask.astype(np.int8), "now": episodes.now, "dt": episodes.dt,
+            "earned": episodes.earned,
+        }  # fmt: skip
+
+    @property
+    def result(self) -> Any:
+        """The tables of the run, once the episode is over."""
+        return self.episodes.result
+
+
+def space_of(episodes: Episodes) -> spaces.Space[Any]:
+    """The observation space: the vector's, or what an observation of another kind says of itself."""
+    first = episodes.first
+    if first is None:
+        return spaces.Box(-LIMIT, LIMIT, (episodes.layout.observation,), np.float32)
+    if first.shapes is None:  # a function: its first answer tells
+        episodes.reset(0, 0, TRAINING)
+        assert isinstance(episodes.watched, Acting) and episodes.watched.observer is not None
+        first = episodes.first = episodes.watched.observer
+    if isinstance(first.shapes, Mapping):
+        return spaces.Dict({key: _box(shape) for key, shape in first.shapes.items()})
+    return _box(first.shapes)
+
+
+def _box(shape: tuple[int, ...]) -> spaces.Box:
+    most = float(np.finfo(np.float32).max)
+    return spaces.Box(-most, most, shape, np.float32)
+
+
+def _replication(value: Any) -> int:
+    """The number of a replication; UsageError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < APART:
+        raise UsageError(f"replication is a whole number from 0 to {APART - 1:,}, not {value!r}")
+    return int(value)
+
+
+def whole(action: Any) -> int:
+    """An action as an integer; UsageError for anything else."""
+    if isinstance(action, np.ndarray) and action.ndim == 0:
+        action = action.item()
+    if isinstance(action, bool) or not isinstance(action, int | np.integer):
+        raise UsageError(f"an action is a whole number, not {action!r}")
+    return int(action)
+
+
+class AdmissionEnv(SchedulingEnv):
+    """Accept (1) or reject (0) each task as it becomes ready, before the scenario's scheduler (`hetsim/Admission-v0`).
+
+    The parameters are those of `hetsim/Scheduling-v0`; the reward is `goodput` unless another is named.  The scenario's
+    own admission policy is not asked.  The observation is that of scheduling with the task in question shown first
+    and the others that wait behind it.
+    """
+
+    def __init__(
+        self,
+        scenario: str | Path | Mapping[str, Any] | Scenario,
+        window: int = WINDOW,
+        reward: RewardLike = "goodput",
+        scale: float | None = None,
+        ahead: bool = True,
+        normalize: str | None = RETURN,
+        render_mode: str | None = None,
+    ):
+        self.render_mode = render_mode
+        self._begin(Admissions(scenario, window, reward, scale, ahead, normalize))
+
+
+ENVIRONMENTS: dict[str, type[SchedulingEnv]] = {SCHEDULING: SchedulingEnv, ADMISSION: AdmissionEnv}
+"""By what they decide."""

@@ -1,0 +1,513 @@
+"""What a step of an environment is worth: rewards by name, whose sum over a run is a figure of its tables.
+
+response    minus the seconds that tasks spend in the system: the sum is minus the total response
+slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
+goodput     one for each task that completes by its deadline, or has none
+energy      minus the joules that all devices drew, as the engine counts them: idle and asleep, for work and for work
+            that was lost; the sum is minus the energy_j of the devices, a warm-up included
+value       as goodput, each task counted with its weight
+makespan    minus the seconds from the first arrival to the last completion
+
+A mapping of names to weights gives the weighted sum: {slowdown: 1, energy: 0.001}, or {value: 1, response: 0.01}, what
+tasks are worth less what holding them costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sim import registry
+from sim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
+from sim.model.record import Record
+from sim.model.tasks import Mode, Task
+
+if TYPE_CHECKING:
+    from sim.engine.simulation import Simulation
+
+
+
+class Reward:
+    """Base: told what happens to the tasks of a run, and asked what came to be since it was asked last.
+
+    A reward of one's own is a class derived from this, whose sum over a run does not depend on when it is asked, so
+    that it tells what other policies earn, too; `sim.register(name, item, kind="reward")` gives it a name.
+    """
+
+    metric: ClassVar[str] = "slowdown_mean"
+    """The metric of the tables that it is for: what `sim.train` compares."""
+
+    def __init__(self, simulation: Simulation):
+        self.simulation = simulation
+
+    def arrived(self, task: Task) -> None:
+        """A task is in the system."""
+
+    def admitted(self, task: Task) -> None:
+        """A task was accepted by whom the reward is for; told only where rewards are wanted ahead."""
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        """A task starts, should end then, and would have taken `least` at best, whatever was decided (0 where it need
+        not have come in); told only where rewards are wanted ahead."""
+
+    def completed(self, task: Task) -> None:
+        """A task has ended well."""
+
+    def left(self, task: Task) -> None:
+        """A task has ended otherwise."""
+
+    def close(self, record: Record) -> None:
+        """The run is over: `take` is called once more at most."""
+
+    def take(self, now: float) -> float:
+        """The reward since the last call."""
+        raise NotImplementedError
+
+
+RewardLike = str | Mapping[str, float] | type[Reward] | Callable[[Any, "Seen"], float]
+
+
+@dataclass
+class Seen:
+    """What happened since the last step: the tasks that arrived, finished or went otherwise, and the seconds."""
+
+    arrived: list[Task] = field(default_factory=list)
+    finished: list[Task] = field(default_factory=list)
+    gone: list[Task] = field(default_factory=list)
+    dt: float = 0.0
+
+
+class Called(Reward):
+    """A function `(view, seen) -> float`, called once at each step; it belongs to an environment, not to a run."""
+
+    def __init__(self, simulation: Simulation, function: Callable[[Any, Seen], float]):
+        super().__init__(simulation)
+        self.function, self.seen, self.asked = function, Seen(), 0.0
+
+    def arrived(self, task: Task) -> None:
+        self.seen.arrived.append(task)
+
+    def completed(self, task: Task) -> None:
+        self.seen.finished.append(task)
+
+    def left(self, task: Task) -> None:
+        self.seen.gone.append(task)
+
+    def take(self, now: float) -> float:
+        seen, self.seen = self.seen, Seen()
+        seen.dt, self.asked = now - self.asked, now
+        try:
+            return self.function(self.simulation.view, seen)
+        except HetsimError:
+            raise
+        except Exception as error:
+            name = getattr(self.function, "__name__", "of a function")
+            raise raised("reward", name, now, error) from error
+
+
+class Both(Reward):
+    """Two rewards of one run, of which only the first is told what is to be expected."""
+
+    def __init__(self, simulation: Simulation, first: Reward, plain: Reward):
+        super().__init__(simulation)
+        self.first, self.plain = first, plain
+        self.admitted, self.started = first.admitted, first.started  # type: ignore[method-assign]
+
+    def arrived(self, task: Task) -> None:
+        self.first.arrived(task)
+        self.plain.arrived(task)
+
+    def completed(self, task: Task) -> None:
+        self.first.completed(task)
+        self.plain.completed(task)
+
+    def left(self, task: Task) -> None:
+        self.first.left(task)
+        self.plain.left(task)
+
+    def close(self, record: Record) -> None:
+        self.first.close(record)
+        self.plain.close(record)
+
+    def take(self, now: float) -> float:
+        return self.first.take(now)
+
+
+class _InSystem(Reward):
+    """Minus the integral of a weight over the tasks in the system."""
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        self.weight = self.earned = self.since = 0.0
+        self.present: dict[int, float] = {}
+        self.ahead: dict[int, float] = {}
+        """Tasks paid for until their expected end, and when that is."""
+        self.credit: dict[int, float] = {}
+        """1 of those whose time at best was credited."""
+
+    def of(self, task: Task) -> float:
+        """The weight of a task."""
+        raise NotImplementedError
+
+    def arrived(self, task: Task) -> None:
+        row = task.index
+        if row not in self.present:
+            self._settle(self.simulation.view.now)
+            self.present[row] = weight = self.of(task)
+            self.weight += weight
+            # From its arrival on, if that was earlier (it waited for its predecessors); if it was paid for, from then,
+            # and the time at best that is left was credited when it started and will be again.
+            paid = self.ahead.pop(row, None)
+            self.earned -= weight * (self.since - (min(task.arrival, self.since) if paid is None else paid))
+            self.earned -= weight * self.credit.pop(row, 0.0) * task.shortest_remaining
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self.earned -= self.present.get(task.index, 0.0) * (end - self.simulation.view.now - least)
+        self.left(task)
+        self.ahead[task.index] = end
+        if least > 0.0:
+            self.credit[task.index] = 1.0
+
+    def completed(self, task: Task) -> None:
+        self.left(task)
+
+    def left(self, task: Task) -> None:
+        self.ahead.pop(task.index, None)
+        self.credit.pop(task.index, None)
+        weight = self.present.pop(task.index, None)
+        if weight is not None:
+            self._settle(self.simulation.view.now)
+            self.weight -= weight
+            if not self.present:
+                self.weight = 0.0  # and no rounding error that adds up
+
+    def _settle(self, now: float) -> None:
+        self.earned -= self.weight * (now - self.since)
+        self.since = now
+
+    def take(self, now: float) -> float:
+        self._settle(now)
+        earned, self.earned = self.earned, 0.0
+        return earned
+
+
+class Response(_InSystem):
+    """Minus the seconds in the system."""
+
+    metric = "response_mean"
+
+    def of(self, task: Task) -> float:
+        return 1.0
+
+
+class Slowdown(_InSystem):
+    """Minus the seconds in the system, in units of each task's own T*."""
+
+    def __init__(self, simulation: Simulation):
+        from sim.results.one_run.modes import ModeTable, exclusive_time
+
+        super().__init__(simulation)
+        table = ModeTable(simulation.input.tasks, simulation.input.cluster)
+        self.alone = exclusive_time(table).tolist()
+
+    def of(self, task: Task) -> float:
+        alone = self.alone[task.index]
+        return 1.0 / alone if 0.0 < alone < math.inf else 0.0
+
+
+class Goodput(Reward):
+    """One for each task that completes in time; ahead, as soon as that is to be expected."""
+
+    metric = "goodput_fraction"
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        self.earned = 0.0
+        self.promised: dict[int, float] = {}
+
+    def of(self, task: Task) -> float:
+        """What the task is worth."""
+        return 1.0
+
+    def admitted(self, task: Task) -> None:
+        if task.deadline == math.inf:
+            self._expect(task, True)
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self._expect(task, end <= task.deadline)
+
+    def _expect(self, task: Task, met: bool) -> None:
+        worth = self.of(task) if met else 0.0
+        self.earned += worth - self.promised.get(task.index, 0.0)
+        self.promised[task.index] = worth
+
+    def completed(self, task: Task) -> None:
+        self._expect(task, self.simulation.view.now <= task.deadline)
+        del self.promised[task.index]
+
+    def left(self, task: Task) -> None:
+        self.earned -= self.promised.pop(task.index, 0.0)
+
+    def take(self, now: float) -> float:
+        earned, self.earned = self.earned, 0.0
+        return earned
+
+
+class Value(Goodput):
+    """The weight of each task that completes in time."""
+
+    metric = "value_fraction"
+
+    def of(self, task: Task) -> float:
+        return task.weight
+
+
+class Makespan(Reward):
+    """Minus the seconds by which each completion moves the last one; ahead, as soon as that is to be expected."""
+
+    metric = "makespan"
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        arrival = simulation.input.tasks.arrival
+        self.last = self.told = float(arrival.min()) if len(arrival) else 0.0
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        self.last = max(self.last, end)
+
+    def completed(self, task: Task) -> None:
+        self.last = max(self.last, self.simulation.view.now)
+
+    def take(self, now: float) -> float:
+        earned, self.told = self.told - self.last, self.last
+        return earned
+
+
+class Energy(Reward):
+    """Minus the joules: of devices that do nothing by the log of their states, of launches by the engine's books.
+
+    Work counts while it computes; a block that a stopped launch still has to end counts when it is stopped.
+    """
+
+    metric = "energy_j"
+
+    def __init__(self, simulation: Simulation):
+        super().__init__(simulation)
+        cluster = simulation.input.cluster
+        cores = cluster.powered_units
+        powers = [device.type.power for device in cluster.devices]
+        idle = [power.idle * count for power, count in zip(powers, cores, strict=True)]
+        asleep = [power.sleep * count for power, count in zip(powers, cores, strict=True)]
+        self._watts = {UP: idle, WAKING: idle, ASLEEP: asleep, DOWN: [0.0] * len(powers)}
+        self._states = DeviceStates(cluster)
+        self._last = list(self._states.of)
+        self.power = math.fsum(idle)
+        """Of all devices together if they do nothing."""
+        self._noted: Any = None
+        """The last change of a device that counts so far."""
+        self._rows = 0
+        """Launches that the engine has written down and that count so far."""
+        self._since = self._resting = self._ended = self._told = 0.0
+        self._total = math.nan
+
+    def completed(self, task: Task) -> None:
+        recorder, row = self.simulation.state.recorder, task.index
+        if not recorder.staged(row):  # it only computed, and no launch is written down
+            mode = task.modes[recorder.mode[row]]
+            self._ended += (recorder.finish[row] - recorder.start[row]) * mode.width * _dynamic(mode)
+
+    def close(self, record: Record) -> None:
+        from sim.results.one_run.modes import ModeTable
+        from sim.results.one_run.usage import usage
+
+        use = usage(record, ModeTable(record.input.tasks, record.input.cluster), 0.0, record.end)
+        self._total = float((use.dynamic + use.wasted + use.idle + use.sleep).sum())
+
+    def take(self, now: float) -> float:
+        if math.isnan(self._total):
+            self._rest(now)
+            self._write()
+            total = self._resting + self._ended + self._running(now)
+        else:
+            total = self._total
+        spent, self._told = total - self._told, total
+        return -spent
+
+    def _rest(self, now: float) -> None:
+        """Bring what devices drew for doing nothing to the present."""
+        new = []
+        for entry in reversed(self.simulation.state.recorder.device_log):
+            if entry is self._noted:
+                break
+            if entry[2] != "awake":  # the end of a waking changes nothing here, and may be taken back
+                new.append(entry)
+        for entry in reversed(new):
+            time, index, what, _ = entry
+            self._resting += self.power * (time - self._since)
+            self._since, self._noted = time, entry
+            for device in self._states.change(index, what):
+                self.power -= self._watts[self._last[device]][device]
+                self._last[device] = self._states.of[device]
+                self.power += self._watts[self._last[device]][device]
+        self._resting += self.power * (now - self._since)
+        self._since = now
+
+    def _write(self) -> None:
+        """Count the launches that were written down since the last call: joules above idle."""
+        energy = self.simulation.state.recorder.energy_of_launches(self._rows)
+        self._rows += len(energy)
+        self._ended += math.fsum(energy)
+
+    def _running(self, now: float) -> float:
+        """Those of launches under way, so far."""
+        found = 0.0
+        for launch in self.simulation.state.running.values():
+            if launch.table is None:
+                mode = launch.placement.mode
+                found += (now - launch.decided) * mode.width * _dynamic(mode)
+            else:
+                found += launch.table.energy_by(now)
+        return found
+
+
+def _dynamic(mode: Mode) -> float:
+    """Watts above idle of a device, or core, that computes."""
+    return mode.type.power.busy - mode.type.power.idle
+
+
+class Weighted(Reward):
+    """A weighted sum of others."""
+
+    def __init__(self, simulation: Simulation, parts: Parts):
+        super().__init__(simulation)
+        self.parts: list[tuple[float, Reward]] = [
+            (weight, parts.made.get(name, REWARDS.get(name))(simulation)) for name, weight in parts.items()  # type: ignore[misc]
+        ]
+
+    def arrived(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.arrived(task)
+
+    def admitted(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.admitted(task)
+
+    def started(self, task: Task, end: float, least: float) -> None:
+        for _, part in self.parts:
+            part.started(task, end, least)
+
+    def completed(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.completed(task)
+
+    def left(self, task: Task) -> None:
+        for _, part in self.parts:
+            part.left(task)
+
+    def close(self, record: Record) -> None:
+        for _, part in self.parts:
+            part.close(record)
+
+    def take(self, now: float) -> float:
+        return sum(weight * part.take(now) for weight, part in self.parts)
+
+
+REWARDS: dict[str, type[Reward]] = {
+    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": Value,
+    "makespan": Makespan,
+}  # fmt: skip
+
+
+class Parts(dict[str, float]):
+    """Names of rewards and their weights; `made` has those that are not named in `REWARDS`."""
+
+    made: dict[str, Callable[[Simulation], Reward]]
+
+    @property
+    def is_sum(self) -> bool:
+        """Can it be told of a run in which an environment decides nothing?"""
+        return not any(isinstance(item, _Function) for item in self.made.values())
+
+
+@dataclass
+class _Function:
+    """Makes the reward of a run from a function."""
+
+    function: Callable[[Any, Seen], float]
+
+    def __call__(self, simulation: Simulation) -> Reward:
+        return Called(simulation, self.function)
+
+
+def known_rewards() -> dict[str, Any]:
+    """Ours, and those that were registered in this process."""
+    return {**REWARDS, **registry.registered("reward")}
+
+
+def check_reward(reward: RewardLike) -> Parts:
+    """Names and weights; UnknownName or UsageError otherwise."""
+    known = known_rewards()
+    found = Parts()
+    found.made = {}
+    own: Any = reward
+    if callable(own):
+        found[own.__name__ if hasattr(own, "__name__") else type(own).__name__] = 1.0
+        found.made = {name: _maker(own) for name in found}
+        return found
+    parts = {own: 1.0} if isinstance(own, str) else own
+    if not isinstance(parts, Mapping) or not parts:
+        raise UsageError(
+            f"a reward is a name ({', '.join(known)}), a mapping of names to weights, a class or a function, "
+            f"not {reward!r}"
+        )
+    for name, weight in parts.items():
+        if name not in known:
+            raise UnknownName("reward", str(name), known, f"; the rewards are {', '.join(known)}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise UsageError(f"the weight of reward {name} is a number, not {weight!r}")
+        found[name] = float(weight)
+        if known[name] is not REWARDS.get(name):
+            found.made[name] = _maker(known[name])
+    return found
+
+
+def _maker(item: Any) -> Callable[[Simulation], Reward]:
+    if isinstance(item, type) and issubclass(item, Reward):
+        return item
+    if callable(item) and not isinstance(item, type):
+        return _Function(item)
+    raise UsageError(f"a reward is a class derived from sim.learning.environment.rewards.Reward, or a function, not {item!r}")
+
+
+def metric_of(name: str, parts: Parts) -> str:
+    """The metric of the tables that a reward is for."""
+    return getattr(parts.made.get(name, REWARDS.get(name)), "metric", Reward.metric)
+
+
+def make_reward(simulation: Simulation, parts: Parts) -> Reward:
+    """The reward of one run, from what `check_reward` gave."""
+    [*weights] = parts.values()
+    if weights == [1.0]:
+        name = next(iter(parts))
+        return parts.made.get(name, REWARDS.get(name))(simulation)  # type: ignore[misc]
+    return Weighted(simulation, parts)
+
+
+def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
+    """What is said of a reward or an observation that raised an error; `from` it, so that its traceback is kept."""
+    return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
+
+
+def checked(value: Any, parts: Parts, now: float) -> float:
+    """A reward as a float; ScenarioError where it is none, or not finite."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not number or not math.isfinite(value):
+        raise ScenarioError(
+            f"reward {' + '.join(parts)} returned {value!r:.60} at t = {now:g} s; a reward is a finite number"
+        )
+    return float(value)

@@ -1,0 +1,78 @@
+"""What a learner sees who decides about admission: the task in question, and the system that it would join.
+
+The environment (`sim.learning.environment.admission`) and the policy that runs what was learned (`policies.learning`)
+look through this one door.  It is told what an admission policy is told: who asks, who has completed, who has ended
+otherwise.  Who of those inside waits and who runs it finds out by looking, so that a policy meets in a run what it met
+in training.
+Cost: that of an observation (`sim.learning.observation.window`), and a glance at everybody inside where anything has
+started or ended since the last question.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from sim.learning.observation.window import ADMISSION, ASKED, LIMIT, Window
+from sim.model.plan import Placement
+from sim.model.tasks import RUNNING, WAITING, Task
+from sim.policy.contract import View
+
+REFUSE, ACCEPT = 0, 1
+"""The actions."""
+WORTHLESS = math.exp(-LIMIT)
+"""No task counts as worth less: the logarithm of nothing is none."""
+
+
+class Door(Window):
+    """The window of admission: all who were let in and have not ended, and the one who asks before them.
+
+    An observation ends with ASKED: value, the logarithm of the task's weight.
+    """
+
+    decides: ClassVar[str] = ADMISSION
+
+    def begin(self, view: View) -> None:
+        super().begin(view)
+        self._started: dict[int, tuple[Task, Placement]] = {}
+        """Those inside who ran at the last look, and where."""
+        self._seen = (-1, -1)
+
+    def ask(self, task: Task) -> tuple[np.ndarray, np.ndarray]:
+        """Observation and mask for a task that has just come; it is inside from now on, unless it is gone."""
+        self._look_around()
+        self.ready(task)
+        found, mask = self.observe(task)
+        found[-len(ASKED) :] = min(max(math.log(max(task.weight, WORTHLESS)), -LIMIT), LIMIT)
+        return found, mask
+
+    def _look_around(self) -> None:
+        """Who has started, moved or been stopped since the last look?"""
+        view = self.view
+        seen = view.changes.launches, view.changes.releases
+        if seen == self._seen:
+            return
+        self._seen = seen
+        for task, placement in list(self._started.values()):
+            if task.state == WAITING:
+                del self._started[task.index]
+                self.ready(task)
+            elif view.launch_of(task).placement is not placement:
+                self._follow(task)
+        for task in [task for task in self._waiting.values() if task.state == RUNNING]:
+            self._follow(task)
+
+    def _follow(self, task: Task) -> None:
+        placement = self.view.launch_of(task).placement
+        if placement is not None:
+            self._started[task.index] = task, placement
+            self.follow(task, placement, self.view.launch_of(task).finish)
+
+    def _forget(self, task: Task) -> None:
+        self._started.pop(task.index, None)
+        super()._forget(task)
+
+    def _mask(self, fits: list[bool]) -> np.ndarray:
+        return np.ones(self.layout.actions, np.bool_)

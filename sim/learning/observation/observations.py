@@ -1,0 +1,389 @@
+"""Observations of environments by name, and how to write one's own.
+
+vector    the vector of `sim.learning.observation.window`, for the network that scores actions (the usual one)
+dict      arrays: nodes with what is free, waiting tasks, all their modes with all demands, the whole
+graph     the same, and the task graph (tasks, links, critical paths) and where data lie
+
+An observation of one's own is a class derived from `Observation`, or a function of the `Acting` window (`view`,
+`shown()`, `problem`, ...) that returns an array; `sim.register(name, item, kind="observation")` gives it a name.
+What it returns is checked at each step: a value that is not a number, or of another shape, ends with a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from sim import registry
+from sim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from sim.learning.environment.rewards import raised
+from sim.learning.observation.window import LIMIT, SHORTEST, Layout
+from sim.model.cluster import WHOLE
+from sim.model.tasks import Task
+from sim.policy.contract import PlanProblem
+
+if TYPE_CHECKING:
+    from sim.learning.environment.acting import Acting
+
+HUGE = 1e6
+"""Entries of `dict` and `graph` are cut to this."""
+MAX_GRAPH = 4096
+"""Most tasks of a graph that are shown."""
+GIGA = 1e9
+
+
+class Observation:
+    """Base: what is seen at each decision.  `space` tells its shape, a mapping of names to shapes for a `Dict`.
+
+    problem: tasks and cluster of the run, with estimates, as policies know them.  Show no task before it arrives.
+    """
+
+    uses_vector: ClassVar[bool] = False
+    """Is the vector of the window wanted, as `vector` of `observe`?"""
+    name = "observation"
+    shapes: Any
+    """A tuple (one array), or a mapping of names to tuples."""
+
+    def __init__(self, problem: PlanProblem, window: int, scale: float):
+        self.problem, self.window, self.scale = problem, window, scale
+
+    def begin(self, acting: Acting) -> None:
+        """A run begins."""
+
+    def keep(self, first: Observation) -> None:
+        """Take over the sizes of the observation with which the environment was made."""
+        if self.shapes is None:
+            self.shapes = first.shapes
+        if self.shapes != first.shapes:
+            raise ScenarioError(
+                f"observation {self.name} has the shape {self.shapes} on this load and {first.shapes} on the first; "
+                "it has to be the same on all"
+            )
+
+    def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
+        """What is seen now: an array, or a mapping of names to arrays."""
+        raise NotImplementedError
+
+    def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
+        """The same as float32 arrays; ScenarioError where it is not what `shapes` says."""
+        found, now = self._observed(acting, vector), acting.view.now
+        if not isinstance(self.shapes, Mapping):
+            return self._array(found, self.shapes, "", now)
+        if not isinstance(found, Mapping) or set(found) != set(self.shapes):
+            given = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            raise ScenarioError(
+                f"observation {self.name} returned {given or 'nothing'} at t = {now:g} s; its entries are "
+                f"{', '.join(self.shapes)}"
+            )
+        return {key: self._array(found[key], shape, f" in {key}", now) for key, shape in self.shapes.items()}
+
+    def _observed(self, acting: Acting, vector: np.ndarray | None) -> Any:
+        try:
+            return self.observe(acting, vector)
+        except HetsimError:
+            raise
+        except Exception as error:
+            raise raised("observation", self.name, acting.view.now, error) from error
+
+    def _array(self, value: Any, shape: tuple[int, ...], where: str, now: float) -> np.ndarray:
+        try:
+            with np.errstate(over="ignore"):  # what is too large is infinite, and said below
+                array = np.asarray(value, np.float32)
+        except (TypeError, ValueError):
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            raise ScenarioError(f"observation {self.name} {text}") from None
+        if array.shape != tuple(shape):
+            raise ScenarioError(
+                f"observation {self.name} returned the shape {array.shape}{where} at t = {now:g} s; it has to be "
+                f"{tuple(shape)} each time"
+            )
+        if not np.isfinite(array).all():
+            at = np.argwhere(~np.isfinite(array))[0].tolist()
+            raise ScenarioError(
+                f"observation {self.name} returned {float(array[tuple(at)])}{where} at {at}, t = {now:g} s; "
+                "entries are finite numbers"
+            )
+        return array
+
+
+class _Called(Observation):
+    """A function as an observation; its first answer tells the shape."""
+
+    shapes: Any = None
+
+    def __init__(self, function: Callable[[Any], Any], *given: Any):
+        super().__init__(*given)
+        self.function = function
+        self.name = getattr(function, "__name__", "of a function")
+
+    def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
+        found = self.function(acting)
+        if self.shapes is None:
+            now = acting.view.now
+            if isinstance(found, Mapping):
+                for key in found:
+                    if not isinstance(key, str):
+                        raise ScenarioError(f"observation {self.name} returned an entry {key!r}; names are texts")
+                self.shapes = {key: self._shape(value, f" in {key}", now) for key, value in found.items()}
+            else:
+                self.shapes = self._shape(found, "", now)
+        return found
+
+    def _shape(self, value: Any, where: str, now: float) -> tuple[int, ...]:
+        try:
+            return np.shape(value)
+        except ValueError:  # rows of different lengths
+            text = f"returned {value!r:.60}{where} at t = {now:g} s, which is no array of numbers"
+            raise ScenarioError(f"observation {self.name} {text}") from None
+
+    def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:
+        if self.shapes is None:
+            self._observed(acting, vector)
+        return super().checked(acting, vector)
+
+
+class Arrays(Observation):
+    """`dict`: nodes, tasks and their modes as arrays; every demand is an entry, so that no two modes look equal.
+
+    nodes  (nodes, 5 + 3 for each GPU type): cores free and in all, GB of memory free and in all, accelerators asleep;
+           by type GPUs free (parts included) and in all, GB of GPU memory that is free.
+    tasks  (window, 12): present, log(1 + waited / scale), log(shortest time / scale), weight, priority, has a deadline,
+           (time to it) / scale, done part, predecessors, class and user (numbers from 1), GB that it reads or writes.
+    modes  (window, modes, 10): present, type of device (number from 1), cores, GPUs, part of each GPU, GB of memory,
+           GB of GPU memory of each, may span nodes, fits now, log(time / scale).
+    whole  (3,): log(1 + waiting), running tasks, log(1 + now / scale).
+    Cores, GPUs and GB are as they are, cut to 1e6.
+    """
+
+    name = "dict"
+    NODE, TASK, MODE = 5, 12, 10
+
+    def __init__(self, problem: PlanProblem, window: int, scale: float):
+        super().__init__(problem, window, scale)
+        cluster = problem.cluster
+        self.types = Layout.of(cluster, window).types
+        self.gpus = [kind.name for kind in cluster.types.values() if kind.kind != "cpu" and cluster.count(kind.name)]
+        self.modes = max((len(shape.modes) for shape in problem.tasks.shapes), default=1)
+        self.shapes = {
+            "nodes": (len(cluster.nodes), self.NODE + 3 * len(self.gpus)), "tasks": (window, self.TASK),
+            "modes": (window, self.modes, self.MODE), "whole": (3,),
+        }  # fmt: skip
+        tasks = problem.tasks
+        self._class = {name: number for number, name in enumerate(tasks.classes, 1)}
+        self._user = {name: number for number, name in enumerate(tasks.users, 1)}
+        self._static = np.zeros(self.shapes["nodes"], np.float32)
+        for node in cluster.nodes:
+            row = self._static[node.index]
+            row[1], row[3] = node.cpus, (node.memory or 0) / GIGA
+            for device in node.accelerators:
+                row[self.NODE + 3 * self.gpus.index(device.type.name) + 1] += 1
+        self._limited = np.array([node.memory is not None for node in cluster.nodes])
+
+    def keep(self, first: Observation) -> None:
+        assert isinstance(first, Arrays)
+        fixed = self.types == first.types and self.modes <= first.modes
+        if not fixed or self.shapes["nodes"] != first.shapes["nodes"]:
+            super().keep(first)
+        self.modes, self.shapes = first.modes, first.shapes
+
+    def observe(self, acting: Acting, vector: np.ndarray | None) -> dict[str, np.ndarray]:
+        view, shown = acting.view, acting.shown()
+        found = {key: np.zeros(shape, np.float32) for key, shape in self.shapes.items()}
+        self._nodes(acting, found["nodes"])
+        fits: dict[Any, bool] = {}
+        for number, task in enumerate(shown):
+            found["tasks"][number] = self._task(task, view.now)
+            self._modes(acting, task, found["modes"][number], fits)
+        waiting, running = len(acting._waiting), len(acting._kind_of)
+        found["whole"][:] = math.log1p(waiting), running, math.log1p(view.now / self.scale)
+        for array in found.values():
+            np.clip(array, -HUGE, HUGE, out=array)
+        return found
+
+    def _nodes(self, acting: Acting, rows: np.ndarray) -> None:
+        columns = acting.view.nodes
+        single = columns.accelerators
+        columns.refresh()
+        rows[:] = self._static
+        rows[:, 0] = columns.cores
+        rows[:, 2] = np.where(self._limited, columns.memory / GIGA, 0.0)
+        for index in acting._asleep:
+            rows[self.problem.cluster.devices[index].node, 4] += 1
+        for number, name in enumerate(self.gpus):
+            at = self.NODE + 3 * number
+            rows[:, at] = columns.gpus[name]
+            rows[:, at + 2] = (single.room * (single.kind == single.types.index(name))).sum(axis=1) / GIGA
+
+    def _task(self, task: Task, now: float) -> tuple[float, ...]:
+        due = task.deadline < math.inf
+        table = self.problem.tasks
+        before = table.predecessors
+        items = {*task.reads, *task.writes}
+        size = sum(table.items[item].size for item in items) + task.bytes_in + task.bytes_out
+        return (
+            1.0, math.log1p((now - task.arrival) / self.scale),
+            math.log(max(task.shortest_remaining, SHORTEST) / self.scale), task.weight, task.priority, float(due),
+            (task.deadline - now) / self.scale if due else 0.0, task.done,
+            len(before[task.index]) if before is not None else 0.0, self._class.get(task.class_, 0),
+            self._user.get(task.user, 0), size / GIGA,
+        )  # fmt: skip
+
+    def _modes(self, acting: Acting, task: Task, rows: np.ndarray, known: dict[Any, bool]) -> None:
+        single = acting._singly([task])
+        left = 1.0 - task.done
+        for position, mode in enumerate(task.modes):
+            fits = acting._placed(task, mode, None, known, single) and not (
+                task.allowed and position not in task.allowed
+            )
+            time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
+            kind = self.types.index(mode.type.name) + 1 if mode.type.name in self.types else 0
+            rows[position] = (
+                1.0, kind, mode.cpus, mode.gpus, mode.share / WHOLE, mode.memory / GIGA, mode.gpu_memory / GIGA,
+                float(mode.span_any), float(fits), max(-LIMIT, min(LIMIT, math.log(time / self.scale))),
+            )  # fmt: skip
+
+
+class Graph(Arrays):
+    """`graph`: what `dict` has, the task graph, and where data lie.
+
+    graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits
+            for a device, runs, log(shortest time / scale), critical path from its start to the end of the graph /
+            scale (by estimates, in fastest modes), predecessors that have not ended, successors.
+    links   (links, 2): rows of `graph` of predecessor and successor, -1 where there is none.
+    shown   (window,): the row of `graph` of each task shown, -1 where there is none.
+    data    (items, 1 + nodes): GB of each item, and by node 1 where a valid copy lies in host memory, 2 on a GPU.
+    needs   (window, items): 1 where the task shown reads the item, 2 where it writes it.
+    At most 4,096 tasks are shown, the first by number; the sizes are those of the load with which the environment is
+    made (twice as many tasks where there is no graph).
+    """
+
+    name = "graph"
+    ROW = 8
+
+    def __init__(self, problem: PlanProblem, window: int, scale: float):
+        super().__init__(problem, window, scale)
+        tasks = problem.tasks
+        before = tasks.predecessors or [()] * len(tasks)
+        self._after: list[list[int]] = [[] for _ in range(len(tasks))]
+        for row, earlier in enumerate(before):
+            for one in earlier:
+                self._after[one].append(row)
+        self._before = before
+        fixed = [[mode.fixed for mode in shape.modes] for shape in tasks.shapes]
+        self._least = np.array([
+            min((float(e) + f for e, f in zip(tasks.estimate[row], fixed[tasks.shape[row]], strict=False)), default=0.0)
+            for row in range(len(tasks))
+        ])  # fmt: skip
+        self._path = self._critical(len(tasks))
+        size = min(MAX_GRAPH, len(tasks) if tasks.predecessors is not None else 2 * len(tasks) + window)
+        links = sum(map(len, before))
+        self.limits = rows, edges, items = size, max(1, links), max(1, len(tasks.items))
+        self.shapes |= {
+            "graph": (rows, self.ROW), "links": (edges, 2), "shown": (window,),
+            "data": (items, 1 + len(problem.cluster.nodes)), "needs": (window, items),
+        }  # fmt: skip
+
+    def keep(self, first: Observation) -> None:
+        assert isinstance(first, Graph)
+        super().keep(first)
+        self.limits = first.limits
+
+    def _critical(self, count: int) -> np.ndarray:
+        """Length of the longest path from each task's start to the end, in time at best."""
+        path, left = self._least.copy(), [len(after) for after in self._after]
+        ready = [row for row in range(count) if not left[row]]
+        while ready:
+            row = ready.pop()
+            for one in self._before[row]:
+                path[one] = max(path[one], self._least[one] + path[row])
+                left[one] -= 1
+                if not left[one]:
+                    ready.append(one)
+        return path
+
+    def observe(self, acting: Acting, vector: np.ndarray | None) -> dict[str, np.ndarray]:
+        found = super().observe(acting, vector)
+        view, now = acting.view, acting.view.now
+        tasks, ended = self.problem.tasks, acting.ended
+        rows, edges, items = self.limits
+        place: dict[int, int] = {}
+        links = found["links"]
+        links[:] = found["shown"][:] = -1
+        at = 0
+        for row in range(len(tasks)):
+            if len(place) == rows:
+                break
+            if tasks.arrival[row] > now or row in ended:
+                continue
+            place[row] = number = len(place)
+            before = [one for one in self._before[row] if one not in ended]
+            runs, waits = row in acting._kind_of, row in acting._waiting
+            found["graph"][number] = (
+                1.0, float(not runs and not waits), float(waits), float(runs),
+                math.log(max(self._least[row], SHORTEST) / self.scale), self._path[row] / self.scale, len(before),
+                len(self._after[row]),
+            )  # fmt: skip
+            for one in before:
+                if one in place and at < edges:
+                    links[at] = place[one], number
+                    at += 1
+        needs, data = found["needs"], found["data"]
+        for number, task in enumerate(acting.shown()):
+            found["shown"][number] = place.get(task.index, -1)
+            for mark, wanted in ((1.0, task.reads), (2.0, task.writes)):
+                for item in wanted:
+                    if item < items:
+                        needs[number, item] = mark
+        for item in range(min(items, len(tasks.items))):
+            data[item, 0] = tasks.items[item].size / GIGA
+            for holder in view.holders(item):
+                node, mark = (holder, 1.0) if isinstance(holder, int) else (holder.node, 2.0)
+                data[item, 1 + node] = max(data[item, 1 + node], mark)
+        return found
+
+
+OBSERVATIONS: dict[str, type[Observation]] = {"dict": Arrays, "graph": Graph}
+VECTOR = "vector"
+ObservationLike = str | type[Observation] | Callable[[Any], Any]
+
+
+def _is_shape(shape: Any) -> bool:
+    return isinstance(shape, tuple) and all(isinstance(size, int | np.integer) and size >= 0 for size in shape)
+
+
+def _made(kind: type[Observation], problem: PlanProblem, window: int, scale: float) -> Observation:
+    """An observation of this class; UsageError where it does not say what shape it has."""
+    found = kind(problem, window, scale)
+    shapes = getattr(found, "shapes", None)
+    named = shapes if isinstance(shapes, Mapping) else {"": shapes}
+    if not named or not all(isinstance(name, str) and _is_shape(shape) for name, shape in named.items()):
+        raise UsageError(
+            f"observation {kind.__name__} has to have `shapes`: a tuple of whole numbers, or a mapping of names to "
+            f"such tuples, not {shapes!r}"
+        )
+    return found
+
+
+def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, float], Observation] | None:
+    """How to make the observation of a run, or None for the usual vector; UnknownName or UsageError otherwise."""
+    item: Any = given
+    if isinstance(given, str):
+        known = {**OBSERVATIONS, **registry.registered("observation")}
+        if given == VECTOR and given not in known:
+            return None
+        if given not in known:
+            names = [VECTOR, *known]
+            raise UnknownName("observation", given, names, f"; the observations are {', '.join(names)}")
+        item = known[given]
+    if isinstance(item, type) and issubclass(item, Observation):
+        return partial(_made, item)
+    if callable(item) and not isinstance(item, type):
+        return lambda *parts: _Called(item, *parts)
+    raise UsageError(
+        "an observation is a name, a class derived from sim.learning.observation.observations.Observation, or a function of the window "
+        f"that returns an array, not {given!r}"
+    )

@@ -1,0 +1,498 @@
+"""What a learner sees and may do: the first waiting tasks as numbers, and a task on a type of device as an action.
+
+The Gymnasium environments (`sim.learning`) and the policies that run what was learned (`policies.learning`) share this
+one file, so that a policy meets in a run exactly what it met in training.
+
+An observation is a vector of fixed length, every entry within ± `LIMIT`:
+
+    of each of the first `window` waiting tasks, by arrival:     TASK
+    of each of them on each type of device of the cluster:       PAIR
+    of each type of device:                                      DEVICE
+    of the whole:                                                WHOLE_SYSTEM
+    where admission is decided, of the task in question:         ASKED
+
+Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
+on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
+Where admission is decided (`sim.learning.observation.door`), the task in question is shown first, and there are two
+actions. Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of the
+tasks shown, whatever the length of the queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sim.model.cluster import Cluster
+from sim.model.plan import Placement
+from sim.model.tasks import Mode, Shape, Task
+from sim.policy.contract import Decision, Scheduler, Start, View
+
+FEATURES_VERSION = 1
+"""Grows with every change of what an observation holds: policies learned on another one cannot be run."""
+
+TASK = ("present", "waited", "shortest", "urgency", "due", "slack", "width", "rank")
+PAIR = ("possible", "fits", "time", "penalty", "share")
+DEVICE = ("free", "wanted", "backlog", "soonest")
+WHOLE_SYSTEM = ("waiting", "beyond", "arrivals", "completions")
+ASKED = ("value",)
+
+MEANINGS = {
+    "TASK": {
+        "present": ("1 where a task is shown in this place; 0, as all that follows of it, where none is", "0 or 1"),
+        "waited": ("log(1 + time since it arrived / scale)", "0 to 10"),
+        "shortest": ("log(T / scale); T: its estimated time in its fastest mode, of what is left", "-10 to 10"),
+        "urgency": ("scale / (scale + T)", "0 to 1"),
+        "due": ("has it a deadline?", "0 or 1"),
+        "slack": ("(time to its deadline / T) / 4 - 1, cut to the range; 1 where it has none", "-1 to 1"),
+        "width": ("devices (GPUs or cores) of its fastest mode / all of that type", "0 to 1"),
+        "rank": ("its place among the tasks shown by T, the shortest being 0, / window", "0 to 1"),
+    },
+    "PAIR": {
+        "possible": ("has the task a mode on this type? 0, as all that follows, where it has none", "0 or 1"),
+        "fits": ("could it start there now?", "0 or 1"),
+        "time": ("log(t / scale); t: its estimated time in its fastest mode there", "-10 to 10"),
+        "penalty": ("log(t / T)", "0 to 10"),
+        "share": ("devices of that mode / all of the type", "0 to 1"),
+    },
+    "DEVICE": {
+        "free": ("free devices (or cores) / all of the type", "0 to 1"),
+        "wanted": ("tasks shown whose fastest mode is on this type / window", "0 to 1"),
+        "backlog": ("log(1 + w / scale); w: device-seconds of those tasks, with the seconds until each running task "
+                    "should end, / devices of the type", "0 to 10"),
+        "soonest": ("log(1 + time until the next running task there should end / scale); 0 where none runs", "0 to 10"),
+    },
+    "WHOLE_SYSTEM": {
+        "waiting": ("log(1 + waiting tasks / window)", "0 to 10"),
+        "beyond": ("the part of them that is not shown", "0 to 1"),
+        "arrivals": ("log(1 + arrivals per `scale` seconds), over about the last 30 × `scale`", "0 to 10"),
+        "completions": ("the same of completions", "0 to 10"),
+    },
+    "ASKED": {"value": ("log of the weight of the task in question", "-10 to 10")},
+}  # fmt: skip
+"""What each entry is, and its range; logarithms are natural, numbers without a unit."""
+
+SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
+"""What a policy can learn to decide."""
+
+LIMIT = 10.0
+MOST_WINDOW = 1000
+MEMORY = 30.0
+"""Rates are averages over the last so many typical times."""
+SHORTEST = 1e-9
+"""No task counts as shorter, in seconds: the logarithm of nothing is none."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of observation and action: so many tasks shown, on these types of device, to decide about this."""
+
+    window: int
+    types: tuple[str, ...]
+    decides: str = SCHEDULING
+
+    @classmethod
+    def of(cls, cluster: Cluster, window: int, decides: str = SCHEDULING) -> Layout:
+        """The types that the cluster has, in its order; cores only where a node has some."""
+        return cls(window, tuple(kind.name for kind in cluster.types.values() if cluster.count(kind.name)), decides)
+
+    @property
+    def actions(self) -> int:
+        return 2 if self.decides == ADMISSION else self.window * len(self.types) + 1
+
+    @property
+    def observation(self) -> int:
+        kinds = len(self.types)
+        asked = len(ASKED) if self.decides == ADMISSION else 0
+        return self.window * (len(TASK) + kinds * len(PAIR)) + kinds * len(DEVICE) + len(WHOLE_SYSTEM) + asked
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each entry of an observation is, in order: `task 0: waited`, `task 0 on a100: fits`, `a100: free`."""
+        tasks = range(self.window)
+        found = [f"task {task}: {entry}" for task in tasks for entry in TASK]
+        found += [f"task {task} on {kind}: {entry}" for task in tasks for kind in self.types for entry in PAIR]
+        found += [f"{kind}: {entry}" for kind in self.types for entry in DEVICE]
+        found += [f"whole: {entry}" for entry in WHOLE_SYSTEM]
+        return (*found, *(f"task 0: {entry}" for entry in ASKED if self.decides == ADMISSION))
+
+    @property
+    def inputs(self) -> int:
+        """Length of a row of `rows`."""
+        kinds = len(self.types)
+        context = kinds * len(DEVICE) + len(WHOLE_SYSTEM) + 1
+        if self.decides == ADMISSION:
+            return len(TASK) + kinds * len(PAIR) + len(ASKED) + context
+        return len(TASK) + len(PAIR) + len(DEVICE) + kinds + context
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Where each action finds what concerns it, one row an action: indexes into the observation with a 0 and a 1
+        appended.  A row holds the task, the pair and the type of device, which type it is, the state of all types and
+        of the whole, and whether the action waits.  So one small network can score every action.  Of admission the row
+        that accepts holds the task, with all types; the one that rejects only the state."""
+        if self.decides == ADMISSION:
+            return self._rows_of_admission
+        kinds, tasks = len(self.types), self.window
+        zero, one = self.observation, self.observation + 1
+        pairs = tasks * len(TASK)
+        devices = pairs + tasks * kinds * len(PAIR)
+        context = list(range(devices, self.observation))
+        rows = []
+        for task in range(tasks):
+            for kind in range(kinds):
+                pair, device = pairs + (task * kinds + kind) * len(PAIR), devices + kind * len(DEVICE)
+                row = [task * len(TASK) + n for n in range(len(TASK))]
+                row += [pair + n for n in range(len(PAIR))] + [device + n for n in range(len(DEVICE))]
+                rows.append([*row, *(one if other == kind else zero for other in range(kinds)), *context, zero])
+        own = len(TASK) + len(PAIR) + len(DEVICE) + kinds
+        return np.array([*rows, [zero] * own + context + [one]])
+
+    @property
+    def _rows_of_admission(self) -> np.ndarray:
+        zero, one = self.observation, self.observation + 1
+        pairs, asked = self.window * len(TASK), self.observation - len(ASKED)
+        context = range(asked - len(WHOLE_SYSTEM) - len(self.types) * len(DEVICE), asked)
+        task = [*range(len(TASK)), *range(pairs, pairs + len(self.types) * len(PAIR)), *range(asked, self.observation)]
+        return np.array([[zero] * len(task) + [*context, one], [*task, *context, zero]])
+
+    def select(self, observations: np.ndarray, which: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The rows of these actions of these observations (by their numbers)."""
+        padded = np.concatenate([observations, np.tile(_PADDING, (len(observations), 1))], axis=1)
+        return padded[which[:, None], self.rows[actions]]
+
+    def row(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """The same of one observation."""
+        return np.concatenate([observation, _PADDING])[self.rows[actions]]
+
+
+_PADDING = np.array([0.0, 1.0], np.float32)
+_OWN = len(TASK)
+_ARRIVAL, _DEADLINE, SHORTEST_COLUMN, _KIND, _WIDTH = range(_OWN, _OWN + 5)
+_STATIC = _OWN + 5
+"""Facts of a task besides those by type of device: its part of an observation, and what the changing ones need."""
+
+
+class Window(Scheduler):
+    """Keeps the waiting tasks by arrival, shows the first of them, and turns actions into decisions.
+
+    Base of policies that choose by such actions: `choose` gives one of those that the mask allows.
+    scale: seconds of a typical task.
+    """
+
+    decides: ClassVar[str] = SCHEDULING
+
+    def __init__(self, window: int, scale: float):
+        self.window, self.scale = window, scale
+        self.running: list[dict[int, float]] = []
+        """Expected ends of the running tasks, by type of device and row."""
+        self._kind_of: dict[int, int] = {}
+        self._waiting: dict[int, Task] = {}
+        self._ordered = True
+        self._slot: dict[int, int] = {}
+        self._free_slots: list[int] = []
+        self._dated = 0
+        """Waiting tasks that have a deadline."""
+        self._looked: tuple[list[Task], list[list[bool]]] | None = None
+        """The tasks shown and where each fits, between `anything` and what is done about it."""
+        self._rates = [0.0, 0.0]
+        self._rated_at = 0.0
+        self._now = 0.0
+
+    def begin(self, view: View) -> None:
+        self.view = view
+        self.layout = Layout.of(view.cluster, self.window, self.decides)
+        types = self.layout.types
+        self._number = {name: number for number, name in enumerate(types)}
+        self._capacity = np.array([view.cluster.count(name) for name in types], np.float64)
+        self._one_cpu_type = sum(kind.kind == "cpu" for kind in view.cluster.types.values()) == 1
+        self.running = [{} for _ in types]
+        self._static = np.zeros((64, _STATIC + len(types) * len(PAIR)))
+        self._free_slots = list(range(64))[::-1]
+        self._modes: dict[Shape, list[list[int]]] = {}
+
+    def choose(self, observation: np.ndarray, mask: np.ndarray) -> int:
+        """One of the actions that the mask allows."""
+        raise NotImplementedError
+
+    def schedule(self, view: View) -> Iterator[Decision]:
+        while self.anything():
+            decision = self.decision(self.choose(*self.observe()))
+            if decision is None:
+                break
+            yield decision
+
+    # What happens ---------------------------------------------------------------------------------------------
+
+    def ready(self, task: Task) -> None:
+        row, now = task.index, self.view.now
+        kind = self._kind_of.pop(row, None)
+        if kind is not None:  # it was stopped
+            del self.running[kind][row]
+        else:
+            self._count(0, now)
+        if not self._free_slots:
+            size = len(self._static)
+            self._static = np.concatenate([self._static, np.zeros_like(self._static)])
+            self._free_slots = list(range(size, 2 * size))[::-1]
+        slot = self._slot[row] = self._free_slots.pop()
+        self._static[slot] = self._facts(task)
+        self._dated += task.deadline < math.inf
+        if self._waiting:
+            last = next(reversed(self._waiting.values()))
+            self._ordered = self._ordered and (last.arrival, last.index) < (task.arrival, row)
+        self._waiting[row] = task
+
+    def finished(self, task: Task) -> None:
+        self._count(1, self.view.now)
+        self._forget(task)
+
+    def gone(self, task: Task) -> None:
+        self._forget(task)
+
+    def _forget(self, task: Task) -> None:
+        row = task.index
+        kind = self._kind_of.pop(row, None)
+        if kind is not None:
+            del self.running[kind][row]
+        self._leave(row)
+
+    def _leave(self, row: int) -> None:
+        task = self._waiting.pop(row, None)
+        if task is not None:
+            self._free_slots.append(self._slot.pop(row))
+            self._dated -= task.deadline < math.inf
+
+    def _count(self, which: int, now: float) -> None:
+        self._fade(now)
+        self._rates[which] += 1.0
+
+    def _fade(self, now: float) -> None:
+        if now > self._rated_at:
+            factor = math.exp((self._rated_at - now) / (MEMORY * self.scale))
+            self._rates = [rate * factor for rate in self._rates]
+            self._rated_at = now
+
+    # What is seen ---------------------------------------------------------------------------------------------
+
+    def shown(self, first: Task | None = None) -> list[Task]:
+        """The first waiting tasks, by arrival; `first`: a waiting task that is shown before all others."""
+        if not self._ordered:
+            self._waiting = dict(sorted(self._waiting.items(), key=lambda entry: (entry[1].arrival, entry[0])))
+            self._ordered = True
+        if first is None:
+            return list(islice(self._waiting.values(), self.window))
+        others = (task for task in self._waiting.values() if task is not first)
+        return [first, *islice(others, self.window - 1)]
+
+    def anything(self) -> bool:
+        """Could any of the tasks shown start now?  Else there is nothing to choose, and nothing to observe.
+
+        Where there is, `observe` is to follow before anything changes: it takes over what was found here.
+        """
+        self._fade(self.view.now)
+        tasks = self.shown()
+        fits = self._fits(tasks)
+        found = any(map(any, fits))
+        self._looked = (tasks, fits) if found else None
+        return found
+
+    def observe(self, first: Task | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The observation now, and which actions are possible.  `first`: as in `shown`.
+
+        To wait is not possible where nothing runs and something may be placed: nothing else need ever happen.
+        """
+        layout, view = self.layout, self.view
+        kinds, now, scale = len(layout.types), view.now, self.scale
+        looked, self._looked = self._looked, None
+        if looked is None or first is not None:
+            tasks = self.shown(first)
+            fits = self._fits(tasks)
+        else:
+            tasks, fits = looked
+        count = len(tasks)
+        facts = self._static[[self._slot[task.index] for task in tasks]]
+
+        found = np.zeros(layout.observation, np.float32)
+        shortest = facts[:, SHORTEST_COLUMN]
+        of_tasks = found[: count * _OWN].reshape(count, _OWN)
+        of_tasks[:] = facts[:, :_OWN]
+        of_tasks[:, 1] = np.log1p((now - facts[:, _ARRIVAL]) / scale)
+        if self._dated:
+            slack = (facts[:, _DEADLINE] - now) / (4.0 * np.maximum(shortest, SHORTEST)) - 1.0
+            of_tasks[:, 5] = np.minimum(np.maximum(slack, -1.0), 1.0)
+        of_tasks[np.argsort(shortest, kind="stable"), 7] = np.arange(count) / layout.window
+
+        start = layout.window * _OWN
+        of_pairs = found[start : start + count * kinds * len(PAIR)].reshape(count, kinds, len(PAIR))
+        of_pairs[:] = facts[:, _STATIC:].reshape(count, kinds, len(PAIR))
+        if count:
+            of_pairs[:, :, 1] = fits
+
+        start += layout.window * kinds * len(PAIR)
+        best = facts[:, _KIND].astype(np.intp)
+        work = np.bincount(best, weights=shortest * facts[:, _WIDTH], minlength=kinds).tolist()
+        wanted = np.bincount(best, minlength=kinds).tolist()
+        view.nodes.refresh()
+        for number, name in enumerate(layout.types):
+            ends, capacity = self.running[number].values(), self._capacity[number]
+            ahead = work[number] + sum(end - now for end in ends if end > now)
+            found[start : start + len(DEVICE)] = (
+                self._free(name) / capacity, wanted[number] / layout.window, math.log1p(ahead / (capacity * scale)),
+                math.log1p(max(0.0, min(ends) - now) / scale) if ends else 0.0,
+            )  # fmt: skip
+            start += len(DEVICE)
+
+        self._fade(now)
+        waiting = len(self._waiting)
+        found[start : start + len(WHOLE_SYSTEM)] = (
+            math.log1p(waiting / layout.window), max(0, waiting - layout.window) / max(waiting, 1),
+            *(math.log1p(rate / MEMORY) for rate in self._rates),
+        )  # fmt: skip
+        np.minimum(np.maximum(found, -LIMIT, out=found), LIMIT, out=found)
+        return found, self._mask([fit for of_task in fits for fit in of_task])
+
+    def _mask(self, fits: list[bool]) -> np.ndarray:
+        """Which actions are possible."""
+        mask = np.zeros(self.layout.actions, np.bool_)
+        mask[: len(fits)] = fits
+        mask[-1] = bool(self._kind_of) or True not in fits
+        return mask
+
+    def _free(self, name: str) -> float:
+        """Free devices of a type, from the columns of the nodes: their number hardly matters then."""
+        column = self.view.nodes.gpus.get(name)
+        if column is None and self._one_cpu_type:
+            column = self.view.nodes.cores
+        return self.view.free(name) if column is None else float(column.sum())
+
+    def _facts(self, task: Task) -> list[float]:
+        """What does not change while a task waits: a row of `_static`, laid out as an observation is."""
+        scale = self.scale
+        modes, left, order = task.modes, 1.0 - task.done, task.modes_by_speed()
+        shortest = max(task.shortest_remaining, SHORTEST)
+        best = modes[order[0]]
+        pairs = [0.0] * (len(self.layout.types) * len(PAIR))
+        for position in reversed(order):
+            mode = modes[position]
+            kind = self._number.get(mode.type.name)
+            if kind is not None:
+                time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
+                width = mode.width / self._capacity[kind]
+                at = kind * len(PAIR)
+                pairs[at : at + len(PAIR)] = 1.0, 0.0, math.log(time / scale), math.log(time / shortest), width
+        kind, deadline = self._number.get(best.type.name, 0), task.deadline
+        due = 1.0 if deadline < math.inf else 0.0
+        width = best.width / self._capacity[kind]
+        return [
+            1.0, 0.0, math.log(shortest / scale), scale / (scale + shortest), due, 1.0, width, 0.0,
+            task.arrival, deadline, shortest, kind, best.width, *pairs,
+        ]  # fmt: skip
+
+    def _fits(self, tasks: list[Task]) -> list[list[bool]]:
+        """Which of these tasks could start now on which type."""
+        known: dict[Any, Placement | None] = {}
+        if self._singly(tasks):
+            return [self._fits_task(task, known) for task in tasks]
+        there: dict[Shape, list[bool]] = {}
+        for task in tasks:
+            if task.shape not in there:
+                there[task.shape] = self._fits_shape(task.shape)
+        return [there[task.shape] for task in tasks]
+
+    def _singly(self, tasks: list[Task]) -> bool:
+        """Has each task to be asked by itself, for its data or for what admission allows it?"""
+        return bool(self.view.items) or any(task.allowed is not None for task in tasks)
+
+    def _fits_shape(self, shape: Shape) -> list[bool]:
+        """On which types tasks of a shape could start now."""
+        first, modes = self.view.first, shape.modes
+        return [any(first(modes[position]) is not None for position in kind) for kind in self._positions(shape)]
+
+    def _fits_task(self, task: Task, known: dict[Any, Placement | None]) -> list[bool]:
+        """The same of one task, with its data, and only in the modes that it may run in.
+
+        `known`: answers so far; tasks that share a mode and their data share the answer.
+        """
+        modes, allowed, items = task.shape.modes, task.allowed, bool(self.view.items)
+        row = []
+        for positions in self._positions(task.shape):
+            fits = False
+            for position in positions:
+                if allowed and position not in allowed:
+                    continue
+                mode = modes[position]
+                if mode not in known:
+                    known[mode] = self.view.first(mode)
+                placement = known[mode]
+                if placement is not None and items:
+                    key = mode, task.reads, task.writes
+                    if key not in known:
+                        known[key] = self._with_data(task, mode, placement)
+                    placement = known[key]
+                if placement is not None:
+                    fits = True
+                    break
+            row.append(fits)
+        return row
+
+    def _positions(self, shape: Shape) -> list[list[int]]:
+        """Modes of a shape by type of device."""
+        known = self._modes.get(shape)
+        if known is None:
+            names = [mode.type.name for mode in shape.modes]
+            known = self._modes[shape] = [
+                [position for position, name in enumerate(names) if name == kind] for kind in self.layout.types
+            ]
+        return known
+
+    # What is done ---------------------------------------------------------------------------------------------
+
+    def placement(self, task: Task, kind: int) -> Placement | None:
+        """Where a task would go on a type of device now: its fastest mode that fits, on the first devices."""
+        name = self.layout.types[kind]
+        for position in task.modes_by_speed():
+            mode = task.modes[position]
+            if mode.type.name == name:
+                placement = self._with_data(task, mode, self.view.first(mode))
+                if placement is not None:
+                    return placement
+        return None
+
+    def _with_data(self, task: Task, mode: Mode, placement: Placement | None) -> Placement | None:
+        """Where the task would go in a mode that fits there: the first devices that have room for its data."""
+        view = self.view
+        if placement is None or not view.items or view.holds(task, placement):
+            return placement
+        return next((p for node in view.nodes.fitting(mode) if (p := view.first(mode, task, node=node))), None)
+
+    def decision(self, action: int) -> Start | None:
+        """What an action that the mask allows means; None: to wait."""
+        if action == self.layout.actions - 1:
+            return None
+        position, kind = divmod(action, len(self.layout.types))
+        task = self.shown()[position]
+        placement = self.placement(task, kind)
+        assert placement is not None, "the mask allows only what fits"
+        self.follow(task, placement, self.view.now + self.view.duration(task, placement))
+        return Start(task, placement)
+
+    def follow(self, task: Task, placement: Placement, end: float) -> None:
+        """A task starts, or moves, there, and should end then."""
+        row = task.index
+        before = self._kind_of.get(row)
+        if before is not None:
+            del self.running[before][row]
+        self._leave(row)
+        kind = self._kind_of[row] = self._number[placement.mode.type.name]
+        self.running[kind][row] = end
+
+    def expected_end(self, task: Task) -> float:
+        """When a running task should end, as it looked when it started."""
+        return self.running[self._kind_of[task.index]][task.index]

@@ -1,0 +1,1 @@
+"""Training on a scenario, and the parts for other libraries."""

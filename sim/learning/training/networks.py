@@ -1,0 +1,99 @@
+"""The network of `hetsim train` in PyTorch: it scores each action from what concerns it.
+
+    scores = ActionScores(env.unwrapped.layout)            # a torch.nn.Module: observations in, one score an action out
+    scores.save("mine.npz", env.unwrapped)                 # a file for {scheduler: {name: learned, path: mine.npz}}
+
+Needs PyTorch.  For stable-baselines3 see `sim.learning.training.sb3`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from sim import registry
+from sim.errors import UsageError
+from sim.learning.observation.window import PAIR, SCHEDULING, TASK, Layout
+
+if TYPE_CHECKING:
+    from sim.learning.environment.gym import SchedulingEnv
+
+
+class ActionScores(nn.Module):
+    """A score for each action, from the rows of `Layout.rows`; masks are the caller's.
+
+    Actions are drawn by `forward`, in which waiting weighs against all placements together as it does in `plain`
+    against the best of them; the best action is that of `plain` (`greedy`).  Else a policy that takes the likeliest
+    action would wait for ever, since the chance of placing is spread over many actions.
+    hidden: widths of the hidden layers.  seed: of the first weights, as `numpy.random.default_rng` takes it.
+    """
+
+    def __init__(self, layout: Layout, hidden: Sequence[int] = (32, 32), seed: Any = 0):
+        super().__init__()
+        self.layout = layout
+        self.register_buffer("rows", torch.as_tensor(layout.rows))
+        self.register_buffer("fits", self.rows[:-1, len(TASK) + PAIR.index("fits")])
+        sizes = [layout.inputs, *hidden, 1]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False))
+        network = registry.load_object("sim.learning.agents.network:Network")
+        self.load_arrays(network.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
+
+    def plain(self, observations: torch.Tensor) -> torch.Tensor:
+        """The scores as they are: the best action of a trained network is the possible one with the highest."""
+        padding = observations.new_tensor([[0.0, 1.0]]).expand(len(observations), 2)
+        found = torch.cat([observations, padding], dim=1)[:, self.rows]
+        for layer in self.layers[:-1]:
+            found = torch.tanh(layer(found))
+        scored: torch.Tensor = self.layers[-1](found)[..., 0]
+        return scored
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Scores to draw actions by: logits, in which waiting is raised to the sum of all placements."""
+        found = self.plain(observations)
+        if self.layout.decides != SCHEDULING:
+            return found
+        placed = found[:, :-1].masked_fill(observations[:, self.fits] < 0.5, -1e8)
+        more = placed.logsumexp(dim=1) - placed.max(dim=1).values
+        return torch.cat([found[:, :-1], found[:, -1:] + more[:, None]], dim=1)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Weights and biases, layer by layer, as the network in NumPy has them."""
+        found = []
+        for layer in self.layers:
+            found += [layer.weight.detach().cpu().numpy().T.copy(), layer.bias.detach().cpu().numpy().copy()]
+        return found
+
+    def load_arrays(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take over weights and biases."""
+        with torch.no_grad():
+            for layer, weights, biases in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
+                layer.weight.copy_(torch.as_tensor(weights.T.copy()))
+                layer.bias.copy_(torch.as_tensor(biases))
+
+    def save(self, path: str | Path, env: SchedulingEnv) -> Path:
+        """Write the file of a learned policy, which runs without PyTorch; arrays and JSON, nothing that could run.
+
+        It shows tasks by arrival, whatever the `order` of the environment: a task's score does not depend on its place.
+        """
+        episodes = env.episodes
+        if episodes.switches or episodes.first is not None:
+            raise UsageError("a file has the usual vector and actions; register a scheduler instead")
+        network = registry.load_object("sim.learning.agents.network:Network")(self.arrays())
+        policy = registry.load_object("sim.learning.agents.files:LearnedPolicy")(
+            network, episodes.window, episodes.layout.types, episodes.scale, "torch",
+            {"scenario": episodes.scenario.name, "reward": dict(episodes.parts)}, episodes.decides,
+        )  # fmt: skip
+        registry.load_object("sim.learning.agents.files:save")(policy, path)
+        return Path(path)
+
+
+def greedy(scores: ActionScores, observation: np.ndarray, mask: np.ndarray) -> int:
+    """The possible action with the highest score: `scheduler(lambda o, m: greedy(scores, o, m))`."""
+    with torch.no_grad():
+        found = scores.plain(torch.as_tensor(observation[None]))[0].numpy()
+    return int(np.where(mask, found, -np.inf).argmax())

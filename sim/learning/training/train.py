@@ -1,0 +1,441 @@
+"""Train a policy on a scenario, and set it beside policies written by hand on loads that neither has seen.
+
+Three kinds of load, which the tree of seeds keeps apart (`sim.model.randomness`): an agent learns from replications
+of its `TRAINING` loads, the networks on the way are judged on `VALIDATION` loads (the best is kept), and the comparison
+at the end is that of `hetsim compare`: replications of the scenario's own seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim import registry
+from sim.errors import Problem, ScenarioError, UnknownName, UsageError
+from sim.experiment.compare import run_policies
+from sim.experiment.policies import PolicyLike, named_policies
+from sim.experiment.progress import Progress
+from sim.experiment.run import prepare
+from sim.learning.environment.admission import Admissions, Played
+from sim.learning.environment.episode import TIME, WINDOW, Episodes
+from sim.learning.environment.rewards import RewardLike, check_reward, metric_of
+from sim.learning.environment.suites import BASELINES
+from sim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
+from sim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
+from sim.model.randomness import SPAN, TRAINING, VALIDATION
+from sim.results.one_run.metrics import metric
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from sim.results.many_runs.compare import Comparison
+    from sim.scenario.scenario import Overrides, Scenario
+
+JUDGED_ON = 4
+"""Validation runs by which a network is judged."""
+JUDGED = 20
+"""How often one is, over all steps."""
+EPISODES: dict[str, type[Episodes]] = {SCHEDULING: Episodes, ADMISSION: Admissions}
+REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
+"""Unless another is named; of admission `value` where no task has a deadline, and goodput is therefore no metric."""
+CHECKPOINT = "hetsim training checkpoint"
+MAX_CHECKPOINT = 4_000_000_000
+"""Bytes of a checkpoint, which holds the memory of an agent."""
+MOST_STEPS = 100_000_000
+
+
+@dataclass
+class Training:
+    """What came out of `train`.  Attributes:
+
+    policy      the network and what it was learned for (`sim.learning.agents.files.LearnedPolicy`)
+    curve       a table: steps taken, and the reward per task of the validation runs then
+    beside      the same of the baselines, by label
+    comparison  learned policy and baselines on the scenario's own seed, or None where none was asked for
+    runs        the runs behind it, by label
+    earned      the reward per task of these runs, by replication and label, where it is a sum that no metric tells
+    """
+
+    policy: Any
+    curve: pd.DataFrame
+    beside: dict[str, float]
+    comparison: Comparison | None
+    runs: dict[str, Any]
+    earned: pd.DataFrame | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}, or admission."""
+        registry.load_object("sim.learning.agents.files:save")(self.policy, path)
+        return Path(path)
+
+    def plot(self) -> Figure:
+        """The learning curve."""
+        from sim.plots.learning import learning_curve
+
+        return learning_curve(self)
+
+
+def train(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    agent: str = "dqn",
+    steps: int = 50_000,
+    *,
+    decides: str = SCHEDULING,
+    seed: int = 0,
+    window: int = WINDOW,
+    reward: RewardLike | None = None,
+    settings: Mapping[str, Any] | None = None,
+    baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
+    metrics: Iterable[str] = (),
+    replications: int | None = None,
+    overrides: Overrides = (),
+    out: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Training:
+    """Train an agent on a scenario whose tasks go to a scheduler, and compare what it learned.
+
+    decides: what is learned, scheduling (which task goes where), or admission (who may wait at all, under the
+        scenario's own scheduler).
+    agent: dqn, reinforce, or ppo (which needs the extra `learning`).
+    steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
+    window, reward: as in `sim.learning`; unless named, that of admission is `value` where no task has a deadline.
+    settings: of the agent, in place of its own ({"rate": 0.001}).
+    baselines: policies to compare with, as in `compare`, over the scenario's replications unless told; none: ().
+        Where admission is learned these may be admission policies, which then go with the scenario's scheduler.
+    metrics: those compared; without them that of the reward.
+    out: a file to write the policy to.
+    checkpoint: a file to which the state of training is written about twenty times on the way.  Where it is there
+        already, training goes on from it, to the same bytes as without the interruption; ScenarioError where it belongs
+        to another training.
+    workers: processes for the replications of the comparison; an agent learns in this process.
+    """
+    loaded = prepare(scenario, None, overrides)
+    if decides not in DECIDES:
+        raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
+        raise UsageError(f"steps must be a whole number from 1 to {MOST_STEPS:,}, not {steps!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
+        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
+    learner = make_agent(agent, {} if settings is None else settings)
+    if out is not None:
+        check_writable(out)
+    if checkpoint is not None:
+        check_writable(checkpoint)
+    admission = decides == ADMISSION
+    if admission:
+        _refuse_others(loaded)
+        given = None if baselines is None else with_admissions(loaded, baselines)
+    else:
+        given = named_policies(BASELINES if baselines is None else baselines)
+    metrics = list(metrics)
+    for name in metrics:
+        metric(name)
+    for value in (given or {}).values():
+        # What is wrong with one is said before anything is trained; planners find it when they plan.
+        prepare(loaded, value).begin()
+    parts = check_reward(_usual_reward(loaded, decides) if reward is None else reward)
+    if not parts.is_sum:
+        raise UsageError(
+            f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
+            "class derived from sim.learning.environment.rewards.Reward, whose sum is known of other policies, too"
+        )
+    practice = Practice(loaded, window, parts, seed, steps, progress, decides)
+    if checkpoint is not None:
+        practice.checkpoint_at(Path(checkpoint), {
+            "scenario": loaded.name,
+            "content": hashlib.sha256(loaded.to_yaml(absolute_paths=True).encode()).hexdigest(),
+            "agent": agent, "settings": asdict(learner), "steps": steps, "seed": seed, "decides": decides,
+            "window": practice.episodes.window, "reward": dict(parts),
+        })  # fmt: skip
+    network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
+    network = practice.best(network)
+    policy = registry.load_object("sim.learning.agents.files:LearnedPolicy")(
+        network, practice.episodes.window, practice.layout.types, practice.scale, agent,
+        {
+            "scenario": loaded.name, "steps": steps, "seed": seed, "reward": dict(parts),
+            "settings": asdict(learner), "kept_after": practice.kept_after,
+        },
+        decides,
+    )  # fmt: skip
+    if out is not None:
+        registry.load_object("sim.learning.agents.files:save")(policy, out)
+    others = given if given is not None else hand_written(loaded, parts, practice.played)
+    beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
+    if not others:
+        return Training(policy, practice.table(), beside, None, {})
+    figures = metrics or list(dict.fromkeys(metric_of(name, parts) for name in parts))
+    comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice, workers)
+    return Training(policy, practice.table(), beside, comparison, runs, earned)
+
+
+def _refuse_others(scenario: Scenario) -> None:
+    """ScenarioError where tasks do not simply come, wait and run; what could not be run need not be learned."""
+    from sim.policy.contract import PlanProblem
+
+    run = scenario.build()
+    registry.load_object("policies.learning.learned_admission:refuse_others")(PlanProblem(run.tasks, run.cluster))
+
+
+def _usual_reward(scenario: Scenario, decides: str) -> str:
+    """What is earned unless something else is named."""
+    if decides == ADMISSION:
+        deadline = scenario.build().tasks.deadline
+        if deadline is None or not np.isfinite(deadline).any():
+            return "value"
+    return REWARD[decides]
+
+
+def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
+    """The agent of that name with these settings; it says now what it lacks."""
+    from pydantic import TypeAdapter, ValidationError
+
+    known = registry.load_object("policies.learning:AGENTS")
+    if name not in known:
+        raise UnknownName("agent", name, known, f"; the agents are {', '.join(known)}")
+    kind = registry.load_object(known[name])
+    names = [field.name for field in fields(kind)]
+    if not isinstance(settings, Mapping):
+        raise UsageError(f"settings of an agent are a mapping, such as {{'rate': 0.001}}, not {settings!r}")
+    for key in settings:
+        if key not in names:
+            raise UnknownName(f"setting of agent {name}", key, names, f"; its settings are {', '.join(names)}")
+    try:
+        learner = TypeAdapter(kind).validate_python(dict(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, said = str(first["loc"][0]), first["msg"][0].lower() + first["msg"][1:]
+        raise UsageError(f"setting {key} of agent {name}: {said}, not {settings[key]!r}") from None
+    check = getattr(learner, "check", None)
+    if check is not None:
+        check()
+    return learner
+
+
+def check_writable(path: str | Path) -> None:
+    """UsageError if no file can be put there; said before an hour of training rather than after it."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} cannot be written: it is a folder")
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            pass
+    except (OSError, ValueError) as error:
+        why = "is no folder" if not path.absolute().parent.is_dir() else f"{getattr(error, 'strerror', None) or error}"
+        raise UsageError(f"{path} cannot be written: {path.parent} {why}") from None
+
+
+def _compared(
+    scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
+    practice: Practice, workers: int,
+) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
+    """The learned policy beside the others, on the scenario's own seed."""
+    import pandas as pd
+
+    from sim.results.many_runs.compare import compare as evaluate
+
+    with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
+        path = Path(folder) / "policy.npz"
+        registry.load_object("sim.learning.agents.files:save")(policy, path)
+        mine: Any = {"name": "learned", "path": str(path.resolve())}
+        whole = with_admission(scenario, mine) if policy.decides == ADMISSION else {"scheduler": mine}
+        chosen = {f"learned ({policy.agent})": whole, **others}
+        runs = run_policies(scenario, chosen, metrics=metrics, replications=replications, workers=workers)
+        earned = None
+        if len(practice.parts) > 1 or practice.parts.made:
+            count = min(len(run) if isinstance(run, Sized) else 1 for run in runs.values())
+            seed = scenario.model.seed
+            earned = pd.DataFrame(
+                {label: practice.earned(prepare(scenario, value), seed, count) for label, value in chosen.items()}
+            )
+    return evaluate(runs, metrics, baseline=next(iter(runs))), runs, earned
+
+
+class Practice:
+    """The episodes an agent learns from (see `sim.learning.agents.practice`), and the judge of its networks."""
+
+    def __init__(
+        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
+        decides: str = SCHEDULING,
+    ):  # fmt: skip
+        self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=TIME)
+        self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
+        self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
+        self.seed, self.steps, self.progress, self.decides = seed, steps, progress, decides
+        self.every = max(1, steps // JUDGED)
+        self.curve: list[tuple[int, float]] = []
+        self.kept: Any = None
+        self.kept_after = 0
+        self.resumed: Any = None
+        self._checkpoint: tuple[Path, dict[str, Any]] | None = None
+        self._saved_at = 0
+
+    def checkpoint_at(self, path: Path, training: dict[str, Any]) -> None:
+        """Keep the state of training in a file, and go on from what it holds; ScenarioError if that is another's."""
+        self._checkpoint = path, json.loads(json.dumps(training))
+        if not path.exists():
+            return
+        state, mine = read_checkpoint(path, self._checkpoint[1])
+        self.curve = [(int(steps), float(value)) for steps, value in mine["curve"]]
+        self.kept_after, self._saved_at = int(mine["kept_after"]), int(mine["steps"])
+        if any(name.startswith("kept") for name in state.arrays):
+            self.kept = registry.load_object("sim.learning.agents.network:network_of")(state.arrays, "kept")
+        self._under_way = int(mine["episode"]), [int(action) for action in mine["actions"]]
+        self.resumed = state
+        self.return_to()
+
+    def return_to(self) -> None:
+        """Go to where the episode was when the state was saved: its load again, and the same actions."""
+        episode, actions = self._under_way
+        self.reset(episode)
+        for action in actions:
+            self.episodes.step(action)
+
+    def save(self, steps: int, state: Callable[[], Any]) -> None:
+        """So many steps have been taken, and training could go on from this state; every now and then it is written."""
+        if self._checkpoint is None or steps - self._saved_at < self.every:
+            return
+        path, training = self._checkpoint
+        found, self._saved_at = state(), steps
+        mine = {
+            "curve": self.curve, "kept_after": self.kept_after, "steps": steps,
+            "episode": self.episodes.replication, "actions": self.episodes.taken,
+        }  # fmt: skip
+        kept = {} if self.kept is None else {f"kept{number}": array for number, array in enumerate(self.kept.arrays)}
+        about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": found.facts}
+        registry.load_object("sim.learning.agents.files:write_parts")(path, about, {**found.arrays, **kept})
+
+    def environment(self) -> Any:
+        """These episodes as a Gymnasium environment; `reset(seed=self.seed)` begins the first."""
+        from sim.learning.environment.gym import ENVIRONMENTS
+
+        return ENVIRONMENTS[self.decides].of(self.episodes)
+
+    @property
+    def sb3(self) -> Any:
+        """The parts for stable-baselines3 (`sim.learning.training.sb3`)."""
+        return registry.load_object("sim.learning.training.sb3:ScoringPolicy"), registry.load_object("sim.learning.training.sb3:TimedRolloutBuffer")
+
+    @property
+    def observation(self) -> np.ndarray:
+        return self.episodes.observation
+
+    @property
+    def mask(self) -> np.ndarray:
+        return self.episodes.mask
+
+    @property
+    def over(self) -> bool:
+        return self.episodes.over
+
+    @property
+    def now(self) -> float:
+        return self.episodes.now
+
+    def reset(self, episode: int) -> None:
+        """Begin the training episode of this number."""
+        self.episodes.reset(self.seed, episode, TRAINING)
+
+    def step(self, action: int) -> float:
+        """Take an action; its reward, made comparable."""
+        return self.episodes.step(action)
+
+    def passed(self, steps: int, network: Any) -> None:
+        """So many steps have been taken: from time to time the network is judged, and the best is kept."""
+        if self.progress is not None and steps % 100 == 0:
+            self.progress(min(1.0, steps / self.steps))
+        if steps % self.every == 0:
+            self._judge(steps, network)
+
+    def _judge(self, steps: int, network: Any) -> None:
+        value = self._value(network)
+        if self.kept is None or value > max(before for _, before in self.curve):
+            self.kept, self.kept_after = network.copy(), steps
+        self.curve.append((steps, value))
+
+    def best(self, network: Any) -> Any:
+        """The network that was best on the validation runs."""
+        if self.kept is None:
+            self._judge(self.steps, network)
+        return self.kept
+
+    def _value(self, network: Any) -> float:
+        """Reward per task of the validation runs, the best action taken each time."""
+        judge, earned, tasks = self.judge, 0.0, 0
+        for replication in range(JUDGED_ON):
+            judge.reset(self.seed, replication, VALIDATION)
+            while not judge.over:
+                possible = np.flatnonzero(judge.mask)
+                scores = network.scores(self.layout.row(judge.observation, possible))
+                earned += judge.step(int(possible[scores.argmax()]))
+            tasks += _tasks(judge)
+        return earned / max(tasks, 1)
+
+    def played(self, scenario: Scenario) -> float:
+        """The same of the policy that the scenario names."""
+        episodes = self._player(scenario)
+        earned, tasks = 0.0, 0
+        for replication in range(JUDGED_ON):
+            earned += episodes.total(self.seed, replication, VALIDATION)
+            tasks += _tasks(episodes)
+        return earned / max(tasks, 1)
+
+    def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
+        """Reward per task of so many runs of the policy that the scenario names."""
+        episodes = self._player(scenario)
+        return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
+
+    def _player(self, scenario: Scenario) -> Played:
+        return Played(scenario, self.episodes.window, self.parts, self.scale)
+
+    def table(self) -> pd.DataFrame:
+        """The learning curve."""
+        import pandas as pd
+
+        return pd.DataFrame(self.curve, columns=["steps", "reward_per_task"])
+
+
+def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The state of the agent and of its practice; ScenarioError where the file is damaged or of another training."""
+
+    def wrong(text: str) -> ScenarioError:
+        return ScenarioError(Problem(text, file=str(path)))
+
+    read = registry.load_object("sim.learning.agents.files:read_parts")
+    arrays = read(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
+    try:
+        about = json.loads(bytes(arrays.pop("about").astype(np.uint8)).decode())
+        known, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
+        facts, mine = dict(about["agent"]), dict(about["practice"])
+        whole = set(mine) == {"curve", "kept_after", "steps", "episode", "actions"}
+    except (KeyError, ValueError, TypeError, RecursionError):
+        known = whole = False
+    if not known or not whole:
+        raise wrong("is an .npz archive, but no checkpoint of a training (hetsim train --checkpoint)")
+    for key, value in training.items():
+        if theirs.get(key) != value:
+            if key == "content":
+                raise wrong(
+                    f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
+                    "name another file, or remove this one"
+                )
+            raise wrong(
+                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; name "
+                "another file, or remove this one"
+            )
+    return registry.load_object("sim.learning.agents.practice:State")(arrays, facts), mine
+
+
+def _tasks(episodes: Episodes) -> int:
+    """Tasks that arrived in the run that is over."""
+    assert episodes.record is not None
+    return int((episodes.record.status >= 0).sum())

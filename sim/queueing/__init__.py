@@ -1,0 +1,1 @@
+"""Which known queueing model a scenario is, and what that model predicts."""

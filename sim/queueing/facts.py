@@ -1,0 +1,461 @@
+"""What a scenario says, as far as exact models ask, and what a model supposes of it.
+
+`Facts` looks up each assumption in the scenario, with the key that decides it; `Match` holds them with the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from sim.model.tasks import Mode
+    from sim.scenario.scenario import Scenario
+
+BLIND = ("lcfs", "random")
+"""Orders that look at no sizes, besides the order of arrival: the same means."""
+
+PLACEMENTS = ("best_fit", "earliest_finish", "fastest_device", "first_fit", "worst_fit")
+"""Those that leave no task waiting where devices are equal and one is free."""
+
+IN_ORDER = ("fcfs", "fcfs_skip")
+
+AT_ONCE = 1e-3
+"""Patience below this part of a service is none."""
+
+MANY_STREAMS = 16
+
+STABLE = "the load is below 1"
+
+
+class Assumption(NamedTuple):
+    """What a model supposes; `key` is that of the scenario which decides, `found` what stands there."""
+
+    text: str
+    holds: bool
+    key: str = ""
+    found: str = ""
+    soft: bool = False
+    """Where it fails the prediction is still near."""
+
+
+class Row(NamedTuple):
+    """A predicted figure: a metric of the simulator, of one class or of all."""
+
+    metric: str
+    value: float
+    class_: str = ""
+
+
+@dataclass
+class Match:
+    """A scenario seen through a model."""
+
+    model: str
+    assumptions: list[Assumption]
+    rows: list[Row] = field(default_factory=list)
+    approximate: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """matches, nearly (an approximation, or soft assumptions fail) or none."""
+        if any(not one.holds and not one.soft for one in self.assumptions):
+            return "none"
+        if self.approximate or any(not one.holds for one in self.assumptions):
+            return "nearly"
+        return "matches"
+
+    @property
+    def failed(self) -> list[Assumption]:
+        return [one for one in self.assumptions if not one.holds]
+
+
+class Law(NamedTuple):
+    """What is known of a distribution: exponential, constant or general, with two moments."""
+
+    mean: float
+    scv: float
+    kind: str
+
+    def times(self, factor: float) -> Law:
+        return Law(self.mean * factor, self.scv, self.kind)
+
+    def plus(self, other: Law) -> Law:
+        """The sum with an independent one."""
+        if other.mean == 0:
+            return self
+        if self.mean == 0:
+            return other
+        mean = self.mean + other.mean
+        variance = self.scv * self.mean**2 + other.scv * other.mean**2
+        return Law(mean, variance / mean**2, "constant" if variance == 0 else "general")
+
+    @property
+    def shown(self) -> str:
+        from sim.results.wording import seconds
+
+        more = f", scv {self.scv:.3g}" if self.kind == "general" else ""
+        return f"{self.kind}, mean {seconds(self.mean)}{more}"
+
+
+NOTHING = Law(0.0, 0.0, "constant")
+
+
+def law_of(distribution: Any) -> Law:
+    scv = float(distribution.scv)
+    named = getattr(distribution, "distribution", "")
+    memoryless = named == "exponential" or (named in ("gamma", "weibull") and abs(scv - 1) < 1e-12)
+    kind = "constant" if scv == 0 else "exponential" if memoryless else "general"
+    return Law(float(distribution.mean), scv, kind)
+
+
+def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
+    """One of several, by their weights."""
+    known = [(weight, law) for weight, law in parts if weight > 0]
+    if all(law == known[0][1] for _, law in known):
+        return known[0][1]
+    total = sum(weight for weight, _ in known)
+    mean = sum(weight * law.mean for weight, law in known) / total
+    second = sum(weight * law.mean**2 * (1 + law.scv) for weight, law in known) / total
+    return Law(mean, second / mean**2 - 1, "general")
+
+
+class Customers(NamedTuple):
+    """Tasks of one kind: a class of an entry, or the entry."""
+
+    label: str
+    rate: float
+    demand: Any
+    key: str
+    law: Law | None
+    priority: float
+
+
+class Facts:
+    """What a scenario says, as far as models ask."""
+
+    def __init__(self, scenario: Scenario):
+        self.scenario = scenario
+        self.model = scenario.model
+        self.input = scenario.build()
+        self.cluster = self.input.cluster
+        self.policies = scenario.policies
+        self.assumptions: list[Assumption] = []
+
+    def suppose(self, text: str, holds: bool, key: str = "", found: str = "", soft: bool = False) -> bool:
+        self.assumptions.append(Assumption(text, bool(holds), key, found, soft))
+        return bool(holds)
+
+    # Customers
+
+    @cached_property
+    def customers(self) -> list[Customers]:
+        from sim.scenario.building.run_input import entry_names
+
+        found = []
+        names = entry_names(self.scenario.document.data.get("workload") or [])
+        for number, entry in enumerate(self.model.workload):
+            key, name = f"workload.{number}", names[number] or f"stream{number}"
+            arrivals: Any = entry.arrivals
+            rate = 0.0 if arrivals is None or arrivals.closed else arrivals.rate_mean or 0.0
+            kinds = [(one.over(entry), one.weight, f"{key}.classes.{k}") for k, one in enumerate(entry.classes or ())]
+            kinds = kinds or [(entry, 1.0, key)]
+            total = sum(weight for _, weight, _ in kinds)
+            for demand, weight, where in kinds:
+                if weight > 0:
+                    label, law, priority = demand.class_ or name, self._law(demand), demand.priority or 0.0
+                    found.append(Customers(label, rate * weight / total, demand, where, law, priority))
+        return found
+
+    @property
+    def rate(self) -> float:
+        return sum(one.rate for one in self.customers)
+
+    @cached_property
+    def mode(self) -> Mode | None:
+        """The one way to run that all tasks have in common; None if there are several."""
+        shapes = {id(mode): mode for shape in self.input.tasks.shapes for mode in shape.modes}
+        return next(iter(shapes.values())) if len(shapes) == 1 else None
+
+    def _law(self, demand: Any) -> Law | None:
+        """Computing time in the one mode; None where no distribution says it."""
+        mode = self.mode
+        if mode is None or demand.work or demand.profile or demand.scaling:
+            return None
+        kind = mode.type
+        if demand.modes is not None:
+            way = demand.modes[0]
+            if way.time is None or not hasattr(way.time, "scv"):
+                return None
+            return law_of(way.time).times(1.0 if way.device == kind.name != kind.kind else 1 / kind.speed)
+        if mode.on_cpu:
+            given = demand.cpu_time
+            return law_of(given).times(1 / kind.speed) if hasattr(given, "scv") else None
+        for name in (kind.name, kind.kind):
+            typed = demand.typed_gpu_time.get(f"gpu_time.{name}")
+            if typed is not None:
+                return law_of(typed)
+        return None if demand.gpu_time is None else law_of(demand.gpu_time).times(1 / kind.speed)
+
+    @property
+    def law(self) -> Law:
+        return mixed((one.rate or 1.0, one.law) for one in self.customers if one.law is not None)
+
+    @cached_property
+    def servers(self) -> int:
+        """How many tasks can run at once."""
+        mode = self.mode
+        return 0 if mode is None else sum(self._slots(node, mode) for node in self.cluster.nodes)
+
+    @staticmethod
+    def _slots(node: Any, mode: Mode) -> int:
+        room = math.inf
+        if mode.millicores:
+            room = min(room, node.cpus * 1000 // mode.millicores)
+        if mode.memory and node.memory is not None:
+            room = min(room, node.memory // mode.memory)
+        if mode.on_cpu:
+            return int(room) if node.cpu.type is mode.type else 0
+        devices = [device for device in node.accelerators if device.type is mode.type]
+        if mode.gpus > 1:
+            return int(min(room, len(devices) // mode.gpus))
+        each = 1 if mode.whole else 1_000_000 // mode.share
+        if mode.gpu_memory and mode.type.memory is not None:
+            each = min(each, mode.type.memory // mode.gpu_memory)
+        return int(min(room, len(devices) * each))
+
+    @property
+    def busy_metric(self) -> str:
+        return "cpu_utilisation" if self.mode is not None and self.mode.on_cpu else "gpu_utilisation"
+
+    def busy_share(self, computing: float) -> float:
+        """The metric from the mean number of tasks that compute."""
+        mode = self.mode
+        assert mode is not None
+        if mode.on_cpu:
+            return computing * mode.width / sum(node.cpus for node in self.cluster.nodes)
+        return computing * mode.width / sum(len(node.accelerators) for node in self.cluster.nodes)
+
+    # Assumptions that several models share
+
+    def arrivals(self, allowed: tuple[str, ...] = ("poisson",)) -> bool:
+        self._all_the_time()
+        text = {"poisson": "arrivals are Poisson"}.get(allowed[0]) if len(allowed) == 1 else None
+        holds, key, shown = True, "", []
+        for number, entry in enumerate(self.model.workload):
+            here = f"workload.{number}"
+            kind = "a trace" if entry.trace is not None else entry.arrivals.process  # type: ignore[union-attr]
+            shown.append(kind)
+            if kind not in allowed and holds:
+                holds, key = False, f"{here}.trace" if entry.trace is not None else f"{here}.arrivals.process"
+        if len(shown) > 1 and holds and set(shown) != {"poisson"}:
+            holds, key = False, "workload"
+        return self.suppose(
+            text or "arrivals are Poisson, or one stream with independent gaps",
+            holds, key or "workload.0.arrivals.process", ", ".join(dict.fromkeys(shown)),
+        )  # fmt: skip
+
+    def _all_the_time(self) -> None:
+        """Every stream goes on as long as the run."""
+        text = "arrivals go on at one rate to the end"
+        entries = self.model.workload
+        ends = [min(math.inf if entry.until is None else entry.until, self.input.horizon) for entry in entries]
+        for number, (entry, end) in enumerate(zip(entries, ends, strict=True)):
+            if len(entries) > 1 and (entry.count is not None or end != ends[0]):
+                key = "until" if entry.count is None else "count"
+                self.suppose(text, False, f"workload.{number}.{key}", "streams of different length")
+                return
+        early = math.isfinite(self.input.horizon) and self.last_arrival < 0.9 * self.input.horizon
+        key = "until" if entries[0].count is None else "count"
+        shown = f"the last at {self.last_arrival:.6g} s" if early else ""
+        self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True)
+
+    def one_way(self) -> bool:
+        """All tasks run in one mode on equal devices."""
+        if self.mode is not None:
+            return self.suppose("all tasks run in the same way on equal devices", True, "cluster.nodes", str(self.mode))
+        modes = list(dict.fromkeys(str(mode) for shape in self.input.tasks.shapes for mode in shape.modes))
+        key = "cluster.nodes"
+        for one in self.customers:
+            given = one.demand
+            named = [k for k in ("scaling", "modes", "cpu_time") if getattr(given, k)]
+            if named and len(modes) > 1:
+                key = f"{one.key}.{named[0]}"
+                break
+            if given.gpus is not None or given.cpus is not None:
+                key = f"{one.key}.{'gpus' if given.gpus is not None else 'cpus'}"
+        return self.suppose("all tasks run in the same way on equal devices", False, key, ", ".join(modes[:4]))
+
+    def sizes_known(self) -> bool:
+        for one in self.customers:
+            if one.law is None:
+                given = ("profile", "work", "scaling", "modes", "cpu_time")
+                key = next((k for k in given if getattr(one.demand, k)), "")
+                return self.suppose("times are drawn from a distribution", False, f"{one.key}.{key}".rstrip("."), "")
+        return self.suppose("times are drawn from a distribution", True, self.time_key, self.law.shown)
+
+    @property
+    def time_key(self) -> str:
+        one = self.customers[0]
+        mode = self.mode
+        name = "cpu_time" if mode is not None and mode.on_cpu else "gpu_time"
+        return f"{one.key}.{'modes' if one.demand.modes else name}"
+
+    def exponential(self, law: Law | None = None, what: str = "service is exponential", key: str = "") -> bool:
+        law = self.law if law is None else law
+        return self.suppose(what, law.kind == "exponential", key or self.time_key, law.shown, soft=True)
+
+    def nothing_moves(self) -> bool:
+        """No data, private or named."""
+        return self.without("no data move", ("bytes_in", "bytes_out", "upload", "download", "reads", "writes"))
+
+    def no_rules(self) -> None:
+        """Neither partitions nor limits, where a site has them; of others nothing is said."""
+        bound = [key for one in self.customers for key in ("partition", "time_limit") if getattr(one.demand, key)]
+        if bound or self.input.tasks.time_limit is not None or any(self.input.tasks.partitions):
+            self.suppose("tasks run anywhere, for as long as they want", False, "site", bound[0] if bound else "given")
+
+    def no_items(self) -> bool:
+        return self.without("no named data", ("reads", "writes"))
+
+    def without(self, text: str, keys: tuple[str, ...]) -> bool:
+        for one in self.customers:
+            for key in keys:
+                value = getattr(one.demand, key)
+                if value and getattr(value, "mean", 1):
+                    return self.suppose(text, False, f"{one.key}.{key}", "given")
+        return self.suppose(text, True)
+
+    def undisturbed(self, sharing: bool = True) -> None:
+        """Devices work at their own pace all the time."""
+        faults = getattr(self.model, "faults", None)
+        self.suppose("no device fails", not faults, "faults", f"{len(faults)} given" if faults else "none")
+        mode = self.mode
+        if not sharing or mode is None or mode.on_cpu:
+            return
+        overhead = mode.type.preemption.overhead
+        if overhead:
+            key = "cluster.nodes.gpus.preemption.overhead"
+            self.suppose("kernels run at full speed", False, key, f"{overhead:.0%}")
+        kind = mode.type.sharing
+        alone = kind.kind == "exclusive" or (kind.kind == "mps" and not kind.interference)
+        alone = alone or (mode.whole and mode.type.streams == 1)
+        self.suppose("tasks do not slow each other down", alone, "cluster.nodes.gpus.sharing", kind.kind)
+
+    def one_in_flight(self) -> None:
+        mode = self.mode
+        if mode is not None and not mode.on_cpu:
+            streams = mode.type.streams
+            self.suppose("a GPU takes one task at a time", streams == 1, "cluster.nodes.gpus.streams", str(streams))
+
+    def order(self, blind: bool = True) -> str:
+        """fcfs, blind or other; the assumption holds for the first, and for the second where the model says so."""
+        name = self.scheduler
+        single = len({one.priority for one in self.customers}) == 1
+        level = name == "priority" and single and not self.parameter("scheduler", "preemptive", False)
+        alike = name in IN_ORDER or level
+        text = "first come, first served" + (", or an order that does not look at sizes" if blind else "")
+        self.suppose(text, alike or (blind and name in BLIND), "policy.scheduler", name)
+        placement = self.parameter("scheduler", "placement", None)
+        named = getattr(placement, "name", None)
+        if named is not None and named not in PLACEMENTS:
+            self.suppose("a free device is always taken", False, "policy.scheduler.placement", named)
+        return "fcfs" if alike else "blind" if name in BLIND else "other"
+
+    @property
+    def scheduler(self) -> str:
+        return self.policies.scheduler.name
+
+    def parameter(self, part: str, key: str, default: Any) -> Any:
+        spec = getattr(self.policies, part)
+        return default if spec is None else spec.parameters.get(key, default)
+
+    @property
+    def admission(self) -> str:
+        return "accept_all" if self.policies.admission is None else self.policies.admission.name
+
+    def open_door(self) -> None:
+        self.suppose("everybody gets in", self.admission == "accept_all", "policy.admission", self.admission)
+
+    def nobody_leaves(self) -> None:
+        self.without("nobody gives up", ("patience",))
+
+    def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
+        """Stable, and long enough under way to have forgotten the start."""
+        from sim.results.wording import seconds
+
+        if not bounded and not self.suppose(
+            STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
+        ):
+            return False
+        distance = math.sqrt(servers) - math.sqrt(load)
+        spread = law.mean * (1 + law.scv)
+        relaxation = 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9)
+        warm, lasts = self.warmup, self.lasts
+        known = not math.isnan(warm)
+        self.suppose(
+            "the start is forgotten: warm-up of 3 relaxation times", not known or warm >= 3 * relaxation, "warmup",
+            f"{seconds(warm) if known else 'auto'}, relaxation time {seconds(relaxation)}", soft=True,
+        )  # fmt: skip
+        warm = warm if known else 0.0
+        self.suppose(
+            "the run is long: 30 relaxation times", lasts - warm >= 30 * relaxation, "horizon", seconds(lasts - warm),
+            soft=True,
+        )  # fmt: skip
+        return True
+
+    @property
+    def warmup(self) -> float:
+        """Seconds; NaN where the run finds them out itself."""
+        given: Any = self.model.warmup
+        return float(given) if isinstance(given, int | float) else math.nan
+
+    @property
+    def lasts(self) -> float:
+        """Seconds that the run is to last, or that tasks arrive."""
+        return self.input.horizon if math.isfinite(self.input.horizon) else self.last_arrival
+
+    @cached_property
+    def last_arrival(self) -> float:
+        import numpy as np
+
+        arrival = self.input.tasks.arrival
+        known = arrival[np.isfinite(arrival)]
+        return float(known.max()) if len(known) else 0.0
+
+    # Transfers
+
+    def transfer(self, key: str, loads: bool) -> Law:
+        """Time of an upload or download alone on its link."""
+        mode = self.mode
+        assert mode is not None
+        link = mode.type.link
+        parts = []
+        for one in self.customers:
+            law = NOTHING
+            sent = getattr(one.demand, key)
+            if sent is not None:
+                bandwidth = link.upload if loads else link.download
+                law = law_of(sent).times(1 / bandwidth) if math.isfinite(bandwidth) else NOTHING
+                if link.latency:
+                    law = law.plus(Law(link.latency, 0.0, "constant"))
+            fixed = (mode.upload if loads else mode.download).of(1)
+            parts.append((one.rate or 1.0, law.plus(Law(fixed, 0.0, "constant")) if fixed else law))
+        return mixed(parts)
+
+    def links_alone(self) -> None:
+        """Each device has a link to itself."""
+        mode = self.mode
+        assert mode is not None
+        for number, nodes in enumerate(self.model.cluster.nodes):
+            switch = nodes.pcie.switch is not None
+            links = [nodes.pcie, *(gpu.pcie for gpu in nodes.gpus if gpu.pcie is not None)]
+            half = any(link.duplex == "half" for link in links)
+            if switch or half:
+                key = f"cluster.nodes.{number}.pcie.{'switch' if switch else 'duplex'}"
+                self.suppose("each GPU has a link of its own, both ways", False, key, "shared")
+                return
+        self.suppose("each GPU has a link of its own, both ways", True)

@@ -1,0 +1,480 @@
+"""Which exact model a scenario is, or comes near to: its assumptions one by one, and what it predicts.
+
+A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
+so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  Where a hard one
+fails there is no prediction; where only soft ones fail (a service that is not quite exponential, a short warm-up) it is
+given as near.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UsageError
+from sim.model.batch_times import StageTable
+from sim.queueing.facts import AT_ONCE, MANY_STREAMS, Facts, Law, Match, Row, law_of
+from sim.theory import admission, batches, general, networks, priorities, queues, tolls
+from sim.theory.prediction import Prediction
+
+if TYPE_CHECKING:
+    from sim.scenario.scenario import Scenario
+
+
+def match(scenario: Scenario) -> Match:
+    """The model that a scenario suggests, with its assumptions, and its prediction unless a hard one fails."""
+    facts = Facts(scenario)
+    return _family(facts)(facts)
+
+
+def _family(facts: Facts) -> Any:
+    entries = facts.model.workload
+    if any(entry.service is not None for entry in entries):
+        return _services
+    if any(entry.trace is not None for entry in entries):
+        return _delay
+    if any(getattr(entry.arrivals, "closed", False) for entry in entries):
+        return _closed
+    if facts.admission == "queue_limit":
+        return _limited
+    if facts.admission == "token_bucket":
+        return _bucket
+    if facts.admission == "trunk_reservation":
+        return _trunks
+    if facts.admission == "naor":
+        return _naor
+    if facts.admission == "predicted_wait" and facts.parameter("admission", "max_wait", None) is not None:
+        return _workload
+    if any(one.demand.patience is not None for one in facts.customers):
+        return _impatient
+    if facts.scheduler == "processor_sharing":
+        return _sharing
+    if facts.scheduler == "priority" and len({one.priority for one in facts.customers}) > 1:
+        return _priorities
+    if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1:
+        return _tandem
+    return _delay
+
+
+def _moves(facts: Facts) -> bool:
+    keys = ("bytes_in", "bytes_out", "upload", "download")
+    return any(getattr(one.demand, key) for one in facts.customers for key in keys)
+
+
+def _common(facts: Facts, *, moves: bool = False) -> bool:
+    """What all models of tasks suppose; False where no figures can be had."""
+    known = facts.one_way() and facts.sizes_known()
+    if moves:
+        facts.no_items()
+    else:
+        facts.nothing_moves()
+    if facts.parameter("scheduler", "preemptive", False):
+        facts.without("stopping costs nothing", ("stopping",))
+    facts.no_rules()
+    return known
+
+
+def _result(facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[Row] = (), **more: Any) -> Match:
+    match = Match(model, facts.assumptions, **more)
+    if match.verdict != "none":
+        match.rows = list(rows)
+        if found is not None:
+            match.approximate = match.approximate or found.approximate
+    return match
+
+
+def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: bool = False) -> list[Row]:
+    """The figures of a prediction under the names of the simulator's metrics."""
+    rows = [Row("wait_mean", found.wait_mean)]
+    if tails and found.wait_above is not None:
+        rows.append(Row("wait_p95", found.wait_percentile(0.95)))
+    rows.append(Row("response_mean", found.response_mean))
+    if tails and found.response_above is not None:
+        rows.append(Row("response_p95", found.response_percentile(0.95)))
+    rows.append(Row("queue_length_mean", found.queue_length_mean))
+    rows.append(Row("jobs_in_system_mean", found.jobs_in_system_mean))
+    rows.append(Row(facts.busy_metric, facts.busy_share(computing)))
+    return [*rows, Row("loss", found.loss)] if loss else rows
+
+
+def _delay(facts: Facts) -> Match:
+    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: nobody is lost."""
+    model = "G/G/c, first come, first served"
+    entries = facts.model.workload
+    if not facts.arrivals(("poisson", "renewal", "deterministic")) or any(entry.trace is not None for entry in entries):
+        return _result(facts, model)
+    moves = _moves(facts)
+    known = _common(facts, moves=moves)
+    facts.open_door()
+    facts.nobody_leaves()
+    facts.undisturbed()
+    order = facts.order()
+    facts.one_in_flight()
+    if not known:
+        return _result(facts, model)
+    law, compute, servers = facts.law, facts.law, facts.servers
+    if moves:
+        facts.links_alone()
+        alone = facts.mode is not None and facts.mode.gpus == 1 and facts.mode.whole
+        facts.suppose("a server is one whole GPU", alone, f"{facts.customers[0].key}.gpus", str(facts.mode))
+        law = facts.transfer("bytes_in", True).plus(law).plus(facts.transfer("bytes_out", False))
+    rate = facts.rate
+    if not facts.steady(rate * law.mean, servers, law):
+        return _result(facts, model)
+    found = _delay_system(facts, rate, law, servers)
+    if law.kind == "general" and servers == 1 and order == "blind":
+        found = replace(found, wait_above=None, response_above=None)
+    rows = _rows(facts, found, rate * compute.mean, order == "fcfs")
+    return _result(facts, found.model, found, rows)
+
+
+def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Prediction:
+    arrivals: Any = facts.model.workload[0].arrivals
+    if arrivals.process == "poisson":
+        if law.kind == "exponential":
+            return queues.mmc(rate, law.mean, servers)
+        if servers == 1:
+            return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
+        found = general.allen_cunneen(rate, law.mean, servers, 1.0, law.scv)
+        return replace(found, model=f"M/G/{servers} (Allen and Cunneen)")
+    scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
+    if servers == 1 and law.kind == "exponential":
+        return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
+    found = general.allen_cunneen(rate, law.mean, servers, scv, law.scv)
+    # Equal means of arrivals are no longer Poisson: never exact here.
+    return replace(found, model=f"G/G/{servers} (Allen and Cunneen)", approximate=True)
+
+
+def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
+    """E[1 - exp(-s gap)] of a renewal process of ours."""
+    if scv == 0:
+        return lambda s: -math.expm1(-s / rate)
+    if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
+        share = (1 + math.sqrt((scv - 1) / (scv + 1))) / 2
+        return lambda s: sum(p * s / (2 * p * rate + s) for p in (share, 1 - share))
+    return lambda s: -math.expm1(-math.log1p(s * scv / rate) / scv)
+
+
+def _limited(facts: Facts) -> Match:
+    """M/M/c/K by a limit on the queue."""
+    known = facts.arrivals() & _common(facts)
+    limit = facts.parameter("admission", "limit", None)
+    only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
+    facts.suppose("one limit for all who wait", only, "policy.admission", f"limit: {limit}")
+    facts.nobody_leaves()
+    facts.undisturbed()
+    order = facts.order()
+    facts.one_in_flight()
+    if not (known and only):
+        return _result(facts, "M/M/c/K")
+    law, servers = facts.law, facts.servers
+    insensitive = limit == 0  # M/G/c/c
+    if not insensitive:
+        facts.exponential()
+    facts.steady(facts.rate * law.mean, servers, law, bounded=True)
+    found = queues.mmck(facts.rate, law.mean, servers, servers + limit)
+    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs", loss=True)
+    return _result(facts, f"M/G/{servers}/{servers}" if insensitive else found.model, found, rows)
+
+
+def _bucket(facts: Facts) -> Match:
+    """The loss at a token bucket, whatever lies behind it."""
+    poisson = facts.arrivals()
+    refuses = facts.parameter("admission", "excess", "reject") == "reject"
+    facts.suppose("who finds no token is refused", refuses, "policy.admission.excess")
+    common = facts.parameter("admission", "per", "all") == "all"
+    facts.suppose("one bucket for all", common, "policy.admission.per")
+    refill, depth = facts.parameter("admission", "rate", None), float(facts.parameter("admission", "burst", 1))
+    warm = 3 * depth / refill
+    facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
+                  f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True)  # fmt: skip
+    rows = [Row("loss", admission.token_bucket(facts.rate, refill, depth))] if poisson else []
+    return _result(facts, "token bucket with Poisson arrivals (M/D/1/b): loss only", rows=rows)
+
+
+def _trunks(facts: Facts) -> Match:
+    """Trunk reservation by class."""
+    model = "trunk reservation, M/M/c/c of several classes"
+    known = facts.arrivals() & _common(facts)
+    facts.nobody_leaves()
+    facts.undisturbed()
+    facts.one_in_flight()
+    given = facts.parameter("admission", "servers", None)
+    servers = facts.servers
+    facts.suppose("all servers are counted", given in (None, servers), "policy.admission.servers",
+                  f"{servers if given is None else given}")  # fmt: skip
+    labels = [one.label for one in facts.customers]
+    apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
+    if not (known and apart):
+        return _result(facts, model)
+    reserve = facts.parameter("admission", "reserve", {})
+    for one in facts.customers:
+        if one.law is not None:
+            facts.exponential(one.law, f"service of {one.label} is exponential", one.key)
+    facts.steady(0, servers, facts.law, bounded=True)
+    laws = [(one, one.law) for one in facts.customers if one.law is not None]
+    streams = [admission.Stream(one.rate, law.mean, reserve.get(one.label, 0)) for one, law in laws]
+    try:
+        found = admission.trunk_reservation(servers, streams)
+    except UsageError as error:
+        facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error))
+        return _result(facts, model)
+    rows = [Row("loss", lost, label) for lost, label in zip(found.loss, labels, strict=True)]
+    rows.append(Row(facts.busy_metric, facts.busy_share(found.utilisation * servers)))
+    return _result(facts, model, rows=rows)
+
+
+def _naor(facts: Facts) -> Match:
+    """M/M/1/n, with Naor's threshold for n."""
+    model = "M/M/1 with Naor's threshold"
+    known = facts.arrivals() & _common(facts)
+    facts.nobody_leaves()
+    facts.undisturbed()
+    order = facts.order()
+    facts.one_in_flight()
+    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
+    if not (known and single):
+        return _result(facts, model)
+    law = facts.law
+    facts.exponential()
+    told = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
+    facts.suppose("the rates are known, not estimated", None not in told, "policy.admission.arrival_rate",
+                  "estimated online" if None in told else "given", soft=True)  # fmt: skip
+    facts.steady(0, 1, law, bounded=True)
+    reward, cost = (facts.parameter("admission", key, 1.0) for key in ("reward", "cost"))
+    thresholds = tolls.naor(told[0] or facts.rate, told[1] or law.mean, reward, cost)
+    objective = facts.parameter("admission", "objective", "social")
+    found = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
+    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs", loss=True)
+    return _result(facts, f"{found.model} (Naor, {objective})", found, rows)
+
+
+def _workload(facts: Facts) -> Match:
+    """M/M/1 with a limit on the work ahead."""
+    model = "M/M/1 with a limit on the work ahead"
+    known = facts.arrivals() & _common(facts)
+    facts.without("times are known exactly", ("estimates",))
+    facts.nobody_leaves()
+    facts.undisturbed()
+    facts.order(blind=False)
+    facts.one_in_flight()
+    single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
+    if not (known and single):
+        return _result(facts, model)
+    law = facts.law
+    facts.exponential()
+    facts.steady(0, 1, law, bounded=True)
+    found = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
+    rows = _rows(facts, found, found.throughput * law.mean, True, loss=True)
+    return _result(facts, model, found, rows)
+
+
+def _impatient(facts: Facts) -> Match:
+    """M/M/c+M, or with no patience at all M/G/c/c."""
+    known = facts.arrivals() & _common(facts)
+    facts.open_door()
+    facts.undisturbed()
+    facts.order(blind=False)
+    facts.one_in_flight()
+    given = [one.demand.patience for one in facts.customers]
+    alike = all(one == given[0] for one in given)
+    facts.suppose("one patience for all", alike, f"{facts.customers[0].key}.patience")
+    if not (known and alike):
+        return _result(facts, "M/M/c+M")
+    law, servers, patience = facts.law, facts.servers, law_of(given[0])
+    facts.steady(facts.rate * law.mean, servers, law, bounded=True)
+    if patience.kind == "constant" and patience.mean <= AT_ONCE * law.mean:
+        found = queues.mmck(facts.rate, law.mean, servers, servers)
+        leaving = facts.rate * found.loss * patience.mean  # they do wait, for as long as their patience
+        found = replace(found, queue_length_mean=leaving, jobs_in_system_mean=found.jobs_in_system_mean + leaving)
+        rows = _rows(facts, found, found.throughput * law.mean, False, loss=True)
+        return _result(facts, f"M/G/{servers}/{servers} (Erlang B)", found, rows)
+    facts.exponential()
+    facts.exponential(patience, "patience is exponential", f"{facts.customers[0].key}.patience")
+    found = queues.mmc_abandonment(facts.rate, law.mean, servers, patience.mean)
+    return _result(facts, found.model, found, _rows(facts, found, found.throughput * law.mean, False, loss=True))
+
+
+def _closed(facts: Facts) -> Match:
+    """The machine repair model."""
+    model = "closed loop, M/M/c//N"
+    one = len(facts.model.workload) == 1
+    facts.suppose("one closed loop and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
+    known = _common(facts)
+    facts.open_door()
+    facts.nobody_leaves()
+    facts.undisturbed()
+    order = facts.order()
+    facts.one_in_flight()
+    if not (known and one):
+        return _result(facts, model)
+    law, servers = facts.law, facts.servers
+    facts.exponential()
+    arrivals: Any = facts.model.workload[0].arrivals
+    facts.steady(0, servers, law, bounded=True)
+    found = queues.closed_loop(arrivals.clients, law_of(arrivals.think).mean, law.mean, servers)
+    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs")
+    return _result(facts, found.model, found, [*rows, Row("throughput", found.throughput)])
+
+
+def _sharing(facts: Facts) -> Match:
+    """M/G/1-PS on a GPU that shares by time slices."""
+    model = "M/G/1-PS"
+    known = facts.arrivals() & _common(facts)
+    facts.open_door()
+    facts.nobody_leaves()
+    facts.undisturbed(sharing=False)
+    mode = facts.mode
+    if not known or mode is None:
+        return _result(facts, model)
+    kind = mode.type.sharing
+    facts.suppose("the GPU shares by time slices, at no cost", kind.kind == "timeslice" and not kind.switch_cost,
+                  "cluster.nodes.gpus.sharing", kind.kind)  # fmt: skip
+    facts.suppose("there is one GPU, and a task has all of it", facts.servers == 1, "cluster.nodes.gpus.count",
+                  f"{facts.servers}")  # fmt: skip
+    law = facts.law
+    load = facts.rate * law.mean
+    if not facts.steady(load, 1, law):
+        return _result(facts, model)
+    enough = load ** (mode.type.streams + 1) < 1e-6
+    facts.suppose("there are streams for all who come", enough, "cluster.nodes.gpus.streams", str(mode.type.streams))
+    found = general.mg1_ps(facts.rate, law.mean)
+    return _result(facts, model, found, [*_rows(facts, found, load, False), Row("slowdown_mean", 1 / (1 - load))])
+
+
+def _priorities(facts: Facts) -> Match:
+    """Cobham's priorities, or preemptive-resume ones."""
+    preemptive = bool(facts.parameter("scheduler", "preemptive", False))
+    model = f"M/G/1 with {'preemptive-resume' if preemptive else 'non-preemptive'} priorities"
+    known = facts.arrivals() & _common(facts)
+    facts.open_door()
+    facts.nobody_leaves()
+    facts.undisturbed()
+    facts.one_in_flight()
+    aging = facts.parameter("scheduler", "aging", 0)
+    facts.suppose("priorities do not change", not aging, "policy.scheduler.aging", f"{aging:g}/s")
+    levels = sorted({one.priority for one in facts.customers}, reverse=True)
+    labels = [one.label for one in facts.customers]
+    apart = len(levels) == len(labels) == len(set(labels))
+    facts.suppose("each class has a priority of its own", apart, "workload", ", ".join(map(str, levels)))
+    if not (known and apart):
+        return _result(facts, model)
+    servers = facts.servers
+    ordered = sorted(facts.customers, key=lambda one: -one.priority)
+    classes = [priorities.Class(one.rate, one.law.mean, one.law.scv) for one in ordered if one.law is not None]
+    if servers > 1:
+        common = all(one.law == ordered[0].law for one in ordered) and facts.law.kind == "exponential"
+        text = "at several servers: one exponential service for all"
+        if not facts.suppose(text, common, facts.time_key, facts.law.shown):
+            return _result(facts, model)
+    if not facts.steady(facts.rate * facts.law.mean, servers, facts.law):
+        return _result(facts, model)
+    solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive
+    rows = []
+    for one, found in zip(ordered, solve(classes, servers), strict=True):
+        if not preemptive:  # suspended time is no part of the simulator's wait
+            rows.append(Row("wait_mean", found.wait_mean, one.label))
+        rows.append(Row("response_mean", found.response_mean, one.label))
+    load = facts.rate * facts.law.mean
+    return _result(facts, model.replace("M/G/1", "M/G/1" if servers == 1 else f"M/M/{servers}"), None,
+                   [*rows, Row(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
+
+
+def _tandem(facts: Facts) -> Match:
+    """Upload, compute and download as stations in a row."""
+    model = "tandem of M/M/1: upload → compute → download"
+    known = facts.arrivals() & _common(facts, moves=True)
+    facts.open_door()
+    facts.nobody_leaves()
+    facts.undisturbed()
+    facts.order(blind=False)
+    mode = facts.mode
+    if not known or mode is None:
+        return _result(facts, model)
+    facts.links_alone()
+    facts.suppose("there is one GPU, and a task has all of it", facts.servers == 1 and mode.whole,
+                  "cluster.nodes.gpus.count", f"{facts.servers}")  # fmt: skip
+    facts.suppose("no launch waits for a stream", mode.type.streams >= MANY_STREAMS, "cluster.nodes.gpus.streams",
+                  str(mode.type.streams), soft=True)  # fmt: skip
+    stages = {
+        "upload": facts.transfer("bytes_in", True),
+        "compute": facts.law,
+        "download": facts.transfer("bytes_out", False),
+    }
+    used = {name: law for name, law in stages.items() if law.mean > 0}
+    for name, law in used.items():
+        facts.exponential(law, f"{name} is exponential", _STAGE_KEYS[name].format(facts.customers[0].key))
+    slowest = max(used.values(), key=lambda law: law.mean)
+    if not facts.steady(facts.rate * slowest.mean, 1, slowest):
+        return _result(facts, model)
+    network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
+    rows = [Row("response_mean", network.response_mean)]
+    if all(law.kind == "exponential" for law in used.values()):
+        rows.append(Row("response_p95", network.response_percentile(0.95)))
+    rows.append(Row("jobs_in_system_mean", network.jobs_in_system_mean))
+    rows.append(Row("gpu_utilisation", facts.busy_share(facts.rate * facts.law.mean)))
+    return _result(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)
+
+
+_STAGE_KEYS = {"upload": "{}.bytes_in", "compute": "{}.gpu_time", "download": "{}.bytes_out"}
+
+
+def _services(facts: Facts) -> Match:
+    """Greedy batch service on one device."""
+    model = "greedy batches, M/D^[1,b]/1"
+    one = len(facts.model.workload) == 1
+    facts.suppose("one service and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
+    facts.suppose("requests are served in batches", not facts.input.language, "workload.0.service.kind",
+                  "a language model" if facts.input.language else "batches")  # fmt: skip
+    facts.arrivals()
+    batching = facts.policies.of_service.get(0, facts.policies.batching)
+    name = "serial_greedy" if batching is None else batching.name
+    facts.suppose("an idle device takes all who wait", name == "serial_greedy", "policy.batching", name)
+    facts.open_door()
+    facts.nobody_leaves()
+    facts.undisturbed(sharing=False)
+    if facts.input.language or len(facts.input.services) != 1 or not one:
+        return _result(facts, model)
+    service, given = facts.input.services[0], facts.model.workload[0].service
+    here = "workload.0.service"
+    facts.suppose("there is one device", facts.mode is not None and facts.cluster.count(facts.mode.type.name) == 1,
+                  "cluster.nodes", facts.cluster.describe())  # fmt: skip
+    facts.suppose("all requests take the same", service.alike, f"{here}.compute.per_item",
+                  "" if service.alike else "drawn", soft=True)  # fmt: skip
+    facts.suppose("batches take what they should", not service.noise, f"{here}.noise", f"{service.noise:g}", soft=True)
+    facts.suppose("no results are kept", service.cache is None, f"{here}.cache")
+    away = service.request_delay or service.response_delay
+    facts.suppose("the front end is next to the device", not away, f"{here}.network")
+    weights = "weights to load" if getattr(given, "model", None) else ""
+    facts.suppose("the model is loaded already", not weights, f"{here}.model", weights, soft=True)
+    facts.without("nothing moves besides the stages", ("bytes_in", "bytes_out", "reads", "writes"))
+    mode = facts.mode
+    if mode is None:
+        return _result(facts, model)
+    measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
+    facts.suppose("batches take a line in their size", not measured, f"{here}.compute",
+                  "measured by size" if measured else "")  # fmt: skip
+    if measured:
+        return _result(facts, model)
+    per_item = mode.upload.per_item + service.per_item[0] + mode.download.per_item
+    fixed = mode.upload.fixed + mode.fixed + mode.download.fixed
+    limits = [limit for limit in (mode.batch_limit, batching and batching.parameters.get("max_batch")) if limit]
+    most: int | None = min(limits)
+    if most is not None and most > 1_000_000:
+        most = None
+    rate = facts.rate
+    load = rate * per_item if most is None else rate * (per_item + fixed / most)
+    if not facts.steady(load, 1, Law(per_item + fixed, 0.0, "constant")) or not one:
+        return _result(facts, model)
+    if any(not a.holds and not a.soft for a in facts.assumptions):
+        return _result(facts, model)
+    try:
+        found = batches.greedy_batches(rate, per_item, fixed, most)
+    except UsageError as error:
+        facts.suppose("the exact chain is small enough", False, "workload.0.arrivals.rate", str(error))
+        return _result(facts, model)
+    computing = rate * (service.per_item[0] + mode.fixed / found.batch_mean)
+    rows = [row for row in _rows(facts, found, computing, True) if row.metric != "wait_p95" or most is None]
+    return _result(facts, f"{model} with {'b = ' + str(most) if most is not None else 'no largest batch'}", found, rows)

@@ -1,0 +1,1 @@
+"""Many runs: replications, comparisons and sweeps, with their statistics."""

@@ -1,0 +1,123 @@
+"""Intervals from one long run: its tasks in order of arrival, cut into batches whose means are nearly independent.
+
+Conway, "Some tactical problems in digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of
+simulation output", 1982 (10 to 30 batches are enough).  Means of long batches are almost independent and normal, so
+Student's t applies to them; of short ones they are not, and the interval is too narrow.  Therefore the run is first
+cut into four times as many batches: if even their means are correlated (von Neumann's ratio as a test of lag 1,
+one-sided, 10 %), the interval is refused.  Only means have batch means here; percentiles are biased in short batches.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.model.record import REJECTED
+from sim.results.many_runs.statistics import Interval, normal_quantile, student_interval
+from sim.results.one_run import metrics
+from sim.results.one_run.tables import bound_name
+
+if TYPE_CHECKING:
+    from sim.results.one_run.result import Result
+
+METHOD = "batch means of one run"
+BATCHES = 20
+LEAST_BATCHES = 10
+MOST_BATCHES = 100
+FINER = 4
+LEAST_TASKS = 25
+"""Of a finer batch: so a run needs 25 × 4 × 20 = 2,000 tasks for 20 batches."""
+LEVEL = 0.10
+"""At which a correlation between neighbouring batches is believed."""
+
+SHARES = ("goodput_fraction", "slo_attainment", "attainment_admitted")
+
+
+def batch_means(result: Result, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
+    """The interval for the steady mean of one run; UsageError with the reason where batch means do not carry one."""
+    metrics.metric(metric, result.bound)
+    if isinstance(batches, bool) or not isinstance(batches, int) or not LEAST_BATCHES <= batches <= MOST_BATCHES:
+        raise UsageError(f"batch means take {LEAST_BATCHES} to {MOST_BATCHES} batches, not {batches!r}")
+    return batch_interval(_values(result, metric), metric, batches, confidence)
+
+
+def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
+    """The same from a number a task, in order of arrival."""
+    needed = LEAST_TASKS * FINER * batches
+    if len(values) < needed:
+        raise UsageError(
+            f"{metric}: {len(values):,} tasks are too few for {batches} batch means; {needed:,} are needed. "
+            "Make the run longer, or ask for replications"
+        )
+    if not np.isfinite(values).all():
+        raise UsageError(f"{metric} is infinite for some task: there are no batch means of it")
+    lag = lag_one(means_of(values, FINER * batches))
+    limit = normal_quantile(1 - LEVEL) * _lag_error(FINER * batches)
+    if lag > limit:
+        raise UsageError(
+            f"{metric}: means of {len(values) // (FINER * batches):,} tasks are still correlated (lag 1: {lag:.2f}, "
+            f"above {limit:.2f}), so {batches} batch means would give too narrow an interval. "
+            "Make the run longer, or ask for replications"
+        )
+    found = student_interval(means_of(values, batches), confidence)
+    return Interval(metric, found.mean, found.low, found.high, confidence, batches, METHOD)
+
+
+def candidates(result: Result) -> list[str]:
+    """Metrics of a run that have batch means and are defined in it: what is shown unless asked otherwise."""
+    names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
+    known = metrics.metrics(result.bound)
+    return [name for name in (*names, "slo_attainment") if name in known and not math.isnan(result.metric(name))]
+
+
+def means_of(values: np.ndarray, batches: int) -> np.ndarray:
+    """Means of consecutive batches of equal size; the few values that are over are left out at the front."""
+    size = len(values) // batches
+    return values[len(values) - size * batches :].reshape(batches, size).mean(axis=1)
+
+
+def lag_one(means: np.ndarray) -> float:
+    """1 - half of von Neumann's ratio: the correlation of neighbours, freed from its bias at the ends."""
+    around = float(((means - means.mean()) ** 2).sum())
+    return 0.0 if around == 0 else 1 - float((np.diff(means) ** 2).sum()) / (2 * around)
+
+
+def _lag_error(count: int) -> float:
+    """Standard deviation of `lag_one` of independent normal values."""
+    return math.sqrt((count - 2) / (count**2 - 1))
+
+
+def _values(result: Result, metric: str) -> np.ndarray:
+    """What the metric is the mean of: a number a task of the window, in order of arrival."""
+    tasks = result.measured.tasks
+    order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
+    tasks = tasks.iloc[order]
+    columns = ["response", "wait", "slowdown", bound_name(result.bound), "ttft", "tpot"]
+    if metric in SHARES:
+        return _met(tasks, metric, result.measured.deadline_later[order])
+    if metric.removesuffix("_mean") in columns and metric.endswith("_mean"):
+        column = metric.removesuffix("_mean")
+        values = tasks[column].to_numpy(dtype=np.float64) if column in tasks else np.zeros(0)
+        return values[~np.isnan(values)]
+    others = ", ".join([f"{column}_mean" for column in columns[:4]] + list(SHARES))
+    why = "the percentile of a short batch is biased" if metric.rpartition("_")[2] in metrics.QUANTILES else (
+        "it is no mean over tasks")  # fmt: skip
+    raise UsageError(f"there are no batch means of {metric}: {why}. There are of {others}; else ask for replications")
+
+
+def _met(tasks: Any, metric: str, later: np.ndarray) -> np.ndarray:
+    """1 for each task that met its deadline, 0 for the others that count."""
+    met = tasks["met_deadline"]
+    having = met.notna().to_numpy()
+    if not having.any():
+        return np.zeros(0)
+    if metric == "slo_attainment":
+        counted = having
+    elif metric == "attainment_admitted":
+        counted = having & (tasks["status"].cat.codes.to_numpy() != REJECTED)
+    else:
+        counted = ~later
+    return met.fillna(False).to_numpy(dtype=np.float64)[counted]

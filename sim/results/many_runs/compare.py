@@ -1,0 +1,392 @@
+"""Comparing policies that met the same load: paired differences over replications, with Holm's correction.
+
+Replication r of every policy has the same arrivals, sizes and faults (common random numbers), so differences
+are taken pair by pair.  Per metric all compared pairs are tested together; a policy is said to be above or
+below another only where the corrected interval of their difference excludes zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UnknownName, UsageError
+from sim.results.many_runs.replications import Replications
+from sim.results.many_runs.selection import Selection
+from sim.results.many_runs.statistics import paired_differences, student_interval
+from sim.results.one_run import metric_sets
+from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from sim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
+from sim.results.one_run.result import Result
+from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one, several, units_of, with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROUNDING = 1e-12
+"""Relative differences up to here are noise of floating point."""
+
+PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio", "planning time")
+
+Shown = Literal["different", "equal", "open", "one run", "undefined"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What two policies' runs tell about one metric: difference = policy - other, over n pairs of runs.
+
+    `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
+    difference would speak; with any of them nothing is concluded.
+    """
+
+    metric: str
+    policy: str
+    other: str
+    difference: float
+    half_width: float
+    p: float
+    significant: bool
+    n: int
+    left_out: int
+    confidence: float
+    identical: bool = False
+    """All replications of each are the same, so that one of each was compared."""
+
+    @property
+    def shown(self) -> Shown:
+        if math.isnan(self.difference) or self.left_out:
+            return "undefined"
+        if self.n < 2:
+            return "one run"
+        if self.significant:
+            return "different"
+        return "equal" if self.half_width == 0 else "open"
+
+    @property
+    def gap(self) -> str:
+        """`63 ± 47 s below fcfs`."""
+        size = gap(self.metric, self.difference, self.half_width)
+        return f"{size} {'above' if self.difference > 0 else 'below'} {self.other}"
+
+    @property
+    def sentence(self) -> str:
+        name, both = metric_name(self.metric), f"{self.policy} and {self.other}"
+        method = f"(paired, {self.confidence * 100:g} %, Holm, n = {self.n})"
+        if self.shown == "undefined":
+            where = "undefined" + (f" or infinite in {self.left_out} of the pairs of runs" if self.left_out else "")
+            return f"{both}: {name} cannot be compared: {where}"
+        if self.shown == "one run":
+            found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
+            if self.identical:
+                return f"{self.policy}: {found} in every run; nothing here is random, so there is no interval"
+            return f"{self.policy}: {found} in the one run of each; one run says nothing about chance"
+        if self.shown == "equal":
+            return f"{both}: the same {name} in each of {self.n} runs"
+        if self.shown == "open":
+            return f"{both}: no difference in {name} shown: {self.policy} {self.gap} {method}"
+        if self.half_width == 0:
+            return f"{self.policy}: {name} {self.gap} in each of {self.n} runs"
+        return f"{self.policy}: {name} {self.gap} {method}"
+
+    def reversed(self) -> Finding:
+        """The same, seen from the other policy."""
+        return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
+
+
+@dataclass
+class Comparison:
+    """What `compare` found.
+
+    `table`: index policy; columns (metric, "mean"), (metric, "half_width") of the interval of each policy's own
+    mean, and (metric, "n"), the runs in which it is defined.  `pairs`: a row a metric and compared pair: metric,
+    policy, other, difference (policy - other), half_width, p, significant, n; half_width and p are corrected by Holm's
+    procedure.  `winners`: metric -> the policy that is better than all others, or None.  `findings`: with a baseline
+    one a pair; otherwise the best policy against each other one, by metric.  `sentences`: the same for people.
+    `plans`: where a policy has a plan, a row a policy: planned_makespan, makespan, lower_bound, ratio, planning_s, all
+    of its first run (`sim.results.one_run.plans`); else no rows.  `plan_notes`: what a reader must know of them, if
+    anything. `selection`: the best of all with a stated probability, if that was asked for
+    (`sim.results.many_runs.selection`). `identical`: nothing is random, so that one run of each was compared, however
+    many there are. `runs`: what was compared, by policy.  `baseline`: the policy with which all others were compared,
+    if one was named. `asked`: how the comparison was asked for, where that is known: metrics, by, and best,
+    probability, delta and replications of a selection.
+    """
+
+    table: pd.DataFrame
+    pairs: pd.DataFrame
+    winners: dict[str, str | None]
+    findings: list[Finding]
+    confidence: float
+    plans: pd.DataFrame = field(default_factory=lambda: plans_table({}))
+    plan_notes: list[str] = field(default_factory=list)
+    selection: Selection | None = None
+    identical: bool = False
+    runs: Mapping[str, Replications | Result] = field(default_factory=dict, repr=False)
+    baseline: str | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def metrics(self) -> list[str]:
+        return list(self.winners)
+
+    @property
+    def sentences(self) -> list[str]:
+        selected = [] if self.selection is None else self.selection.sentences
+        return selected + [finding.sentence for finding in self.findings]
+
+    def cells(self, metric: str) -> list[str]:
+        """The metric of every policy in one unit, each with its interval; ◂ at the winner."""
+        part = self.table[metric]
+        texts = several(part["mean"].tolist(), units_of(metric), part["half_width"].tolist())
+        return [
+            text + (" ◂" if policy == self.winners[metric] else "")
+            for text, policy in zip(texts, self.table.index, strict=True)
+        ]
+
+    def shown_table(self) -> pd.DataFrame:
+        """Texts for people: a row a policy, a column a metric."""
+        return pd.DataFrame({metric_name(name): self.cells(name) for name in self.metrics}, index=self.table.index)
+
+    def shown_plans(self) -> pd.DataFrame:
+        """The plans as texts for people, makespans and bounds in one unit; – where there is nothing to tell."""
+        times = self.plans[list(PLAN_COLUMNS[:3])].to_numpy()
+        factor, unit = fitting(times.ravel().tolist(), SECONDS)
+        texts = [[with_unit(figures(value / factor, 4), unit) for value in column] for column in times.T.tolist()]
+        texts.append([f"{value:.3f}" if value < 10 else figures(value, 4) for value in self.plans["ratio"]])
+        texts.append([one(value, SECONDS) for value in self.plans["planning_s"]])
+        return pd.DataFrame(dict(zip(PLAN_TITLES, texts, strict=True)), index=self.plans.index)
+
+    @property
+    def plans_title(self) -> str:
+        """What stands above the plans: of which run they are."""
+        replicated = (self.pairs["n"] > 1).any() if len(self.pairs) else False
+        return "Plans" + (" (of the first replication)" if replicated else "")
+
+    def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """What became of each "class", each number of "gpus" asked for, or each "user", under each policy.
+
+        Index (group, policy), columns (metric, mean | half_width | n).  Of replications it must have been asked for
+        with the comparison: `compare(..., by=["gpus"])`.
+        """
+        from sim.results.one_run.groups import checked, table_of_groups
+
+        table = table_of_groups(self.runs, checked(group)[0], self.confidence)
+        return table if names is None else table[list(names)]
+
+    @property
+    def single(self) -> bool:
+        """Is there one run only of some policy, so that nothing can be told from chance?"""
+        return any(not isinstance(run, Replications) or len(run) < 2 for run in self.runs.values())
+
+    @property
+    def base(self) -> str:
+        """The policy to which groups are compared: the baseline, or else the first."""
+        return next(iter(self.runs)) if self.baseline is None else self.baseline
+
+    def differences_by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """Paired differences to the `base`: a row for every metric, "class" ("gpus", "user") and other policy.
+
+        Columns as those of `pairs`, and the group before them; per metric all groups and policies are tested together.
+        """
+        from sim.results.many_runs.group_differences import differences_of_groups
+        from sim.results.one_run.groups import checked
+        from sim.results.one_run.metrics import metric
+
+        found = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
+        if names is None:
+            return found
+        names = list(names)
+        known = dict.fromkeys(found["metric"])
+        for name in names:
+            if name not in known:
+                metric(name)
+                if known:
+                    raise UnknownName("metric of groups", name, known)
+        return found[found["metric"].isin(names)].reset_index(drop=True)
+
+    def plot(self) -> Figure:
+        """A panel a metric: each policy's mean and interval."""
+        from sim import plots
+
+        return plots.comparison(self)
+
+    def __repr__(self) -> str:
+        plans = [] if self.plans.empty else ["", self.plans_title, self.shown_plans().to_string(line_width=100)]
+        plans += self.plan_notes
+        return "\n".join([self.shown_table().to_string(line_width=100), *plans, "", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        plans = "" if self.plans.empty else f"<div>{escape(self.plans_title)}</div>{self.shown_plans().to_html()}"
+        said = "".join(f"<div>{escape(text)}</div>" for text in [*self.plan_notes, *self.sentences])
+        return self.shown_table().to_html() + plans + said
+
+
+def compare(
+    runs: Mapping[str, Replications | Result],
+    metrics: Iterable[str] | None = None,
+    *,
+    baseline: str | None = None,
+    confidence: float = 0.95,
+    selection: Selection | None = None,
+) -> Comparison:
+    """Compare policies (by name) on metrics over the replications they have in common.
+
+    With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics` are names of metrics, or
+    of sets of them (`sim.results.one_run.metric_sets`), of which those are compared that tell something here; without
+    any the usual ones.  Energy is taken to one common end per replication.
+    """
+    if len(runs) < 2:
+        raise UsageError("a comparison needs at least two policies")
+    if baseline is not None and baseline not in runs:
+        raise UnknownName("policy", baseline, runs)
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+    sets = {name: Replications([run], keep=True) if isinstance(run, Result) else run for name, run in runs.items()}
+    identical = all(found.identical for found in sets.values())
+    if identical:  # the same number many times over is no evidence
+        sets = {name: found.first for name, found in sets.items()}
+    columns = telling_metrics(sets, ["usual"] if metrics is None else metrics)
+    policies = list(sets)
+    pairs = [(p, baseline) for p in policies if p != baseline] if baseline else list(combinations(policies, 2))
+    table, rows, winners, findings = {}, [], {}, []
+    for name, frame in columns.items():
+        intervals = [student_interval(frame[policy].to_numpy(), confidence, name) for policy in policies]
+        table[name, "mean"] = [interval.mean for interval in intervals]
+        table[name, "half_width"] = [interval.half_width for interval in intervals]
+        table[name, "n"] = [interval.n for interval in intervals]
+        found = [replace(row, identical=identical) for row in _pairs(name, frame, pairs, confidence)]
+        rows += found
+        winners[name] = _winner(name, frame, found, policies)
+        findings += found if baseline is not None else _of_the_best(name, frame, found)
+    first = {name: whole for name, run in runs.items() if (whole := _first(run)) is not None}
+    kept = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
+    return Comparison(
+        pd.DataFrame(table, index=pd.Index(policies, name="policy")),
+        pd.DataFrame([{key: getattr(row, key) for key in kept} for row in rows], columns=list(kept)),
+        winners,
+        findings,
+        confidence,
+        plans_table(first),
+        [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
+        selection,
+        identical,
+        dict(runs),
+        baseline,
+    )
+
+
+def _first(run: Replications | Result) -> Result | None:
+    """The run that is kept whole, where one is."""
+    if isinstance(run, Result):
+        return run
+    return min(run.results, key=lambda result: result.replication, default=None)
+
+
+def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> dict[str, pd.DataFrame]:
+    """The metrics asked for, with their columns; of a set of metrics those that tell something of these runs.
+
+    The makespan where every run went on until it was drained; deadlines, rejections, energy, users and prices where
+    there are any; how busy the cores are where there are no GPUs.
+    """
+    asked = list(asked)
+    by_name, whole = metric_sets.by_name(asked), metric_sets.expanded(asked)
+    made = set(metric_sets.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
+    names = [name for name in whole if name in by_name or _may_tell(name, sets, name in made)]
+    columns = {name: _columns(sets, name) for name in names}
+    gpus = "gpu_utilisation"
+    if gpus in columns and gpus not in by_name and columns[gpus].isna().all(axis=None):
+        columns["cpu_utilisation"] = _columns(sets, "cpu_utilisation")
+    telling = {name: frame for name, frame in columns.items() if name in by_name or frame.notna().any(axis=None)}
+    some = {
+        name: frame for name, frame in telling.items()
+        if name in by_name or not metric_sets.unless_zero(name) or (frame.fillna(0.0) != 0).any(axis=None)
+    }  # fmt: skip
+    return some or telling
+
+
+def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
+    """Was this metric of a set kept (or can be made of runs that were), and is it one for runs like these?"""
+    runs = list(sets.values())
+    if name == "makespan":
+        drained = all(math.isinf(result.horizon) for one in runs for result in one.results)
+        return drained and not any(one.column(name).isna().any() for one in runs)
+    if name == "jain" and any(len(result.record.input.tasks.users) < 2 for one in runs for result in one.results[:1]):
+        return False  # of one user it is 1
+    return all(name in one.values.columns or (made and len(one.results) == len(one)) for one in runs)
+
+
+def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
+    """What the replications that all have contribute to the metric (rows), by policy (columns)."""
+    columns = {name: runs.column(metric) for name, runs in sets.items()}
+    common = set.intersection(*(set(column.index) for column in columns.values()))
+    columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
+    if metric in ("energy_j", "energy_idle_j"):
+        ends = pd.concat([runs.ends for runs in sets.values()], axis=1).max(axis=1)
+        columns = {name: runs.energy_until(ends)[metric] for name, runs in sets.items()}
+    return pd.concat(columns, axis=1, join="inner")
+
+
+def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[Finding]:
+    each = [(policy, other, frame[[policy, other]].to_numpy(dtype=np.float64)) for policy, other in pairs]
+    return paired_findings(metric, each, confidence)
+
+
+def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
+    """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
+    differences, left_out = [], []
+    for _, _, both in pairs:
+        both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
+        finite = np.isfinite(both).all(axis=1)
+        difference = both[finite, 0] - both[finite, 1]
+        # What only the order of summation changed is no difference.
+        difference[np.abs(difference) <= ROUNDING * np.abs(both[finite]).max(axis=1)] = 0.0
+        differences.append(difference)
+        left_out.append(len(both) - int(finite.sum()))
+    # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
+    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
+    findings = []
+    for (policy, other, _), out in zip(pairs, left_out, strict=True):
+        if out:
+            found = (math.nan, math.nan, math.nan, False, 0)
+        else:
+            d = next(whole)
+            found = (d.mean, d.half_width, d.p, d.significant, d.n)
+        findings.append(Finding(metric, policy, other, *found, out, confidence))
+    return findings
+
+
+def better(metric: str, difference: float) -> bool:
+    """Is `difference` (policy - other) to the policy's credit?"""
+    return difference > 0 if metric in HIGHER_IS_BETTER else difference < 0
+
+
+def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: list[str]) -> str | None:
+    """The policy that every comparison shows to be better than each other one; None where that is open."""
+    if metric in NO_DIRECTION or np.isinf(frame.to_numpy(dtype=np.float64)).any():
+        return None
+    for policy in policies:
+        beaten = set()
+        for row in found:
+            if row.significant and policy in (row.policy, row.other):
+                seen = row if row.policy == policy else row.reversed()
+                if better(metric, seen.difference):
+                    beaten.add(seen.other)
+        if len(beaten) == len(policies) - 1:
+            return policy
+    return None
+
+
+def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list[Finding]:
+    """The policy with the best mean against each other one."""
+    means = frame.mean()
+    if not means.notna().any():
+        return []
+    best = means.idxmax() if metric in HIGHER_IS_BETTER else means.idxmin()
+    return [row if row.policy == best else row.reversed() for row in found if best in (row.policy, row.other)]

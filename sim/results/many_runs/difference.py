@@ -1,0 +1,325 @@
+"""What differs between two runs: which tasks, which groups of them, and the first decision.
+
+Tasks are matched by their id.  A run is not compared with itself: what is looked for is what another policy, another
+cluster or another release did to the same tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.results.one_run.result import Result, json_number
+from sim.results.wording import clock, figures, formatter, metric_name, share
+
+COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
+"""Columns of tasks by which two runs can be set side by side; less is better."""
+
+GROUPS = ("class", "user")
+MOST_ACTIONS = 6
+"""Decisions of one instant that are told; the rest is counted."""
+
+_SAME = ("arrival", "class", "user")
+
+
+@dataclass(frozen=True)
+class FirstDecision:
+    """The first instant at which the runs decided differently: what only the one did then, and only the other."""
+
+    time: float
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+
+class Difference:
+    """Two runs side by side, by one column of their tasks (`response` unless told otherwise).
+
+    `tasks`: one row a task that both have: id, class, user, status_a, status_b, a, b, change (b - a; NaN where one of
+    the two has no value), the largest changes first.  `by` sums it up for groups, `first` is the first decision that
+    differs (None if all are the same), `sentences` says the main things.
+    """
+
+    def __init__(self, a: Result, b: Result, column: str = "response"):
+        if column not in COLUMNS:
+            raise UsageError(f'two runs are compared by {", ".join(COLUMNS)}, not by "{column}"')
+        self.a, self.b, self.column = a, b, column
+        self.labels = _labels(a, b)
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        left, right = self._sides
+        kept = ["class", "user", "status", self.column]
+        both = left[kept].add_suffix("_a").join(right[kept].add_suffix("_b"), how="inner")
+        frame = pd.DataFrame(
+            {
+                "id": both.index, "class": both["class_a"], "user": both["user_a"],
+                "status_a": both["status_a"], "status_b": both["status_b"],
+                "a": both[f"{self.column}_a"], "b": both[f"{self.column}_b"],
+            }
+        ).reset_index(drop=True)  # fmt: skip
+        frame["change"] = frame["b"] - frame["a"]
+        order = np.lexsort((np.arange(len(frame)), -frame["change"].abs().fillna(-1.0).to_numpy()))
+        return frame.iloc[order].reset_index(drop=True)
+
+    @cached_property
+    def _sides(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        sides = []
+        for run in (self.a, self.b):
+            frame = run.tasks
+            frame = frame.assign(key=frame["id"].astype(str)).set_index("key")
+            if frame.index.has_duplicates:
+                again = frame.index[frame.index.duplicated()][0]
+                raise UsageError(f'{run.name or "a run"} has several tasks "{again}": they cannot be told apart')
+            sides.append(frame)
+        return sides[0], sides[1]
+
+    @cached_property
+    def only(self) -> tuple[int, int]:
+        """How many tasks only the one and only the other run has."""
+        left, right = self._sides
+        both = len(self.tasks)
+        return len(left) - both, len(right) - both
+
+    @cached_property
+    def unlike(self) -> dict[str, int]:
+        """How many common tasks are not the same in both runs, by column: arrival, class, user."""
+        left, right = self._sides
+        right = right.reindex(left.index.intersection(right.index, sort=False))
+        left = left.loc[right.index]
+        found = {name: int((left[name].astype(object) != right[name].astype(object)).sum()) for name in _SAME}
+        return {name: number for name, number in found.items() if number}
+
+    def by(self, group: str) -> pd.DataFrame:
+        """Per class or user: tasks, how many gained and lost, mean in a and b, and the mean change; gainers first."""
+        if group not in GROUPS:
+            raise UsageError(f'differences are summed up by {" or ".join(GROUPS)}, not by "{group}"')
+        frame = self.tasks
+        rows = {}
+        for name, mine in frame.groupby(group, sort=True, observed=True, dropna=False):
+            known = mine.dropna(subset=["change"])
+            rows[name] = {
+                "tasks": len(mine), "gained": int((known["change"] < 0).sum()),
+                "lost": int((known["change"] > 0).sum()), "mean_a": known["a"].mean(), "mean_b": known["b"].mean(),
+                "change_mean": known["change"].mean(), "change_sum": known["change"].sum(),
+            }  # fmt: skip
+        table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(group)
+        return table.sort_values("change_mean", kind="stable") if len(table) else table
+
+    @cached_property
+    def statuses(self) -> pd.DataFrame:
+        """How many tasks ended one way in a and another way in b: status_a, status_b, tasks."""
+        frame = self.tasks
+        frame = frame[frame["status_a"].astype(str) != frame["status_b"].astype(str)]
+        pairs = frame[["status_a", "status_b"]].astype(str)
+        return pairs.value_counts(sort=True).rename("tasks").reset_index()
+
+    @cached_property
+    def first(self) -> FirstDecision | None:
+        """The first decision that differs: a start, a stop, a move, a rejection, a device put to sleep or clocked."""
+        one, other = decisions(self.a), decisions(self.b)
+        keys = ["time", "what"]
+        both = one.merge(other, on=keys, how="outer", indicator=True)
+        both = both[both["_merge"] != "both"]
+        if both.empty:
+            return None
+        time = float(both["time"].min())
+        now = both[both["time"] == time]
+        told = {side: tuple(sorted(now.loc[now["_merge"] == side, "what"])) for side in ("left_only", "right_only")}
+        return FirstDecision(time, told["left_only"], told["right_only"])
+
+    @cached_property
+    def settings(self) -> dict[str, tuple[Any, Any]]:
+        """Keys of the scenarios whose values differ: (in a, in b), None where one lacks the key."""
+        texts = (self.a.scenario, self.b.scenario)
+        if None in texts:
+            return {}
+        left, right = (_flat(text or "") for text in texts)
+        keys = sorted({*left, *right})
+        return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+
+    @property
+    def sentences(self) -> list[str]:
+        """The main things in words."""
+        return list(_sentences(self))
+
+    def to_json(self, top: int = 10) -> dict[str, Any]:
+        """{"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first", "settings"}."""
+        frame = self.tasks
+        change = frame["change"].dropna()
+        return {
+            "a": self.labels[0], "b": self.labels[1], "column": self.column,
+            "common": len(frame), "only_a": self.only[0], "only_b": self.only[1],
+            "mean_change": json_number(float(change.mean()) if len(change) else math.nan),
+            "gained": int((change < 0).sum()), "lost": int((change > 0).sum()),
+            "tasks": [_plain(row) for row in frame.head(top).to_dict("records")],
+            "by": {group: {str(name): _plain(dict(row)) for name, row in self.by(group).iterrows()}
+                   for group in GROUPS},
+            "statuses": [_plain(row) for row in self.statuses.to_dict("records")],
+            "first": None if self.first is None else vars(self.first),
+            "settings": {key: list(values) for key, values in self.settings.items()},
+            "sentences": self.sentences,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<Difference {self.labels[0]} | {self.labels[1]}>", *self.sentences])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        lines = "".join(f"<li>{escape(text)}</li>" for text in self.sentences)
+        return f"<ul>{lines}</ul>{self.tasks.head(10).to_html(index=False)}"
+
+
+def difference(a: Result, b: Result, column: str = "response") -> Difference:
+    """Set two runs side by side by a column of their tasks; see `Difference`."""
+    return Difference(a, b, column)
+
+
+# Decisions --------------------------------------------------------------------------------------------------------
+
+_ENDED = {"stopped": "stops", "moved": "moves", "lost": "loses"}
+
+
+def decisions(run: Result) -> pd.DataFrame:
+    """Everything that was decided in a run, as texts: columns `time` and `what`."""
+    launches, tasks = run.launches, run.tasks
+    name = launches["task"].astype(str)
+    more = launches["members"].to_numpy()
+    batch = np.where(more > 1, " and " + pd.Series(more - 1).astype(str).to_numpy(dtype=object) + " more", "")
+    started = "starts " + name + batch + " on " + launches["device"].astype(str)
+    parts = [pd.DataFrame({"time": launches["decided"].to_numpy(), "what": started.to_numpy(dtype=object)})]
+    outcome = launches["outcome"].astype(str)
+    for ended, verb in _ENDED.items():
+        mine = launches[outcome == ended]
+        what = f"{verb} " + mine["task"].astype(str) + " on " + mine["device"].astype(str)
+        parts.append(pd.DataFrame({"time": mine["end"].to_numpy(), "what": what.to_numpy(dtype=object)}))
+    turned = tasks[tasks["status"].astype(str) == "rejected"]
+    what = "rejects " + turned["id"].astype(str)
+    parts.append(pd.DataFrame({"time": turned["finish"].to_numpy(), "what": what.to_numpy(dtype=object)}))
+    parts.append(_device_decisions(run))
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def _device_decisions(run: Result) -> pd.DataFrame:
+    devices = run.record.input.cluster.devices
+    rows = [
+        (time, f"sets {devices[index].name} to {what}{f' {figures(value)}' if what == 'frequency' else ''}")
+        for time, index, what, value in run.record.device_log
+        if what in ("frequency", "sleep", "wake")
+    ]
+    return pd.DataFrame(rows, columns=["time", "what"])
+
+
+# Words ------------------------------------------------------------------------------------------------------------
+
+
+def _labels(a: Result, b: Result) -> tuple[str, str]:
+    """What tells the two apart: their policies, or their directories, or their numbers."""
+    for one, other in (
+        (a.policy, b.policy),
+        (a.name, b.name),
+        *([(str(a.directory), str(b.directory))] if a.directory and b.directory else []),
+        (f"seed {a.seed}, replication {a.replication}", f"seed {b.seed}, replication {b.replication}"),
+    ):
+        if one != other:
+            return one, other
+    return "the first run", "the second run"
+
+
+def _sentences(found: Difference) -> Any:
+    a, b = found.labels
+    frame, (only_a, only_b) = found.tasks, found.only
+    if only_a or only_b:
+        yield (
+            f"the runs did not have the same tasks: {len(frame):,} are in both, {only_a:,} only in {a}, "
+            f"{only_b:,} only in {b}"
+        )
+    if found.unlike:
+        which = ", ".join(f"{number:,} with another {name}" for name, number in found.unlike.items())
+        alike = all(key.startswith(("policy.", "seed")) for key in found.settings)
+        seeds = alike and found.a.seed != found.b.seed
+        advice = f"; their seeds are {found.a.seed} and {found.b.seed}, and with one seed they would" if seeds else ""
+        yield f"of the common tasks {which}: the runs did not meet the same load{advice}"
+    yield _change(found)
+    for row in found.statuses.itertuples(index=False):
+        tasks = f"{row.tasks:,} task{'s' if row.tasks != 1 else ''}"
+        yield f"{tasks} of {a} that {_ENDINGS[str(row.status_a)]} {_ENDINGS[str(row.status_b)]} in {b}"
+    yield _first(found)
+
+
+_ENDINGS = {"completed": "completed", "rejected": "were rejected", "expired": "expired", "failed": "failed",
+            "aborted": "were aborted", "unfinished": "were unfinished"}  # fmt: skip
+
+
+def _change(found: Difference) -> str:
+    a, b = found.labels
+    change = found.tasks["change"].dropna()
+    name = metric_name(found.column)
+    if not len(change):
+        return f"no task has a {name} in both runs"
+    if not change.any():
+        return f"every task has the same {name} in both runs"
+    write = formatter(found.column if found.column not in ("start", "finish") else "response")
+    mean = float(change.mean())
+    base = float(found.tasks["a"][change.index].mean())
+    part = f" ({share(abs(mean) / base)})" if base > 0 else ""
+    gained, lost = int((change < 0).sum()), int((change > 0).sum())
+    less = "shorter" if found.column in ("response", "wait") else "less"
+    more = "longer" if found.column in ("response", "wait") else "more"
+    way = (
+        f"the same in {b} as in {a}"
+        if mean == 0
+        else (f"{write(abs(mean))}{part} {less if mean < 0 else more} in {b} than in {a}")
+    )
+    same = len(change) - gained - lost
+    return f"mean {name} is {way}: of {len(change):,} tasks {gained:,} gained, {lost:,} lost, {same:,} are the same"
+
+
+def _first(found: Difference) -> str:
+    first = found.first
+    a, b = found.labels
+    if first is None:
+        return "all decisions are the same"
+    sides = " · ".join(f"{label} {_some(actions)}" for label, actions in ((a, first.only_a), (b, first.only_b)))
+    return f"the first decision that differs is at {clock(first.time)}: {sides}"
+
+
+def _some(actions: tuple[str, ...]) -> str:
+    if not actions:
+        return "does nothing else"
+    rest = len(actions) - MOST_ACTIONS
+    return ", ".join(actions[:MOST_ACTIONS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _flat(text: str) -> dict[str, Any]:
+    """The values of a YAML text by their paths."""
+    import yaml
+
+    found: dict[str, Any] = {}
+
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, dict) and value:
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else str(key))
+        elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+            for number, inner in enumerate(value):
+                walk(inner, f"{path}.{number}")
+        else:
+            found[path] = value
+
+    walk(yaml.safe_load(text), "")
+    return found
+
+
+def _plain(row: dict[Any, Any]) -> dict[str, Any]:
+    """A row as JSON can hold it."""
+    return {
+        str(name): json_number(value) if isinstance(value, int | float | np.integer | np.floating) else str(value)
+        for name, value in row.items()
+    }

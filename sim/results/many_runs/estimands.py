@@ -1,0 +1,99 @@
+"""What an interval over replications is for, and what of each replication it is made from.
+
+A mean over customers, or a share of them, is the ratio of two expectations: of the sum over a replication's customers,
+and of their number.  The mean of the replications' own means is another number where busy replications have more
+customers, as under bursty arrivals: a replication with few customers would count as much as one with many.  So the
+estimate is the sum over all replications / their customers, freed from its bias by the jackknife (Quenouille 1956;
+Tukey 1958): of n replications the i-th contributes n × ratio - (n - 1) × ratio without it.  These contributions are
+what means, intervals, paired differences, stopping rules and selections are made from, wherever replications are.
+
+Everything else (percentiles, maxima, time averages, counts, energy, cost) is for the expectation of a replication's
+value, and there a replication contributes its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sim.model.record import COMPLETED, REJECTED
+from sim.results.one_run.deadlines import deadline_after_end
+from sim.results.one_run.tables import bound_name
+
+if TYPE_CHECKING:
+    from sim.results.one_run.metrics import Measured
+
+
+def _judged_admitted(run: Measured) -> float:
+    return int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
+
+
+def _known(run: Measured, column: str) -> int:
+    return len(run.known(column)) if column in run.result.tasks else 0
+
+
+WEIGHTS: dict[str, Callable[[Measured], float]] = {
+    "_completed": lambda run: run.count(COMPLETED),
+    "_started": lambda run: len(run.known("wait")),
+    "_first_tokens": lambda run: _known(run, "ttft"),
+    "_further_tokens": lambda run: _known(run, "tpot"),
+    "_arrived": lambda run: len(run.status),
+    "_judged": lambda run: int(run.series("met_deadline").notna().sum()),
+    "_judged_admitted": _judged_admitted,
+    "_all_but_later": lambda run: len(run.status) - deadline_after_end(run),
+}
+"""Numbers of customers over which a run's means and shares are taken; kept with the metrics, and none themselves."""
+
+_OF = {
+    "response_mean": "_completed", "slowdown_mean": "_completed", "bsld_swf_mean": "_completed",
+    "rho_mean": "_completed", "rho_unfair_share": "_completed", "wait_mean": "_started",
+    "ttft_mean": "_first_tokens", "tpot_mean": "_further_tokens", "rejected_fraction": "_arrived",
+    "slo_attainment": "_judged", "attainment_admitted": "_judged_admitted", "goodput_fraction": "_all_but_later",
+}  # fmt: skip
+
+
+def weight_of(metric: str) -> str | None:
+    """The number over which a metric is a mean; None of one that is a value of the whole replication."""
+    if metric.startswith(bound_name(0).removesuffix("0s")) and metric.endswith("_mean"):
+        return "_completed"
+    return _OF.get(metric)
+
+
+def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:
+    """Those that these metrics of a run need."""
+    needed = {weight_of(name) for name in names}
+    return {key: float(count(run)) for key, count in WEIGHTS.items() if key in needed}
+
+
+def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
+    """What each replication contributes to the estimate of a metric; missing where the metric is.
+
+    `frame` has a row a replication, and columns for the metric and its weight; without the weight it is taken for a
+    value of the whole replication.
+    """
+    values, key = frame[metric], weight_of(metric)
+    if key is None or key not in frame:
+        return values
+    known = (values.notna() & frame[key].gt(0)).to_numpy()
+    found = values.to_numpy(dtype=np.float64, copy=True)
+    found[known] = ratio_contributions(found[known], frame[key].to_numpy(dtype=np.float64)[known])
+    return pd.Series(found, index=values.index, name=metric)
+
+
+def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Jackknife contributions to Σ counts × values / Σ counts along the last axis.
+
+    The values themselves, to the last bit, where all counts are equal and where there is no such ratio.
+    """
+    number = values.shape[-1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sums = values * counts
+        whole = sums.sum(axis=-1, keepdims=True) / counts.sum(axis=-1, keepdims=True)
+        others = (sums.sum(axis=-1, keepdims=True) - sums) / (counts.sum(axis=-1, keepdims=True) - counts)
+        found = number * whole - (number - 1) * others
+    plain = (counts == counts[..., :1]).all(axis=-1) | (values == values[..., :1]).all(axis=-1)
+    plain |= ~np.isfinite(found).all(axis=-1)
+    return np.where(plain[..., None], values, found)

@@ -1,0 +1,133 @@
+"""Policies beside each other at every point of a sweep: who leads, who ties, and what the paired differences show.
+
+Replication r of all policies of a point meets the same arrivals, sizes and faults, so differences are taken pair by
+pair, as in a comparison (`sim.results.many_runs.compare`).
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, islice
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UnknownName
+from sim.results.many_runs.compare import ROUNDING, Finding, better, paired_findings
+from sim.results.many_runs.estimands import contributions
+from sim.results.many_runs.sweep import FACTS, Sweep
+from sim.results.one_run.metrics import HIGHER_IS_BETTER
+
+COLUMNS = ("policy", "other", "difference", "half_width", "p", "significant", "n")
+
+
+def differences(sweep: Sweep, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
+    """policy - other at every point: columns point and policy, other, difference, half_width, p, significant, n.
+
+    base: every other policy is compared with it; without it all pairs are.  Half-widths and p are Holm's over the pairs
+    of all points: the chance that any difference is shown which is none is at most 1 - confidence.  `n` counts the
+    pairs of replications that both have; with fewer than two, and where nothing is random, there is no interval.  Where
+    the metric is infinite or undefined for one of the two in some replication, all are missing.
+    """
+    rows = [
+        (point, *(getattr(finding, name) for name in COLUMNS))
+        for point, findings in findings_by_point(sweep, metric, base, confidence).items() for finding in findings
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["point", *COLUMNS])
+
+
+def findings_by_point(
+    sweep: Sweep, metric: str, base: str | None = None, confidence: float = 0.95
+) -> dict[int, list[Finding]]:
+    """What the runs of every point with several policies tell, point by point; see `differences`."""
+    sweep._known(metric)
+    if base is not None and base not in set(sweep.table["policy"]):
+        raise UnknownName("policy", base, sweep.table["policy"].unique())
+    sound = sweep.table[sweep.table["status"] == "done"]
+    policies = {point: list(dict.fromkeys(mine["policy"])) for point, mine in _by_point(sound)}
+    each = sweep.by_replication
+    others = [name for name in each.columns if name not in (*FACTS, *sweep.keys)]
+    pairs_of: dict[int, list[tuple[str, str, np.ndarray]]] = {}
+    for point, mine in _by_point(each):
+        there = policies.get(point, [])
+        if len(there) < 2 or (base is not None and base not in there):
+            continue
+        pairs = list(combinations(there, 2)) if base is None else [(one, base) for one in there if one != base]
+        pairs_of[point] = _pairs(mine, there, pairs, metric, others)
+    found = iter(paired_findings(metric, [pair for pairs in pairs_of.values() for pair in pairs], confidence))
+    return {point: list(islice(found, len(pairs))) for point, pairs in pairs_of.items()}
+
+
+def _by_point(frame: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+    return [(int(mine["point"].iloc[0]), mine) for _, mine in frame.groupby("point", sort=False)]
+
+
+def _pairs(
+    frame: pd.DataFrame, policies: list[str], pairs: list[tuple[str, str]], metric: str, others: list[str]
+) -> list[tuple[str, str, np.ndarray]]:
+    """Pairs of policies with what each contributes, of the rows of one point, over the replications that all have."""
+    once = frame.drop_duplicates(["policy", "replication"])
+    runs = {policy: once[once["policy"] == policy].set_index("replication")[others] for policy in policies}
+    common = sorted(set.intersection(*(set(one.index) for one in runs.values())))
+    if len(common) > 1 and all(_identical(one.loc[common].to_numpy(dtype=float)) for one in runs.values()):
+        common = common[:1]  # the same number many times over is no evidence
+    values = {policy: contributions(one.loc[common], metric).to_numpy(dtype=float) for policy, one in runs.items()}
+    return [(one, other, np.column_stack([values[one], values[other]])) for one, other in pairs]
+
+
+def _identical(values: np.ndarray) -> bool:
+    """Are all rows the same?"""
+    return bool(((values == values[:1]) | (np.isnan(values) & np.isnan(values[:1]))).all())
+
+
+class Leads(NamedTuple):
+    """Of how many points each policy has the best mean by itself, of how many it shares it with others, and of how many
+    it is shown to be better than all others."""
+
+    alone: dict[str, int]
+    ties: dict[tuple[str, ...], int]
+    shown: dict[str, int]
+    points: int
+    tested: bool
+    """Are there points with several replications, which could show it?"""
+
+
+def leads(sweep: Sweep, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
+    """Who is best at how many of the points at which several policies have a value; see `Leads`."""
+    found = Leads({}, {}, {}, 0, False)
+    sound = sweep.table[sweep.table[metric].notna()]
+    points, tested = 0, False
+    for point, mine in _by_point(sound.drop_duplicates(["point", "policy"])):
+        if len(mine) < 2:
+            continue
+        points += 1
+        values, policies = mine[metric].to_numpy(dtype=float), mine["policy"].tolist()
+        best = values.max() if metric in HIGHER_IS_BETTER else values.min()
+        with np.errstate(invalid="ignore"):
+            near = (values == best) | (np.abs(values - best) <= ROUNDING * np.abs(best))
+        first = tuple(policy for policy, is_best in zip(policies, near, strict=True) if is_best)
+        if len(first) == 1:
+            found.alone[first[0]] = found.alone.get(first[0], 0) + 1
+        else:
+            found.ties[first] = found.ties.get(first, 0) + 1
+        of_point = (findings or {}).get(point, [])
+        tested |= any(finding.n > 1 for finding in of_point)
+        clear = clearly_best(of_point, policies)
+        if clear is not None:
+            found.shown[clear] = found.shown.get(clear, 0) + 1
+    return found._replace(points=points, tested=tested)
+
+
+def clearly_best(findings: list[Finding], policies: list[str]) -> str | None:
+    """The policy that is shown to be better than each of the others."""
+    for policy in policies:
+        seen = seen_from(findings, policy)
+        beaten = {row.other for row in seen if row.significant and better(row.metric, row.difference)}
+        if len(policies) > 1 and beaten >= set(policies) - {policy}:
+            return policy
+    return None
+
+
+def seen_from(findings: list[Finding], policy: str) -> list[Finding]:
+    """The findings about one policy, as differences of it to the others."""
+    return [row if row.policy == policy else row.reversed() for row in findings if policy in (row.policy, row.other)]

@@ -1,0 +1,272 @@
+"""Several runs of one scenario: the value of every metric in each, and intervals for the means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UnknownName, UsageError
+from sim.results.many_runs.estimands import contributions, weight_of, weights
+from sim.results.many_runs.statistics import Interval, deviation, student_interval
+from sim.results.one_run.result import SHOWN, Result, html_table, json_values
+from sim.results.wording import several, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Replications:
+    """Replications of one scenario under one policy.
+
+    Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
+    `keep=True`.  Intervals are Student t, made from `contributions`: of means over customers for the ratio of
+    expectations, else for the expectation of a replication's value (`sim.results.many_runs.estimands`).  Of
+    replications that are all the same, in which nothing is random, there are none.
+    `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
+    """
+
+    def __init__(
+        self,
+        results: Iterable[Result] = (),
+        metrics: Iterable[str] | None = None,
+        *,
+        keep: bool = False,
+    ):
+        """`metrics`: names to keep besides those of the summary (fragmentation, rho_p95, ...).
+
+        Among them the texts of groupings (`sim.results.one_run.groups`), of which `by` tells.
+        """
+        self.name, self.policy, self.seed = "", "", 0
+        self.results: list[Result] = []
+        self.warnings: list[str] = []
+        self.remarks: list[str] = []
+        self._further = list(metrics or ())
+        self._keep = keep
+        self._rows: dict[int, dict[str, float]] = {}
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Result) -> None:
+        """Take in one more run."""
+        self.add_values(replication_values(result, self._further), result)
+        if self._keep:
+            self.results.append(result)
+
+    def add_values(self, row: Mapping[str, float], about: Result | None = None) -> None:
+        """Take in one more run of which only the values are here (`replication_values` of another process)."""
+        values = dict(row)
+        number = int(values.pop("replication"))
+        if number in self._rows:
+            raise UsageError(f"replication {number} is there twice")
+        self._rows[number] = values
+        if about is not None:
+            if len(self._rows) == 1:
+                self.name, self.policy, self.seed = about.name, about.policy, about.seed
+            self.warnings += [f"replication {number}: {warning}" for warning in about.warnings]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Result]:
+        """The kept runs, in order of replication."""
+        if len(self.results) < len(self):
+            raise UsageError("the runs themselves were not kept, only their metrics; ask for keep=True")
+        return iter(sorted(self.results, key=lambda result: result.replication))
+
+    @property
+    def values(self) -> pd.DataFrame:
+        """A row a replication, a column a metric."""
+        frame = self._frame()
+        return frame[[name for name in frame.columns if not name.startswith("_")]]
+
+    def _frame(self) -> pd.DataFrame:
+        return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
+
+    def column(self, metric: str) -> pd.Series:
+        """One metric by replication; UnknownName with a suggestion if it was not kept."""
+        values = self.values
+        if metric in values.columns:
+            return values[metric]
+        if self.results and len(self.results) == len(self):
+            for result in self.results:
+                kept = {metric: result.metric(metric), **weights(result.measured, [metric])}
+                self._rows[result.replication].update(kept)
+            return self.values[metric]
+        raise UnknownName("metric", metric, values.columns, " among those kept of the replications")
+
+    def contributions(self, metric: str) -> pd.Series:
+        """What each replication contributes to the estimate of a metric (`sim.results.many_runs.estimands`)."""
+        column = self.column(metric)
+        return contributions(self._frame().assign(**{metric: column}), metric)
+
+    def count_of(self, metric: str, replication: int) -> float:
+        """The number of customers over which a replication's value is a mean; 1 of what is no such mean."""
+        return self._rows[replication].get(weight_of(metric) or "", 1.0)
+
+    def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """Task metrics per "class", "gpus" or "user": index the group, columns (metric, mean | half_width | n).
+
+        Where not all runs were kept, it must have been asked for with the run (by=["gpus"]).
+        """
+        from sim.results.one_run.groups import checked, table_of_groups
+
+        table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
+        return table if names is None else table[list(names)]
+
+    def interval(self, metric: str, confidence: float = 0.95) -> Interval:
+        """The interval for the metric; what that is for: `sim.results.many_runs.estimands`."""
+        column = self.contributions(metric)
+        if self.identical:
+            raise UsageError(f"there is no interval for {metric}: {self.without_chance}")
+        if len(column.dropna()) < 2:
+            raise UsageError(f"an interval for {metric} needs two replications in which it is defined")
+        return student_interval(column.to_numpy(), confidence, metric)
+
+    def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:
+        """Half-width of the interval / |mean|; infinite where there is no interval."""
+        found = student_interval(self.contributions(metric).to_numpy(), confidence, metric)
+        if math.isnan(found.half_width) or self.identical:
+            return math.inf
+        if found.half_width == 0:
+            return 0.0
+        return found.half_width / abs(found.mean) if found.mean else math.inf
+
+    @property
+    def identical(self) -> bool:
+        """Every one of several replications gave the same: nothing in the scenario is random."""
+        rows = iter(self._rows.values())
+        first = next(rows, None)
+        if first is None or len(self._rows) < 2:
+            return False
+        return all(
+            row.get(name) == value or (math.isnan(value) and math.isnan(row.get(name, math.nan)))
+            for row in rows for name, value in first.items()
+        )  # fmt: skip
+
+    @property
+    def first(self) -> Replications:
+        """The first replication alone."""
+        number = min(self._rows)
+        found = Replications()
+        found.add_values({"replication": number, **self._rows[number]})
+        found.name, found.policy, found.seed = self.name, self.policy, self.seed
+        found.results = [result for result in self.results if result.replication == number]
+        return found
+
+    def among(self, numbers: Iterable[int]) -> Replications:
+        """Those of these numbers; all of them as they are."""
+        chosen = set(numbers)
+        if chosen >= set(self._rows):
+            return self
+        found = Replications()
+        found._rows = {number: row for number, row in self._rows.items() if number in chosen}
+        return found
+
+    @property
+    def without_chance(self) -> str:
+        """Why identical replications have no intervals, and what to do about it."""
+        text = "all replications are identical: nothing in this scenario is random, so there are no intervals"
+        return f"{text}. {RESAMPLE}" if self.replays else text
+
+    @property
+    def replays(self) -> bool:
+        """Does a trace come as it was recorded?"""
+        return bool(self.results) and "" in self.results[0].record.input.traces
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Index `metric`; columns mean, sd, ci_low, ci_high (95 %), n (replications in which it is defined).
+
+        `mean` and the interval are those of `interval`; `sd` is the deviation of the replications' own values.
+        """
+        rows = {}
+        same, frame = self.identical, self._frame()
+        for name, column in self.values.items():
+            values = column.to_numpy(dtype=np.float64)
+            interval = student_interval(contributions(frame, str(name)).to_numpy(), metric=str(name))
+            spread = deviation(values[~np.isnan(values)])
+            low, high = (math.nan, math.nan) if same else (interval.low, interval.high)
+            rows[name] = (interval.mean, spread, low, high, interval.n)
+        found = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd", "ci_low", "ci_high", "n"])
+        return found.rename_axis("metric")
+
+    def energy_until(self, ends: pd.Series) -> pd.DataFrame:
+        """energy_j and energy_idle_j of each replication if its window reached to `ends`, doing nothing.
+
+        Policies are compared over one common window: who finished early still pays for the idle devices.
+        """
+        frame = self._frame()
+        further = (ends.reindex(frame.index) - frame[_END]).clip(lower=0.0) * frame[_WATTS]
+        return frame[["energy_j", "energy_idle_j"]].add(further.to_numpy(), axis=0)
+
+    @property
+    def ends(self) -> pd.Series:
+        """Simulated time at which each replication ended."""
+        return self._frame()[_END]
+
+    def to_json(self) -> dict[str, Any]:
+        """{"scenario", "seed", "summary": {metric: {mean, sd, ci_low, ci_high, n}}}."""
+        summary = {
+            str(name): {
+                **json_values({key: row[key] for key in ("mean", "sd", "ci_low", "ci_high")}),
+                "n": int(row["n"]),
+            }
+            for name, row in self.summary.iterrows()
+        }
+        return {"scenario": self.name, "seed": self.seed, "summary": summary}
+
+    def plot(self) -> Figure:
+        """The picture of the first run, with the mean response of every replication beside."""
+        from sim import plots
+
+        return plots.default(self)
+
+    def _title(self) -> str:
+        how = "no intervals: all identical" if self.identical else "95 % intervals"
+        parts = (self.name or "runs", self.policy, f"seed {self.seed}", f"{len(self)} replications, {how}")
+        return " · ".join(part for part in parts if part)
+
+    def _shown(self) -> dict[str, str]:
+        """The metrics that its display shows, by name: mean ± half-width of the interval."""
+        shown = {}
+        for name in SHOWN:
+            here = name in self.values.columns
+            found = student_interval(self.contributions(name).to_numpy(), metric=name) if here else None
+            if found is not None and not math.isnan(found.mean):
+                half = math.nan if self.identical else found.half_width
+                shown[name] = several([found.mean], units_of(name), [half])[0]
+        return shown
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<18}{text}" for name, text in self._shown().items()]
+        return "\n".join([f"<Replications {self._title()}>", *lines, *(f"! {text}" for text in self.warnings[:5])])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._shown(), self.warnings[:5])
+
+
+RESAMPLE = (
+    "Replaying one trace has no replications: give its entry resample: {block: 1 week} (blocks of time drawn from "
+    "the trace) or resample: {by: user} (users drawn with replacement)"
+)
+
+_END, _WATTS = "_end", "_watts_at_end"
+"""Columns that begin with _ are kept for comparisons, groups and estimates; they are no metrics."""
+
+
+def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
+    """All that Replications keeps of a run, as plain numbers: what a worker process sends back."""
+    from sim.results.one_run.groups import Grouping, kept_values
+
+    asked = [(name, Grouping.parse(name)) for name in metrics]
+    plain = [name for name, grouping in asked if grouping is None]
+    values = {"replication": float(result.replication), **result.values(), **result.values(plain)}
+    values |= weights(result.measured, list(values))
+    for _, grouping in asked:
+        if grouping is not None:
+            values |= kept_values(result, grouping)
+    return values | {_END: result.end, _WATTS: result.usage.watts_at_end}

@@ -1,0 +1,181 @@
+"""The best of k policies with a stated probability: the fully sequential procedure of Kim and Nelson.
+
+S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection in simulation", 2001, with
+c = 1.  After a first stage of n0 replications of every policy, one more of each is made at a time, and a policy goes as
+soon as its mean is behind another's by more than W(r) = max(0, (h² S² / δ² - r) δ / 2r), S² the variance of the paired
+difference in the first stage, h² = 2 η (n0 - 1), η = ((2 α / (k - 1))^(-2 / (n0 - 1)) - 1) / 2.
+
+Proven: if the best is at least δ better than all others, it is the one that stays with probability 1 - α or more, for
+normal replications; common random numbers are allowed, and as they make S² small, save replications.  If others are
+within δ of it, one of those may stay instead.  Here δ is a share of the best mean of the first stage rather than fixed
+beforehand, which makes the guarantee approximate.  Cost: replications grow as (S / δ)²; hopeless policies leave early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.results.one_run import metrics
+from sim.results.wording import gap, metric_name
+
+FIRST = 10
+"""Replications of the first stage."""
+MOST = 1_000
+PROBABILITY, DELTA = 0.95, 0.01
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which policy is best, or which are still in the race after as many replications as were allowed.
+
+    `dropped`: policy -> replications after which it was out, in the order of leaving.
+    """
+
+    metric: str
+    probability: float
+    delta: float
+    best: str | None
+    left: tuple[str, ...]
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
+    tied: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, for people."""
+        name, most = metric_name(self.metric), max(self.runs.values())
+        within = gap(self.metric, self.delta)
+        if self.best is None:
+            first = (
+                f"No best policy in {name} after {most:,} replications: {_listed(self.left)} cannot be told apart to "
+                f"{within} with a probability of {100 * self.probability:g} %; allow a larger delta, or longer runs."
+            )
+        else:
+            first = (
+                f"Best in {name}: {self.best}, with a probability of at least {100 * self.probability:g} % the best "
+                f"or within {within} of it (Kim and Nelson's selection; {sum(self.runs.values()):,} runs in all)."
+            )
+        out = [f"{policy} after {number:,}" for policy, number in self.dropped.items()]
+        second = [f"Out of the race: {', '.join(out)} replications."] if out else []
+        same = [f"{_listed(self.tied)} had the same mean; the first of them is named."] if self.tied else []
+        return [first, *second, *same]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class Race:
+    """The procedure itself: told the value of every policy in the race after each replication, it says who stays."""
+
+    def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
+        metrics.metric(metric)
+        if metric in metrics.NO_DIRECTION:
+            raise UsageError(f"there is no best {metric}: neither more nor less of it is better")
+        if len(policies) < 2:
+            raise UsageError("the best of fewer than two policies needs no selection")
+        if not 1 / len(policies) < probability < 1:
+            raise UsageError(
+                f"the probability of selecting the best of {len(policies)} lies above chance (1/{len(policies)}) and "
+                f"below 1, not {probability:g}"
+            )
+        if not 0 < delta < 1:
+            raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
+        self.metric, self.probability, self.share = metric, probability, delta
+        self.sign = 1.0 if metric in metrics.HIGHER_IS_BETTER else -1.0
+        self.left = list(policies)
+        self.values: dict[str, list[float]] = {policy: [] for policy in policies}
+        self.counts: dict[str, list[float]] = {policy: [] for policy in policies}
+        self._first: dict[str, tuple[float, float]] = {}
+        self.dropped: dict[str, int] = {}
+        self.delta = math.nan
+        self._limit: dict[tuple[str, str], float] = {}
+
+    def add(self, policy: str, value: float, count: float = 1.0) -> None:
+        """The value of a policy's next replication, and the number of customers over which it is a mean."""
+        if not math.isfinite(value):
+            number, what = len(self.values[policy]), "undefined" if math.isnan(value) else "infinite"
+            raise UsageError(
+                f"{self.metric} is {what} in replication {number} of {policy}: no best can be selected by it"
+            )
+        self.values[policy].append(value)
+        self.counts[policy].append(count)
+
+    def _contributions(self, policy: str) -> np.ndarray:
+        """What a policy's replications contribute: their mean estimates the ratio of expectations.
+
+        ratio + (value - ratio) × count / mean count, ratio and mean count those of the first stage: so replications
+        stay independent and those made before do not change, as the procedure supposes.
+        """
+        values, (ratio, count) = np.array(self.values[policy]), self._first[policy]
+        return ratio + (values - ratio) * (np.array(self.counts[policy]) / count)
+
+    def start(self) -> None:
+        """The first stage is over: fixes δ and the variances of all differences."""
+        first, count = len(next(iter(self.values.values()))), len(self.values)
+        if first < 3:
+            raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
+        if all(np.ptp(values) == 0 for values in self.values.values()):
+            raise UsageError(
+                f"{self.metric} is the same in all {first} replications of each policy: nothing here is random, "
+                "so there is nothing to select with a probability; one run of each says which is best"
+            )
+        for policy, values in self.values.items():
+            counts = np.array(self.counts[policy])
+            self._first[policy] = float((np.array(values) * counts).sum() / counts.sum()), float(counts.mean())
+        found = {policy: self._contributions(policy) for policy in self.values}
+        best = max(self.sign * values.mean() for values in found.values())
+        self.delta = self.share * abs(best)
+        if self.delta == 0:
+            raise UsageError(f"the best mean of {self.metric} is 0: a delta relative to it says nothing")
+        eta = ((2 * (1 - self.probability) / (count - 1)) ** (-2 / (first - 1)) - 1) / 2
+        squared = 2 * eta * (first - 1)
+        for i, one in enumerate(self.left):
+            for other in self.left[i + 1 :]:
+                limit = squared * float((found[one] - found[other]).var(ddof=1)) / self.delta**2
+                self._limit[one, other] = self._limit[other, one] = limit
+
+    def screen(self) -> list[str]:
+        """Who is out after this replication."""
+        r = len(self.values[self.left[0]])
+        mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
+        out = [
+            one for one in self.left
+            if any(mean[one] < mean[other] - self._margin(one, other, r) for other in self.left if other != one)
+        ]  # fmt: skip
+        for policy in out:
+            self.left.remove(policy)
+            self.dropped[policy] = r
+        return out
+
+    def ahead(self, most: int) -> int:
+        """Replications that may still be needed, of all that are left, if none leaves before it must."""
+        r, found = len(self.values[self.left[0]]), 0
+        for one in self.left:
+            limits = [self._limit[one, other] for other in self.left if other != one]
+            found += max(0, min(most, math.floor(max(limits)) + 1) - r) if limits else 0
+        return found
+
+    def _margin(self, one: str, other: str, r: int) -> float:
+        return max(0.0, (self._limit[one, other] - r) * self.delta / (2 * r))
+
+    @property
+    def over(self) -> bool:
+        """One is left, or those left have the same mean and no margin any more."""
+        if len(self.left) == 1:
+            return True
+        r = len(self.values[self.left[0]])
+        return all(self._margin(a, b, r) == 0 for a in self.left for b in self.left if a != b)
+
+    def found(self) -> Selection:
+        """What is known now."""
+        tied = tuple(self.left) if self.over and len(self.left) > 1 else ()
+        return Selection(
+            self.metric, self.probability, self.delta, self.left[0] if self.over else None, tuple(self.left),
+            dict(self.dropped), {policy: len(values) for policy, values in self.values.items()}, tied,
+        )  # fmt: skip

@@ -1,0 +1,183 @@
+"""Intervals for means over replications, and tests for several of them at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.errors import UsageError
+
+Floats = Any
+"""A number, or an array of them."""
+
+
+SKEW = 6.5
+"""Of the contributions of runs to a mean wait, as a multiple of their coefficient of variation: 6 to 7 for gamma gaps
+(scv 4) at loads of 0.5 to 0.8."""
+EXPONENTIAL_KURTOSIS = 6.0
+
+_CONGESTED = (
+    "response", "wait", "slowdown", "bounded_slowdown", "bsld", "ttft", "tpot", "itl", "rho_max", "rho_mean", "rho_p95",
+    "queue_length", "jobs_in_system",
+)  # fmt: skip
+
+
+def is_congested(metric: str) -> bool:
+    """Is it a time or a number of customers that congestion drives, and therefore skewed (`freedom`)?"""
+    return metric.startswith(_CONGESTED)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval for one metric (Student t); what it is for: `sim.results.many_runs.estimands`.
+
+    `method` says whether the n values are of replications or batches of one run (`sim.results.many_runs.batch_means`).
+    """
+
+    metric: str
+    mean: float
+    low: float
+    high: float
+    confidence: float
+    n: int
+    method: str = "replications"
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+    def covers(self, value: float) -> bool:
+        """Does the interval contain the value?"""
+        return bool(self.low <= value <= self.high)
+
+    def __str__(self) -> str:
+        said = f"n = {self.n}" if self.method == "replications" else f"{self.n} {self.method}"
+        return f"{self.metric}: {self.mean:.6g} ± {self.half_width:.3g} ({100 * self.confidence:g}%, {said})"
+
+
+def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0.95, metric: str = "") -> Interval:
+    """The t interval of independent values; low and high are NaN for fewer than two or for infinite ones."""
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+    array = np.asarray(values, dtype=np.float64)
+    array = array[~np.isnan(array)]
+    count = len(array)
+    mean = float(array.mean()) if count else math.nan
+    if count < 2 or not np.isfinite(array).all():
+        return Interval(metric, mean, math.nan, math.nan, confidence, count)
+    half = half_width(array, mean if is_congested(metric) else math.inf, 0.5 + confidence / 2)
+    return Interval(metric, mean, mean - half, mean + half, confidence, count)
+
+
+def half_width(values: np.ndarray, level: float, share: float) -> float:
+    """Of the t interval whose ends are quantiles of this share; `level` as in `freedom`."""
+    count, spread = len(values), deviation(values)
+    return student_quantile(share, float(freedom(spread, level, count))) * spread / math.sqrt(count)
+
+
+def freedom(spread: Floats, level: Floats, count: int) -> Floats:
+    """Degrees of freedom of the standard deviation of `count` values which congestion has skewed.
+
+    Where few runs, or short ones, hold the rare spells of congestion, their standard deviation is small exactly when
+    their mean is, and Student's interval too narrow.  How skewed the values are ten of them cannot tell; but in a queue
+    skewness is about `SKEW` times the coefficient of variation, spread / level, and the excess kurtosis κ of values so
+    skewed 1.5 times its square (the gamma family's; at most that of the exponential distribution).  The variance of the
+    variance then is that of normal values times 1 + κ (n - 1) / 2n, which leaves (n - 1) / (1 + κ (n - 1) / 2n) degrees
+    of freedom (Box 1953; Satterthwaite 1946).  Coverage so reached: benchmarks/coverage.py.
+    Long runs have a small spread, and all n - 1; so have values with a `level` of inf, of which no skew is supposed.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        kurtosis = np.minimum(1.5 * (SKEW * np.divide(spread, level)) ** 2, EXPONENTIAL_KURTOSIS)
+    return (count - 1) / (1 + np.nan_to_num(kurtosis) * (count - 1) / (2 * count))
+
+
+def student_quantile(share: float, freedom: float) -> float:
+    """The quantile of Student's t distribution."""
+    return float(student_quantiles(share, freedom))
+
+
+def student_quantiles(share: float, freedom: Floats) -> Floats:
+    """The same for many numbers of degrees of freedom."""
+    # Not scipy.stats: importing it takes as long as a small run, and single runs need neither.
+    from scipy.special import stdtrit
+
+    return stdtrit(freedom, share)
+
+
+def student_tail(value: float, freedom: float) -> float:
+    """The probability that Student's t exceeds a value."""
+    from scipy.special import stdtr
+
+    return float(stdtr(freedom, -value))
+
+
+def normal_quantile(share: float) -> float:
+    """The quantile of the standard normal distribution."""
+    from scipy.special import ndtri
+
+    return float(ndtri(share))
+
+
+def chi_square_quantile(share: float, freedom: int) -> float:
+    """The quantile of the chi-square distribution."""
+    from scipy.special import gammaincinv
+
+    return 2 * float(gammaincinv(freedom / 2, share))
+
+
+def deviation(values: np.ndarray) -> float:
+    """Sample standard deviation; NaN where it is not defined."""
+    if len(values) < 2 or not np.isfinite(values).all():
+        return math.nan
+    return float(values.std(ddof=1))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean paired difference with its interval at the level at which Holm's procedure tested it.
+
+    `p` is Holm's adjusted one: at most 1 - confidence exactly where the difference is significant.
+    """
+
+    mean: float
+    half_width: float
+    p: float
+    significant: bool
+    n: int
+
+
+def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[Difference]:
+    """Tests that each array of paired differences has mean zero, together, by Holm's step-down procedure.
+
+    The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
+    is significant: the k-th smallest p of m is tested at (1 - confidence) / (m - k + 1), and what follows
+    the first that fails keeps that level.  All n - 1 degrees of freedom count here: where congestion skews differences
+    (`freedom`), their interval errs at the end that is far from zero, and no difference is shown too often.
+    """
+    found = []
+    for values in pairs:
+        count, mean = len(values), float(values.mean()) if len(values) else math.nan
+        error = deviation(values) / math.sqrt(count) if count >= 2 else math.nan
+        if math.isnan(error):
+            p = math.nan
+        elif error == 0:
+            p = 1.0 if mean == 0 else 0.0
+        else:
+            p = 2 * student_tail(abs(mean) / error, count - 1)
+        found.append((mean, error, p, count))
+    testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
+    result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
+    level, holds, adjusted = 0.0, True, 0.0
+    for step, index in enumerate(testable):
+        mean, error, p, count = found[index]
+        if holds:
+            level = (1 - confidence) / (len(testable) - step)
+            holds = p <= level
+        half = student_quantile(1 - level / 2, count - 1) * error
+        adjusted = max(adjusted, min(1.0, p * (len(testable) - step)))
+        result[index] = Difference(mean, half, adjusted, holds, count)
+    return result

@@ -1,0 +1,135 @@
+"""Choosing among policies by more than one figure: what none beats in both, and what each gives away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UnknownName, UsageError
+from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+
+if TYPE_CHECKING:
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.sweep import Sweep
+
+
+Better = Mapping[str, Literal["more", "less"]]
+"""Which way a metric is better, for those of which that is not plain."""
+
+
+def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = None) -> pd.DataFrame:
+    """Which policies (of a sweep: rows) no other beats in both metrics.
+
+    Of a sweep x or y may also be a key with numbers, such as the number of nodes: less of it is better unless told.
+
+    Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals; NaN without), and `front`.  By the
+    means: who is near the front within its interval may be on it.  Rows without a value are left out.
+    """
+    if x == y:
+        raise UsageError(f"a front needs two metrics, not {x} twice")
+    keys = getattr(found, "keys", [])
+    up = {name: more_is_better(name, better, keys) for name in (x, y)}
+    table = _means(found, (x, y))
+    table = table[np.isfinite(table[x]) & np.isfinite(table[y])].reset_index(drop=True)
+    if table.empty:
+        raise UsageError(f"there is nothing for which both {x} and {y} are defined")
+    cost = np.stack([table[name].to_numpy() * (-1.0 if up[name] else 1.0) for name in (x, y)])
+    order = np.lexsort((cost[1], cost[0]))
+    least, on_it = math.inf, np.zeros(len(table), dtype=bool)
+    last = (math.inf, math.inf)
+    for at in order.tolist():  # ascending in the first: on the front is who improves on the second
+        here = (float(cost[0, at]), float(cost[1, at]))
+        if here[1] < least or here == last:
+            on_it[at], least, last = True, here[1], here
+    return table.assign(front=on_it)
+
+
+def regrets(found: Comparison | Sweep, metric: str = "response_mean") -> pd.DataFrame:
+    """How far each policy is from the best, as a share of the best: a row a replication (of a sweep: a point), a column
+    a policy.
+
+    The best is the best of that row, so that one column need not be 0 throughout.  Rows in which a policy has no value
+    leave that policy out.
+    """
+    more = more_is_better(metric)
+    wide = _by_row(found, metric)
+    if wide.shape[1] < 2:
+        raise UsageError("regret is against the best of several policies, and there is only one")
+    best = wide.max(axis=1) if more else wide.min(axis=1)
+    gap = wide.sub(best, axis=0).abs()
+    if ((best == 0) & (gap.max(axis=1) > 0)).any():
+        raise UsageError(f"the best {metric} is 0 in some {wide.index.name}: a share of it says nothing")
+    return gap.div(best.abs().where(best != 0, 1.0), axis=0)
+
+
+def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str] = ()) -> bool:
+    """Which way a metric, or a key of a sweep, is better; UsageError where that is not known."""
+    told = (better or {}).get(metric)
+    if told not in (None, "more", "less"):
+        raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {told!r}')
+    if told is not None or metric in keys:
+        return told == "more"
+    if metric in NO_DIRECTION:
+        raise UsageError(
+            f'neither more nor less {metric} is better by itself: say what is meant, better={{"{metric}": "more"}}'
+        )
+    return metric in HIGHER_IS_BETTER
+
+
+def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
+    from sim.results.many_runs.sweep import Sweep
+
+    if not isinstance(found, Sweep):
+        _known(names, found.metrics)
+        columns = {name: found.table[name, "mean"].to_numpy(dtype=float) for name in names}
+        halves = {f"{name}_half": found.table[name, "half_width"].to_numpy(dtype=float) for name in names}
+        labels = found.table.index.astype(str)
+        return pd.DataFrame({"label": labels, "policy": labels, **columns, **halves})
+    frame = found.table
+    _known(names, [str(name) for name in frame.columns])
+    label = frame["policy"].astype(str)
+    for key in found.keys:
+        written = found.points[key].astype(str).loc[frame["point"]].to_numpy()
+        label = label + " · " + written
+    columns = {name: frame[name].to_numpy(dtype=float) for name in names}
+    for name in names:
+        if name in found.keys and not pd.api.types.is_numeric_dtype(frame[name]):
+            raise UsageError(f"{name} has no numbers that could be compared")
+    nothing = np.full(len(frame), np.nan)
+    halves = {
+        f"{name}_half": ((frame[f"{name}_ci_high"] - frame[f"{name}_ci_low"]) / 2).to_numpy(dtype=float)
+        if f"{name}_ci_low" in frame else nothing
+        for name in names
+    }  # fmt: skip
+    return pd.DataFrame({"label": label.to_numpy(), "policy": frame["policy"].to_numpy(), **columns, **halves})
+
+
+def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
+    from sim.results.many_runs.sweep import Sweep
+    from sim.results.one_run.result import Result
+
+    if isinstance(found, Sweep):
+        _known((metric,), [str(name) for name in found.table.columns])
+        twice = found.table[found.table.duplicated(["point", "policy"])]
+        if len(twice):
+            raise UsageError(f"point {twice['point'].iloc[0]} is there twice under {twice['policy'].iloc[0]}")
+        wide = found.table.pivot(index="point", columns="policy", values=metric)
+        return wide[list(dict.fromkeys(found.table["policy"]))]
+    columns = {}
+    for label, outcome in found.runs.items():
+        if isinstance(outcome, Result):
+            columns[label] = pd.Series([outcome.metric(metric)])
+        else:
+            _known((metric,), [str(name) for name in outcome.values.columns])
+            columns[label] = outcome.values[metric]
+    return pd.DataFrame(columns).rename_axis("replication")
+
+
+def _known(names: tuple[str, ...], there: list[str]) -> None:
+    for name in names:
+        if name not in there:
+            raise UnknownName("metric", name, there, " among those kept; ask for it with metrics=")

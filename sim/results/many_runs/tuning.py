@@ -1,0 +1,183 @@
+"""The outcome of tuning: the best setting, its figure from fresh replications, and what it gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.results.many_runs.statistics import Difference, Interval, paired_differences, student_interval
+from sim.results.one_run.metrics import HIGHER_IS_BETTER
+from sim.results.wording import formatter, gap, metric_name, several, units_of
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Values of the parameters (none: the present setting), and what the choice saw of it.
+
+    `stage`: the last in which it took part; `values`: of the metric in its replications; `error` if some failed.
+    """
+
+    values: dict[str, Any]
+    stage: int
+    seen: tuple[float, ...]
+    error: str = ""
+
+    @property
+    def label(self) -> str:
+        return ", ".join(f"{key}={value}" for key, value in self.values.items()) or "present setting"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What `sim.tune` found.  Attributes:
+
+    settings       all that were tried, the present one last; `best` is the number of the winner
+    ours, present  contributions to the metric (`sim.results.many_runs.estimands`) under the winner and under the
+    present
+                   setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
+    policy         the winner as a scenario writes it under `policy:`
+    remarks        what a reader of the figures should know, such as a warm-up that was found; `warnings` of them
+    """
+
+    metric: str
+    confidence: float
+    settings: list[Setting]
+    best: int
+    ours: tuple[float, ...]
+    present: tuple[float, ...]
+    used: int
+    policy: Mapping[str, Any]
+    name: str = ""
+    seed: int = 0
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The best values of the parameters; empty if the present setting is best."""
+        return dict(self.settings[self.best].values)
+
+    @property
+    def keeps(self) -> bool:
+        """Is the present setting the best that was tried?"""
+        return self.best == len(self.settings) - 1
+
+    @cached_property
+    def interval(self) -> Interval:
+        """For the expectation of the metric under the winner; from replications not used for the choice."""
+        return self._interval(self.ours)
+
+    @cached_property
+    def interval_before(self) -> Interval:
+        """The same under the present setting."""
+        return self._interval(self.present)
+
+    def _interval(self, values: tuple[float, ...]) -> Interval:
+        found = student_interval(values, self.confidence, self.metric)
+        if len(set(values)) == 1 and len(values) > 1:  # nothing is random
+            return Interval(self.metric, found.mean, math.nan, math.nan, self.confidence, len(values))
+        return found
+
+    @cached_property
+    def difference(self) -> Difference:
+        """Winner - present setting, paired by replication."""
+        return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
+
+    @property
+    def flattered(self) -> float:
+        """The mean by which the winner was chosen: too good, as chance helped to choose it."""
+        return float(np.mean(self.settings[self.best].seen))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a setting, the best first: its values, the last stage it was in, replications, mean there, error."""
+        up = self.metric in HIGHER_IS_BETTER
+        keys = list(self.settings[0].values)
+        rows = [
+            {
+                **{key: one.values.get(key) for key in keys}, "present": number == len(self.settings) - 1,
+                "stage": one.stage, "replications": len(one.seen), self.metric: float(np.mean(one.seen)),
+                "error": one.error,
+            }
+            for number, one in enumerate(self.settings)
+        ]  # fmt: skip
+        frame = pd.DataFrame(rows)
+        for key in keys:  # whole numbers stay whole beside the present setting, which has none
+            frame[key] = pd.Series([row[key] for row in rows], dtype=object)
+        return frame.sort_values(["stage", self.metric], ascending=[False, not up], kind="stable", na_position="last")
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was found, in words."""
+        what, seen = metric_name(self.metric), formatter(self.metric)
+        level = f"{100 * self.confidence:g} %"
+        if self.keeps:
+            said = [f"Best of {len(self.settings)} settings: the present one, {what} {self._text(self.interval)}."]
+        else:
+            said = [f"Best of {len(self.settings)} settings: {self.settings[self.best].label}."]
+            said.append(f"{what}: {self._text(self.interval)}, {self._before()}.")
+        said.append(
+            f"From {len(self.ours)} replications that had no part in the choice ({level} intervals). The {self.used} "
+            f"by which it was chosen say {seen(self.flattered)}, which chance may have made too good."
+        )
+        return [*said, *self.remarks]
+
+    def _text(self, found: Interval) -> str:
+        return several([found.mean], units_of(self.metric), [found.half_width])[0]
+
+    def _before(self) -> str:
+        """What the present setting gives, and how much better the winner is."""
+        found, error = self.difference, self.settings[-1].error
+        if error:
+            return f"where the present setting fails ({error})"
+        if math.isnan(found.mean):
+            return "which under the present setting is undefined in some replication"
+        return f"before {self._text(self.interval_before)}: {self._gain(found)}"
+
+    def _gain(self, found: Difference) -> str:
+        amount = gap(self.metric, found.mean, found.half_width)
+        if not found.significant:
+            return f"a difference of {amount}, which may be chance"
+        better = (found.mean > 0) == (self.metric in HIGHER_IS_BETTER)
+        return f"{'better' if better else 'worse'} by {amount} (paired)"
+
+    def to_json(self) -> dict[str, Any]:
+        """{"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
+        from sim.results.one_run.result import json_number, json_values
+
+        def interval(found: Interval) -> dict[str, Any]:
+            return {**json_values({"mean": found.mean, "ci_low": found.low, "ci_high": found.high}), "n": found.n}
+
+        rows = self.table.drop(columns=["error"]).astype(object).to_dict("records")
+        return {
+            "scenario": self.name, "seed": self.seed, "metric": self.metric, "best": self.values,
+            "policy": dict(self.policy), "interval": interval(self.interval), "before": interval(self.interval_before),
+            "difference": {**json_values({"mean": self.difference.mean, "half_width": self.difference.half_width}),
+                           "significant": self.difference.significant},
+            "used_for_choice": self.used, **({"remarks": list(self.remarks)} if self.remarks else {}),
+            "settings": [{**row, self.metric: json_number(row[self.metric])} for row in rows],
+        }  # fmt: skip
+
+    def shown(self, rows: int = 10) -> pd.DataFrame:
+        """The best settings for people."""
+        frame = self.table.head(rows)
+        texts = frame[self.metric].map(formatter(self.metric))
+        cells = frame.drop(columns=["error", "present"]).astype(object)
+        cells[self.metric] = texts
+        cells.loc[frame["present"], list(self.settings[0].values)] = "present"
+        return cells.rename(columns={self.metric: metric_name(self.metric)})
+
+    def __repr__(self) -> str:
+        return "\n".join(["<Tuning>", *self.sentences, "", self.shown().to_string(index=False)])
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        said = "".join(f"<div>{escape(text)}</div>" for text in self.sentences)
+        return said + self.shown().to_html(index=False)

@@ -1,0 +1,136 @@
+"""Where the warm-up ends: MSER-5 on the mean across replications.
+
+The series: the response of the j-th task to arrive, averaged over the replications in which that task completed,
+for j up to the number of tasks of the shortest replication; then means of batches of five.  MSER (White, "An effective
+truncation heuristic for bias reduction in simulation output", 1997; in batches of five: White, Cobb and Spratt, "A
+comparison of five steady-state truncation heuristics for simulation", 2000) cuts the d batches for which
+sum over i >= d of (Y_i - mean)^2 / (m - d)^2 is least, d at most m / 2: what estimates the mean of the rest best.
+
+On one run the rule cuts congestion that is part of the steady state; averaged over replications that evens out, and
+what is left is what all replications have in common: the start.  Known weakness: of a load that never becomes
+steady, and of runs short beside their congestion, it cuts about half; `Cut.near_half` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.results.one_run.result import Result
+from sim.results.wording import seconds
+
+BATCH = 5
+LEAST = 5
+"""Replications: a mean over fewer still shows the congestion of single runs."""
+PILOT = 20
+"""Replications of which the mean is taken at most; the cut holds for all."""
+LEAST_TASKS = 100
+"""In every replication: of fewer no warm-up is looked for."""
+NEAR = 0.4
+"""Share of the run beyond which a cut is taken for the limit of a half rather than for the end of a transient."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A warm-up that was found: `tasks` of `of` arrive in its `time` seconds; `runs` replications were averaged."""
+
+    time: float
+    tasks: int
+    of: int
+    runs: int
+    seen: bool = True
+    """Were there responses to find it from?"""
+
+    @property
+    def near_half(self) -> bool:
+        return self.tasks > 0 and self.tasks >= NEAR * self.of
+
+    @property
+    def sentence(self) -> str:
+        if not self.seen:
+            return f"warm-up: nothing cut (in {self.runs} replications too few tasks completed for MSER-5)"
+        if not self.tasks:
+            return f"warm-up: nothing cut (MSER-5 on the mean of {self.runs} replications finds no transient)"
+        return (
+            f"warm-up: the first {seconds(self.time)} cut, about {self.tasks:,} of {self.of:,} tasks "
+            f"(MSER-5 on the mean response of {self.runs} replications, by order of arrival)"
+        )
+
+    @property
+    def warning(self) -> str:
+        return (
+            f"the warm-up found, {100 * self.tasks / self.of:.0f} % of the tasks, is near the half that MSER-5 may "
+            "cut: the run is too short to become steady, or never does (a load of 1 or more, a burst); make it longer, "
+            "or give warmup as a time"
+        )
+
+
+def mser(series: np.ndarray) -> int:
+    """How many leading values to cut, at most half; 0 for a series without spread."""
+    values = np.asarray(series, dtype=np.float64)
+    count = len(values)
+    if count < 2:
+        return 0
+    centred = values - values.mean()  # so that the difference of squares below keeps its digits
+    left = count - np.arange(count // 2 + 1)
+    total = np.cumsum(centred[::-1])[::-1][: len(left)]
+    squares = np.cumsum(centred[::-1] ** 2)[::-1][: len(left)]
+    spread = np.maximum(squares - total**2 / left, 0.0) / left.astype(float) ** 2
+    return int(np.argmin(spread))
+
+
+@dataclass
+class WarmupSeries:
+    """Adds up replications; `cut` is then where their mean becomes steady."""
+
+    runs: int = 0
+    fewest: int = 0
+    """The replication with the fewest tasks."""
+    _arrival: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    _total: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    _known: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def add(self, arrival: np.ndarray, response: np.ndarray) -> None:
+        """One replication: its tasks in order of arrival; NaN for those that did not complete."""
+        there = ~np.isnan(response)
+        new = (arrival, np.where(there, response, 0.0), there.astype(float))
+        if not self.runs:
+            self._arrival, self._total, self._known = new
+        else:
+            n = min(len(arrival), len(self._arrival))
+            if n < len(self._arrival):
+                self.fewest = self.runs
+            old = (self._arrival, self._total, self._known)
+            self._arrival, self._total, self._known = (a[:n] + b[:n] for a, b in zip(old, new, strict=True))
+        self.runs += 1
+
+    @property
+    def cut(self) -> Cut:
+        """UsageError where a replication has too few tasks to tell a transient from chance."""
+        count = len(self._arrival)
+        if count < LEAST_TASKS:
+            number = f"{count} task{'s' if count != 1 else ''}" if count else "no task"
+            raise UsageError(
+                f"warmup: auto takes at least {LEAST_TASKS} tasks in every replication, and replication {self.fewest} "
+                f"has {number}: make the runs longer, or give the warm-up as a time (warmup: 1 h)"
+            )
+        defined = np.flatnonzero(self._known > 0)  # a task that completed nowhere tells nothing
+        series = self._total[defined] / self._known[defined]
+        batches = len(series) // BATCH
+        if not batches:
+            return Cut(0.0, 0, count, self.runs, seen=False)
+        cut = mser(series[: batches * BATCH].reshape(batches, BATCH).mean(axis=1)) * BATCH
+        if not cut:
+            return Cut(0.0, 0, count, self.runs)
+        first = int(defined[cut])  # the first task that counts
+        return Cut(float(self._arrival[first]) / self.runs, first, count, self.runs)
+
+
+def response_series(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Arrival and response of the tasks of a run, in order of arrival: what `WarmupSeries` takes."""
+    arrival = result.tasks["arrival"].to_numpy(dtype=np.float64)
+    response = result.tasks["response"].to_numpy(dtype=np.float64)
+    order = np.argsort(arrival, kind="stable")
+    return arrival[order], response[order]

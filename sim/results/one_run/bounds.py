@@ -1,0 +1,201 @@
+"""A certified lower bound on the makespan of what arrived, with release times.
+
+For every release time r: whatever is released at or after r still needs its area, so the makespan is at least
+r + area bound; and each task alone needs its release + fastest time.  Task graphs add the critical path.
+A task's own transfers count where it runs alone on one whole accelerator and in one piece: always in its own time,
+and in the area of an accelerator that one stream holds from the start of an upload to the end of the download.
+Items that tasks share and host resources are left out, which only lowers the bound; it holds for devices that run
+at nominal frequency or below.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.model.record import COMPLETED, UNFINISHED
+from sim.model.stages import private_bytes, stage_seconds, way_to_host
+from sim.model.tasks import Mode, Tasks
+from sim.results.one_run.modes import ModeTable, units
+from sim.results.one_run.plans import in_pieces
+
+if TYPE_CHECKING:
+    from sim.results.one_run.metrics import Measured
+
+_EVALUATIONS = 200
+"""Most release times at which the area is computed; fewer still give a valid bound."""
+
+
+def makespan_bound(run: Measured) -> float:
+    """max(max_j(r_j + fastest time), max over release times r of r + area of {j: r_j >= r}) - first arrival.
+
+    Gangs are weighted by GPUs, fractions by their share; task graphs add the critical path.  Covers the
+    completed tasks; undefined while anything is unfinished, as the makespan is, and where kernels were launched as one.
+    """
+    if run.count(UNFINISHED) or not run.count(COMPLETED):
+        return math.nan
+    record, table = run.result.record, run.result.modes
+    if record.fused:
+        return math.nan  # kernels launched as one take less time than each alone
+    if record.input.language:
+        return math.nan  # requests share the steps of a replica: the sum of their times alone bounds nothing
+    tasks = record.input.tasks
+    chosen = np.flatnonzero(record.status == COMPLETED)
+    chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
+    first = float(run.column("arrival").min())
+    moved = None if in_pieces(record) else _transfers(tasks, table)
+    fastest = _fastest(tasks, table, moved)
+    finish = tasks.arrival + fastest if tasks.predecessors is None else _critical_path(tasks, fastest)
+    work, capacity = areas(tasks, table, chosen, moved)
+    release = tasks.arrival[chosen]
+    order = np.argsort(release, kind="stable")
+    return max(float(finish[chosen].max()), _released_area(release[order], work[order], capacity)) - first
+
+
+def _transfers(tasks: Tasks, table: ModeTable) -> np.ndarray | None:
+    """Seconds of each task's own upload and download in each mode, on the fastest idle way; None where none moves."""
+    private = private_bytes(tasks)
+    found = np.zeros((len(tasks), table.width))
+    cluster = table.cluster
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        for position, mode in enumerate(shape.modes):
+            if mode.on_cpu or mode.gpus != 1 or not mode.whole or mode.batch_limit > 1 or not len(rows):
+                continue
+            ways = dict.fromkeys(way_to_host(cluster, one) for one in cluster.devices if one.type is mode.type)
+            stages = [stage_seconds(mode, way, private, rows) for way in ways]
+            seconds = [up + down for up, down in stages]
+            if seconds:
+                found[rows, position] = np.min(seconds, axis=0)
+    return found if found.any() else None
+
+
+def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) -> np.ndarray:
+    """Least time over the modes the cluster offers, with a batch's fixed part shared at best."""
+    best = np.full(len(tasks), math.inf)
+    for position in range(table.width):
+        fixed = table.by_shape(position, lambda mode: mode.least_base, math.inf)[tasks.shape]
+        more = 0.0 if moved is None else moved[:, position]
+        np.fmin(best, tasks.time[:, position] + fixed + more, out=best)
+    return best
+
+
+def _critical_path(tasks: Tasks, fastest: np.ndarray) -> np.ndarray:
+    """Earliest finish of every task along its predecessors."""
+    predecessors = tasks.predecessors or []
+    finish = np.full(len(tasks), -math.inf)
+    for root in range(len(tasks)):
+        stack = [root]
+        while stack:
+            task = stack[-1]
+            open_ = [p for p in predecessors[task] if finish[p] == -math.inf]
+            if open_ and finish[task] == -math.inf:
+                stack.extend(open_)
+                continue
+            begin = max([tasks.arrival[task], *(finish[p] for p in predecessors[task])])
+            finish[task] = begin + fastest[task]
+            stack.pop()
+    return finish
+
+
+def areas(
+    tasks: Tasks, table: ModeTable, chosen: np.ndarray, moved: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Least device-seconds of each task on each type (inf where it cannot run); capacities of the types.
+
+    moved: seconds of transfers of each task in each mode, which count where one stream holds the device.
+    """
+    types = list(dict.fromkeys(mode.type.name for mode in table.modes if table.offered(mode)))
+    found = np.full((len(chosen), len(types)), math.inf)
+    shape = tasks.shape[chosen]
+    for position in range(table.width):
+        time = tasks.time[chosen, position]
+        if moved is not None:
+            serial = table.by_shape(position, lambda mode: float(mode.type.streams == 1), 0.0)[shape]
+            time = time + serial * moved[chosen, position]
+        for column, name in enumerate(types):
+            size = table.by_shape(position, partial(_size, name), math.inf)[shape]
+            fixed = table.by_shape(position, lambda mode: mode.least_share, 0.0)[shape]
+            with np.errstate(invalid="ignore"):
+                found[:, column] = np.fmin(found[:, column], (time + fixed) * size)
+    return found, np.array([_capacity(table, name) for name in types])
+
+
+def _size(type_name: str, mode: Mode) -> float:
+    return units(mode) if mode.type.name == type_name else math.inf
+
+
+def _capacity(table: ModeTable, name: str) -> float:
+    kind = table.cluster.types[name]
+    # Under MPS as many launches as there are streams may compute at once.
+    together = kind.streams if kind.sharing.kind == "mps" else 1
+    return float(table.cluster.count(name) * together)
+
+
+def _released_area(release: np.ndarray, areas: np.ndarray, capacity: np.ndarray) -> float:
+    """Max over release times r of r + area bound of what is released at or after r.
+
+    The area falls as r grows, so between two release times r + area(r) <= later + area(earlier): stretches
+    that cannot beat the best are never opened.
+    """
+    times, first = np.unique(release, return_index=True)
+    area: dict[int, float] = {}
+
+    def at(index: int) -> float:
+        if index not in area:
+            area[index] = area_bound(areas[first[index] :], capacity)
+        return times[index] + area[index]
+
+    best = max(at(0), at(len(times) - 1))
+    stretches = [(0, len(times) - 1)]
+    while stretches and len(area) < _EVALUATIONS:
+        stretches.sort(key=lambda pair: times[pair[1]] + area[pair[0]])
+        low, high = stretches.pop()
+        if high - low < 2 or times[high] + area[low] <= best:
+            continue
+        middle = (low + high) // 2
+        best = max(best, at(middle))
+        stretches += pairwise((low, middle, high))
+    return float(best)
+
+
+def area_bound(areas: np.ndarray, capacity: np.ndarray) -> float:
+    """Least λ such that fractions of the tasks fit into λ × capacity on every device type.
+
+    The dual, max over prices w >= 0 with Σ w·capacity = 1 of Σ_j min_t w_t·area_jt, by cutting planes: every
+    assignment of tasks to types is a cut, so few rounds of a tiny linear program suffice, and the value of
+    any prices is a valid bound.
+    """
+    from scipy.optimize import linprog  # takes as long to import as a small run takes, and most runs do not ask
+
+    kinds = len(capacity)
+    if not len(areas):
+        return 0.0
+    prices, best, cuts = np.full(kinds, 1.0 / kinds) / capacity, 0.0, []
+    rows = np.arange(len(areas))
+    with np.errstate(invalid="ignore"):
+        for _ in range(100):
+            costs = np.where(np.isinf(areas), np.inf, areas * prices)
+            choice = costs.argmin(axis=1)
+            value = float(costs[rows, choice].sum())
+            best = max(best, value)
+            if kinds == 1:
+                break
+            cuts.append(np.bincount(choice, weights=areas[rows, choice], minlength=kinds))
+            # max θ with θ <= w · loads of every cut, w · capacity = 1
+            found = linprog(
+                [*np.zeros(kinds), -1.0],
+                A_ub=np.column_stack([-np.array(cuts), np.ones(len(cuts))]),
+                b_ub=np.zeros(len(cuts)),
+                A_eq=[[*capacity, 0.0]],
+                b_eq=[1.0],
+                bounds=[(0, None)] * kinds + [(None, None)],
+            )
+            if not found.success or -found.fun <= best * (1 + 1e-9):
+                break
+            prices = found.x[:kinds]
+    return best

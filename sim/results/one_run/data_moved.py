@@ -1,0 +1,59 @@
+"""Metrics of kernels and their data: launches, bytes over links, memory traffic, memory held."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.model.record import LAUNCH_COMPLETED, Record
+from sim.results.one_run.launches import launch_numbers, launches_of
+
+if TYPE_CHECKING:
+    from sim.results.one_run.metrics import Measured
+
+
+def launches(run: Measured) -> float:
+    """Launches begun in the window: a batch, or several kernels launched as one, is one."""
+    begun = launches_of(run.result.record, run.result.modes).decided
+    return float(((begun >= run.low) & (begun < run.high)).sum())
+
+
+def bytes_moved(run: Measured) -> float:
+    """Bytes that the whole run moved over links, prefetches and evictions included; over two links they count twice."""
+    return run.result.record.stats.get("bytes_moved", math.nan)
+
+
+def peak_memory(run: Measured) -> float:
+    """Most bytes that launches and data items held at once in the memory of any accelerator, over the whole run."""
+    return run.result.record.stats.get("peak_memory", math.nan)
+
+
+def memory_traffic(run: Measured) -> float:
+    """Bytes that completed kernels of the whole run moved from and to the memory of their devices, by their `work`;
+    undefined where the work of one is not known."""
+    record = run.result.record
+    work = record.input.tasks.work
+    if work is None:
+        return math.nan
+    found = launches_of(record, run.result.modes)
+    rows, mode, number = found.task, record.mode[found.task], np.full(len(found), -1)
+    ended = ~found.open
+    if record.launches is not None:
+        ended = np.asarray(record.launches["outcome"]) == LAUNCH_COMPLETED
+        mode, number = np.asarray(record.launches["mode"]), launch_numbers(record.launches)
+    single = ended & ~np.isin(number, list(record.fused))
+    if found.members is not None and (found.members[single] > 1).any():
+        return math.nan  # a batch has no work of its own
+    total = float(work.bytes[rows[single], mode[single]].sum())
+    return total + sum(_traffic_of(record, one) for one in number[ended & ~single].tolist())
+
+
+def _traffic_of(record: Record, launch: int) -> float:
+    """Bytes of memory traffic of a launch of several tasks as one."""
+    members, saved = record.fused[launch]
+    work = record.input.tasks.work
+    assert work is not None
+    moved = work.bytes[list(members), record.mode[list(members)]]
+    return float(np.maximum(moved - np.array(saved), 0.0).sum())

@@ -1,0 +1,88 @@
+"""Deadlines: which tasks they are judged by, and the metrics of those.
+
+A run with a horizon ends with tasks whose deadline is still to come.  To count them as misses is wrong, and to leave
+out only those that are unfinished favors fast tasks: what finished early would count and what takes longer would not.
+So all tasks whose deadline lies after the end leave every share, whatever became of them: the tasks that remain are
+chosen by arrival and deadline alone, which no policy changes.  `deadline_after_end` counts those that left.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.model.record import COMPLETED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
+from sim.results.one_run import language
+
+if TYPE_CHECKING:
+    from sim.results.one_run.metrics import Measured
+
+JUDGED_BY_DEADLINE = ("slo_attainment", "attainment_admitted", "goodput_fraction", "goodput")
+"""Metrics that are undefined where no task has a deadline before the end."""
+
+
+def due_times(record: Record) -> np.ndarray:
+    """When it is decided at the latest whether each row meets its deadline; NaN where it has none.
+
+    Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
+    """
+    tasks = record.input.tasks
+    due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
+    return np.fmin(due, language.due_times(record)) if record.input.language else due
+
+
+def observed_until(record: Record) -> float:
+    """Until when outcomes are known: the end of the run, or for ever where it was drained."""
+    drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
+    return math.inf if drained else record.end
+
+
+def _met(run: Measured) -> tuple[int, int]:
+    """Tasks that met their deadline, and tasks that are judged by one: those with one before the end of the run."""
+    column = run.series("met_deadline")
+    return int(column.sum()), int(column.notna().sum())
+
+
+def deadline_after_end(run: Measured) -> float:
+    """Tasks of the window whose deadline lies after the end of the run: no share of deadlines counts them."""
+    return int(np.count_nonzero(run.deadline_later))
+
+
+def slo_attainment(run: Measured) -> float:
+    """Met / arrivals with a deadline before the end; rejected, expired, failed and unfinished are misses."""
+    met, judged = _met(run)
+    return met / judged if judged else math.nan
+
+
+def attainment_admitted(run: Measured) -> float:
+    """Met / arrivals with a deadline before the end that were not rejected."""
+    met, _ = _met(run)
+    judged = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
+    return met / judged if judged else math.nan
+
+
+def goodput_fraction(run: Measured) -> float:
+    """Met / arrivals but those with a deadline after the end; undefined where no task is judged by a deadline."""
+    met, judged = _met(run)
+    return met / (len(run.status) - deadline_after_end(run)) if judged else math.nan
+
+
+def goodput(run: Measured) -> float:
+    """Tasks that meet their deadline per second of the window: goodput_fraction × arrivals per second."""
+    return goodput_fraction(run) * len(run.status) / run.duration if run.duration > 0 else math.nan
+
+
+def value_fraction(run: Measured) -> float:
+    """Weight of the tasks that completed, by their deadline where they have one / weight of all arrivals.
+
+    Without those that have a deadline after the end.
+    """
+    record = run.result.record
+    weight = record.input.tasks.weight
+    weights = np.ones(len(run.status)) if weight is None else run.chosen(weight[record.status != NOT_ARRIVED])
+    met = (run.status == COMPLETED) & run.series("met_deadline").fillna(True).to_numpy(dtype=bool)
+    counted = ~run.deadline_later
+    total = float(weights[counted].sum())
+    return float(weights[met & counted].sum()) / total if total > 0 else math.nan

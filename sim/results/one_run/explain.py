@@ -1,0 +1,364 @@
+"""Why tasks waited: each wait split by cause, so that the causes sum to the wait exactly.
+
+At every moment between ready and the decision to start, in this order:
+
+- `no_capacity`: none of its modes fits anywhere, and the free capacity of the cluster summed would not do.
+- `fragmentation`: none fits anywhere, though the sum would do.
+- `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Hold`).
+- `head_of_line`: it would fit, and a task that became ready earlier waits and does not fit, which may use some of
+  the same nodes (their partitions share any).
+- `choice`: it would fit, and nothing else explains it: the policy's choice.
+
+From the decision to the first stage is `transfer` (queues for links, data moved first, wake-up).  Only the
+wait before the first start is split; of a task that never started, the time until it ended or the run did.
+"""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
+from sim.model.tasks import Mode
+from sim.policy.queues import EVERYWHERE
+from sim.results.one_run import language
+from sim.results.one_run.launches import launch_numbers
+from sim.results.one_run.modes import ModeTable
+from sim.results.one_run.replay import Capacity, Replay
+
+if TYPE_CHECKING:
+    from sim.results.one_run.result import Result
+
+CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice")
+_NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE = 0, 1, 2, 5, 6
+_FITS = 2
+_NOBODY = np.iinfo(np.int64).max
+
+
+@dataclass
+class _Waits:
+    """The waits of one run, and what the sweep over it found.
+
+    Stretch k is [grid[k], grid[k + 1]).  `state[v, k]` says for tasks of variant v: 0 no capacity, 1
+    fragmented, 2 fits; `head[p, k]` is the rank (by ready time) of the earliest waiting task that does not fit, of
+    those with which tasks of partition number p may share a node; `part[v]` is the partition of variant v.
+    """
+
+    record: Record
+    row: np.ndarray
+    ready: np.ndarray
+    decided: np.ndarray
+    until: np.ndarray
+    variant: np.ndarray
+    rank: np.ndarray
+    by_rank: np.ndarray
+    grid: np.ndarray
+    state: np.ndarray
+    head: np.ndarray
+    part: np.ndarray
+    holds: dict[int, tuple[list[float], list[int]]]
+
+    def stretches(self, at: int) -> tuple[slice, np.ndarray]:
+        """The stretches between ready and the decision of one wait, and the cause of each."""
+        first, last = np.searchsorted(self.grid, (self.ready[at], self.decided[at]))
+        part = slice(int(first), int(last))
+        cause = self.state[self.variant[at], part].astype(np.int64)
+        fits = cause == _FITS
+        if fits.any():
+            why = np.where(self.head_of(at)[part] < self.rank[at], _BEHIND, _CHOICE)
+            told = self.holds.get(int(self.row[at]))
+            if told is not None:
+                index = np.searchsorted(told[0], self.grid[part], side="right") - 1
+                why = np.where(index >= 0, np.array(told[1])[np.maximum(index, 0)], why)
+            cause[fits] = why[fits]
+        return part, cause
+
+    def head_of(self, at: int) -> np.ndarray:
+        """The earliest task that one may stand behind, by stretch."""
+        behind: np.ndarray = self.head[self.part[self.variant[at]]]
+        return behind
+
+
+def causes(result: Result) -> pd.DataFrame:
+    """One row a task that became ready: `id`, `class`, `user`, `wait` and the seconds of each cause."""
+    waits = _waits(result)
+    lengths = np.diff(waits.grid, append=waits.grid[-1])
+    seconds = np.zeros((len(waits.row), len(CAUSES)))
+    for at in np.flatnonzero(waits.decided > waits.ready).tolist():
+        part, cause = waits.stretches(at)
+        seconds[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
+    seconds[:, _TRANSFER] += waits.until - waits.decided
+    wait = waits.until - waits.ready
+    seconds = exact(seconds, wait)
+    tasks = result.record.input.tasks
+    ids = waits.row if tasks.id is None else np.asarray(tasks.id)[waits.row]
+    frame = pd.DataFrame({"id": ids})
+    for name, codes, names in (
+        ("class", tasks.class_code, tasks.classes),
+        ("user", tasks.user_code, tasks.users),
+    ):
+        frame[name] = [names[0]] * len(ids) if codes is None else [names[code] for code in codes[waits.row]]
+    frame["wait"] = wait
+    return pd.concat([frame, pd.DataFrame(seconds, columns=list(CAUSES))], axis=1)
+
+
+def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """The parts (rows), changed by rounding noise such that each row sums to its total exactly, in any order.
+
+    All become multiples of the total's last binary digit, and the greatest takes what is missing.
+    """
+    digit = np.spacing(total)
+    parts = np.rint(parts / digit[:, None]) * digit[:, None]
+    parts[np.arange(len(parts)), parts.argmax(axis=1)] += total - parts.sum(axis=1)
+    return parts
+
+
+def explain_all(result: Result, by: str = "class") -> pd.DataFrame:
+    """Seconds waited by class (or user): columns `tasks`, `wait`, and the causes that sum to it."""
+    table = causes(result)
+    if by not in ("class", "user"):
+        raise UsageError(f'waits are explained by "class" or "user", not by "{by}"')
+    groups = table.groupby(by, sort=True)
+    totals = groups[["wait", *CAUSES]].sum()
+    totals[list(CAUSES)] = exact(totals[list(CAUSES)].to_numpy(), totals["wait"].to_numpy())
+    totals.insert(0, "tasks", groups.size())
+    return totals
+
+
+def explain(result: Result, task_id: Any) -> pd.DataFrame:
+    """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`; empty if it did not wait."""
+    waits = _waits(result)
+    row = find_task(result, task_id)
+    found = np.flatnonzero(waits.row == row)
+    if not len(found):
+        raise UsageError(f"task {task_id} never became ready, so it did not wait")
+    at = int(found[0])
+    part, cause = waits.stretches(at)
+    lines: list[list[Any]] = []
+    for begin, code, head in zip(waits.grid[part], cause, waits.head_of(at)[part], strict=True):
+        detail = f"behind task {_name(waits, head)}" if code == _BEHIND else ""
+        if not lines or lines[-1][1:] != [CAUSES[code], detail]:
+            lines.append([float(begin), CAUSES[code], detail])
+    if waits.until[at] > waits.decided[at]:
+        lines.append([float(waits.decided[at]), "transfer", "decided; its first stage had not begun"])
+    ends = ([line[0] for line in lines] + [float(waits.until[at])])[1:]
+    rows = [(line[0], end, end - line[0], *line[1:]) for line, end in zip(lines, ends, strict=True)]
+    table = pd.DataFrame(rows, columns=["from", "to", "seconds", "cause", "detail"])
+    if rows:
+        wait = waits.until[at] - waits.ready[at]
+        table["seconds"] = exact(table["seconds"].to_numpy()[None, :], np.array([wait]))[0]
+    return table
+
+
+def ending(result: Result, task_id: Any) -> dict[str, Any]:
+    """How one task ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short),
+    `wasted` (device-seconds computed that were lost) and `fused_with` (the others of its last launch as one kernel)."""
+    row = find_task(result, task_id)
+    record = result.record
+    found: dict[str, Any] = {
+        "status": STATUS_NAMES[int(record.status[row])], "reason": record.reasons.get(row, ""),
+        "at": float(record.finish[row]), "launches": int(record.start[row] == record.start[row]), "stops": 0,
+        "wasted": 0.0, "fused_with": [],
+    }  # fmt: skip
+    for rows, _ in record.fused.values():
+        if row in rows:
+            found["fused_with"] = [str(record.input.tasks.name(other)) for other in rows if other != row]
+    if record.launches is not None and record.batch is None:
+        mine = np.asarray(record.launches["task"]) == row
+        cut = np.isin(np.asarray(record.launches["outcome"])[mine], (LAUNCH_STOPPED, LAUNCH_LOST))
+        found["launches"], found["stops"] = int(mine.sum()), int(cut.sum())
+        found["wasted"] = float(np.asarray(record.launches["lost"], float)[mine].sum())
+    return found
+
+
+def find_task(result: Result, task_id: Any) -> int:
+    """The row of a task given by its id (as text or as it is); UsageError with near ids otherwise.
+
+    Of `stream/id` the id alone will do where no other stream has it.
+    """
+    tasks = result.record.input.tasks
+    if tasks.id is None:
+        if str(task_id).isdecimal() and int(task_id) < len(tasks):
+            return int(task_id)
+        raise UsageError(f'no task "{task_id}": ids are the numbers 0 to {len(tasks) - 1}')
+    names = [str(name) for name in tasks.id]
+    if str(task_id) in names:
+        return names.index(str(task_id))
+    local = [name for name in names if name.rpartition("/")[2] == str(task_id)]
+    if len(local) == 1:
+        return names.index(local[0])
+    if local:
+        raise UsageError(f'no task "{task_id}"; did you mean {" or ".join(local[:3])}?')
+    near = difflib.get_close_matches(str(task_id), names[:10_000], n=3)
+    raise UsageError(f'no task "{task_id}"' + (f"; did you mean {', '.join(near)}?" if near else ""))
+
+
+def _name(waits: _Waits, rank: int) -> Any:
+    return waits.record.input.tasks.name(int(waits.row[waits.by_rank[rank]]))
+
+
+def _waits(result: Result) -> _Waits:
+    """The sweep, once a result."""
+    if result.explained is None:
+        result.explained = _sweep(result.record, result.modes)
+    return result.explained
+
+
+def _sweep(record: Record, table: ModeTable) -> _Waits:
+    tasks = record.input.tasks
+    row = np.flatnonzero(~np.isnan(record.ready))
+    ready = record.ready[row]
+    until = np.where(np.isnan(record.finish[row]), record.end, record.finish[row])
+    started = ~np.isnan(record.start[row])
+    until = np.where(started, record.start[row], until)
+    decided = np.clip(np.where(started, _decided(record)[row], until), ready, until)
+    by_rank = np.lexsort((row, ready))
+    rank = np.empty_like(by_rank)
+    rank[by_rank] = np.arange(len(row))
+    # Tasks of one shape differ only in which of its modes they can use at all.
+    usable = np.isfinite(tasks.time[row])
+    bits = usable @ (1 << np.arange(usable.shape[1]))
+    pairs, variant = np.unique(np.column_stack([tasks.shape[row], bits]), axis=0, return_inverse=True)
+    variant = variant.reshape(-1)
+    asked: list[Mode] = []
+    groups: list[list[int]] = []
+    for shape, mask in pairs:
+        modes = [mode for j, mode in enumerate(tasks.shapes[shape].modes) if int(mask) >> j & 1]
+        groups.append(list(range(len(asked), len(asked) + len(modes))))
+        asked += modes
+    state = Capacity(record.input.cluster, asked)
+    replay = Replay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
+    states = np.zeros((len(pairs), len(replay.grid)), np.int8)
+    # Whoever may use none of one's nodes is not in one's way.
+    partitions = [tasks.shapes[shape].modes[0].nodes for shape, _ in pairs]
+    bound = [EVERYWHERE if nodes is None else nodes for nodes in partitions]
+    masks = list(dict.fromkeys(bound))
+    part = np.array([masks.index(mask) for mask in bound], np.int64)
+    shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]
+    head = np.full((len(masks), len(replay.grid)), _NOBODY, np.int64)
+    queues = _Queues(record, row, ready, decided, variant, rank, len(pairs))
+    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    now = _verdict(state, owner, len(groups))
+    waiting = _anybody(replay.grid, ready, decided)
+    for number, (begin, _, touched) in enumerate(replay.segments(waiting)):
+        queues.advance(begin)
+        if not waiting[number]:
+            continue
+        if touched:
+            now = _verdict(state, owner, len(groups))
+        states[:, number] = now
+        for mask, sharing in enumerate(shares):
+            blocked = queues.first[(now != _FITS) & sharing]
+            if len(blocked):
+                head[mask, number] = blocked.min()
+    grid = replay.grid
+    return _Waits(record, row, ready, decided, until, variant, rank, by_rank, grid, states, head, part, _holds(record))
+
+
+def _anybody(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.ndarray:
+    """In which stretches some task waits for its first start."""
+    size = len(grid) + 1
+    come = np.bincount(np.searchsorted(grid, ready), minlength=size)
+    gone = np.bincount(np.searchsorted(grid, decided), minlength=size)
+    return np.cumsum(come - gone)[: len(grid)] > 0
+
+
+def _verdict(state: Capacity, owner: np.ndarray, count: int) -> np.ndarray:
+    """0 no capacity, 1 fragmented, 2 fits, for every variant."""
+    verdict = np.zeros(count, np.int8)
+    np.maximum.at(verdict, owner, np.where(state.fit(), _FITS, np.where(state.suffices(), _FRAGMENTED, _NO_CAPACITY)))
+    return verdict
+
+
+def _decided(record: Record) -> np.ndarray:
+    """When each task's first launch was decided; its start where no launch tells."""
+    decided = record.start.copy()
+    if record.launches is None:
+        return decided
+    columns = record.launches
+    task, when = np.asarray(columns["task"]), np.asarray(columns["decided"], dtype=np.float64)
+    first = np.lexsort((when, task))[::-1]  # the earliest is written last
+    decided[task[first]] = when[first]
+    if record.batch is not None:
+        # The other members of a batch: their last launch, if it was their first too.
+        number = launch_numbers(columns)
+        place = np.zeros(int(number.max(initial=0)) + 1, np.int64)
+        place[number] = np.arange(len(number))
+        launch = place[np.maximum(record.batch, 0)]
+        member = (record.batch >= 0) & (np.asarray(columns["start"])[launch] == record.start)
+        decided = np.where(member, when[launch], decided)
+    requests = language.rows_of(record.input)  # their replica's launches are not theirs alone
+    decided[requests] = record.start[requests]
+    return decided
+
+
+def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
+    """What the policy told about each task: times and causes."""
+    holds: dict[int, tuple[list[float], list[int]]] = {}
+    for time, task, cause in record.holds:
+        times, told = holds.setdefault(task, ([], []))
+        at = bisect_right(times, time)
+        times.insert(at, time)
+        told.insert(at, CAUSES.index(cause))
+    return holds
+
+
+class _Queues:
+    """Who waits: the rank of the earliest waiting task of every variant, as time goes on."""
+
+    def __init__(
+        self, record: Record, row: np.ndarray, ready: np.ndarray, decided: np.ndarray, variant: np.ndarray,
+        rank: np.ndarray, variants: int,
+    ):  # fmt: skip
+        at = np.arange(len(row))
+        events = [(ready, at, np.ones(len(row), bool)), (decided, at, np.zeros(len(row), bool))]
+        if record.launches is not None:
+            # A task whose launch was stopped or lost waits again until the next decision (or its end).
+            columns = record.launches
+            index = np.full(len(record.status), -1)
+            index[row] = at
+            task = index[np.asarray(columns["task"])]
+            again = np.isin(np.asarray(columns["outcome"]), (LAUNCH_STOPPED, LAUNCH_LOST)) & (task >= 0)
+            events.append((np.asarray(columns["end"], float)[again], task[again], np.ones(int(again.sum()), bool)))
+            events.append(
+                (
+                    np.asarray(columns["decided"], float)[task >= 0],
+                    task[task >= 0],
+                    np.zeros(int((task >= 0).sum()), bool),
+                )
+            )
+            ended = ~np.isnan(record.finish[row])
+            events.append((record.finish[row][ended], at[ended], np.zeros(int(ended.sum()), bool)))
+        times, who, joins = (np.concatenate(parts) for parts in zip(*events, strict=True))
+        order = np.lexsort((~joins, times))  # whoever joins and leaves in one instant is gone after it
+        self.times = times[order].tolist()
+        self.who, self.joins = who[order].tolist(), joins[order].tolist()
+        self.variant, self.rank = variant.tolist(), rank.tolist()
+        self.waiting = [False] * len(row)
+        self.heaps: list[list[tuple[int, int]]] = [[] for _ in range(variants)]
+        self.first = np.full(variants, _NOBODY, np.int64)
+        self.at = 0
+
+    def advance(self, now: float) -> None:
+        """Take in everything up to and including `now`."""
+        changed = set()
+        while self.at < len(self.times) and self.times[self.at] <= now:
+            who, joins = self.who[self.at], self.joins[self.at]
+            self.waiting[who] = joins
+            variant = self.variant[who]
+            if joins:
+                heapq.heappush(self.heaps[variant], (self.rank[who], who))
+            changed.add(variant)
+            self.at += 1
+        for variant in changed:
+            heap = self.heaps[variant]
+            while heap and not self.waiting[heap[0][1]]:
+                heapq.heappop(heap)
+            self.first[variant] = heap[0][0] if heap else _NOBODY

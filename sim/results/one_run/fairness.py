@@ -1,0 +1,193 @@
+"""Fairness: finish-time fairness ρ, and Jain's index over users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from sim.model.record import COMPLETED, NOT_ARRIVED, Record
+from sim.results.one_run.launches import launches_of
+from sim.results.one_run.modes import capacity, gather, mode_time, transfers, units
+from sim.results.one_run.tables import batch_members, by_launch
+
+if TYPE_CHECKING:
+    from sim.model.tasks import Mode
+    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.modes import ModeTable
+    from sim.results.one_run.result import Result
+
+UNFAIR = 1.1
+"""Above this ρ a task is told to be treated unfairly."""
+
+
+def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
+    """ρ of every completed task of the window (or group): see `rho_of_tasks`."""
+    values = run.chosen(run.result.rho if by == "task" else rho_of_tasks(run.result, by))
+    return values[~np.isnan(values)]
+
+
+def rho_of_tasks(result: Result, by: Literal["task", "user"] = "task") -> np.ndarray:
+    """ρ = response / T_iso for every row of the task table; NaN of what did not complete.
+
+    T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the
+    time-average number of active tasks (`by="user"`: of users with an active task) during the task's life,
+    at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its time there.
+    """
+    record, table = result.record, result.modes
+    tasks = record.input.tasks
+    arrived = record.status != NOT_ARRIVED
+    found = np.full(len(record.status), math.nan)
+    finish = np.where(np.isnan(record.finish), record.end, record.finish)
+    there = arrived & np.isfinite(tasks.arrival)
+    active = _active(tasks.arrival[there], finish[there], _users(tasks.user_code, there) if by == "user" else None)
+    chosen = np.flatnonzero(record.status == COMPLETED)
+    if not len(chosen):
+        return found[arrived]
+    begin, end = tasks.arrival[chosen], finish[chosen]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)
+    crowd = np.maximum(np.nan_to_num(crowd, nan=1.0), 1.0)
+    isolated = np.full(len(chosen), math.inf)
+    moved = transfers(tasks)
+    for position in range(table.width):
+        part = table.by_shape(position, lambda mode: units(mode) / capacity(mode, table.cluster), math.inf)
+        portion = gather(part, tasks.shape[chosen])
+        time = mode_time(table, position, moved)[chosen]
+        with np.errstate(invalid="ignore"):
+            np.fmin(isolated, time * np.maximum(1.0, portion * crowd), out=isolated)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found[chosen] = (end - begin) / isolated
+    return found[arrived]
+
+
+def _users(codes: np.ndarray | None, there: np.ndarray) -> np.ndarray:
+    return np.zeros(int(there.sum()), np.int64) if codes is None else codes[there]
+
+
+def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and at each the integral so far of the number of active tasks (or users)."""
+    when = np.concatenate([begin, end])
+    change = np.repeat([1, -1], len(begin))
+    order = np.argsort(when, kind="stable")
+    when, change = when[order], change[order]
+    if users is not None:
+        # A user counts from their first active task to the end of the last: only changes from or to zero
+        # matter.
+        owner = np.concatenate([users, users])[order]
+        by_owner = np.argsort(owner, kind="stable")
+        level = np.cumsum(change[by_owner])  # each user's changes sum to zero
+        before = level - change[by_owner]
+        step = np.zeros(len(change), np.int64)
+        step[by_owner] = (level > 0).astype(np.int64) - (before > 0)
+        change = step
+    level = np.cumsum(change)
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(when))])
+    return when, area
+
+
+def rho_max(run: Measured) -> float:
+    """Greatest finish-time fairness ρ (`rho_of_tasks`) of completed tasks; above 1: worse than a share of one's own."""
+    values = rho(run)
+    return float(values.max()) if len(values) else math.nan
+
+
+def rho_mean(run: Measured) -> float:
+    """Mean ρ of completed tasks."""
+    values = rho(run)
+    return float(values.mean()) if len(values) else math.nan
+
+
+def rho_p95(run: Measured) -> float:
+    """95th percentile of ρ of completed tasks."""
+    values = rho(run)
+    return float(np.quantile(values, 0.95)) if len(values) else math.nan
+
+
+def rho_unfair_share(run: Measured) -> float:
+    """Share of completed tasks with ρ above 1.1."""
+    values = rho(run)
+    return float((values > UNFAIR).mean()) if len(values) else math.nan
+
+
+def jain(run: Measured) -> float:
+    """(Σx)² / (n Σx²) over users with demand, x = GPU-seconds received / min(demand, weighted entitlement).
+
+    Demand is what the user's tasks of the window need in their GPU mode of least GPU-seconds; the
+    entitlement is the GPU-seconds of the window, divided among these users by the mean weight of their tasks.
+    Where no task of the run can use a GPU, all of this is in core-seconds.
+    """
+    record, table = run.result.record, run.result.modes
+    tasks = record.input.tasks
+    chosen = np.flatnonzero(record.status != NOT_ARRIVED)
+    chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
+    users = np.zeros(len(chosen), np.int64) if tasks.user_code is None else tasks.user_code[chosen].astype(np.int64)
+    of_all = gpu_demand(table)
+    on_cores = not of_all.any()
+    wanted = (core_demand(table) if on_cores else of_all)[chosen]
+    count = len(tasks.users)
+    demand = np.bincount(users, weights=wanted, minlength=count)
+    having = demand > 0
+    if not having.any():
+        return math.nan
+    weight = np.ones(len(chosen)) if tasks.weight is None else tasks.weight[chosen]
+    number = np.bincount(users, minlength=count)
+    mean_weight = np.where(having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0)
+    gpus = sum(device.type.kind != "cpu" for device in table.cluster.devices)
+    there = sum(node.cpus for node in table.cluster.nodes) if on_cores else gpus
+    entitled = run.duration * there * mean_weight / mean_weight.sum()
+    received = np.bincount(users, weights=_received(run.result, on_cores)[chosen], minlength=count)
+    x = (received[having] / np.minimum(demand, entitled)[having]).astype(np.float64)
+    squares = float((x * x).sum())
+    return float(x.sum()) ** 2 / (len(x) * squares) if squares > 0 else math.nan
+
+
+def gpu_demand(table: ModeTable) -> np.ndarray:
+    """GPU-seconds that each task needs in its GPU mode of least GPU-seconds; 0 where it has none."""
+    return _demand(table, lambda mode: math.inf if mode.on_cpu else mode.gpu_share)
+
+
+def core_demand(table: ModeTable) -> np.ndarray:
+    """Core-seconds that each task needs in its CPU mode of least core-seconds; 0 where it has none."""
+    return _demand(table, lambda mode: units(mode) if mode.on_cpu else math.inf)
+
+
+def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
+    tasks = table.tasks
+    wanted = np.full(len(tasks), math.inf)
+    for position in range(table.width):
+        size = table.by_shape(position, units_of, math.inf)
+        with np.errstate(invalid="ignore"):
+            np.fmin(wanted, tasks.time[:, position] * gather(size, tasks.shape), out=wanted)
+    wanted[np.isinf(wanted)] = 0.0
+    return wanted
+
+
+def gpu_seconds_of_tasks(result: Result) -> np.ndarray:
+    """GPU-seconds computed for every row of the task table (its share of its batch's)."""
+    return _received(result)[result.record.status != NOT_ARRIVED]
+
+
+def _received(result: Result, on_cores: bool = False) -> np.ndarray:
+    """GPU-seconds (or core-seconds of CPU modes) of every row of the record whose work counted, in whatever sizes (its
+    share of its batch's)."""
+    record, table = result.record, result.modes
+    if record.input.language:
+        return _of_requests(record, table, on_cores)
+    launches = launches_of(record, table)
+    computed = launches.busy * (1.0 - launches.lost_part)
+    return by_launch(record, launches, np.where(table.on_cpu[launches.mode] == on_cores, computed, 0.0))
+
+
+def _of_requests(record: Record, table: ModeTable, on_cores: bool) -> np.ndarray:
+    """Where requests share the steps of a replica: their time in it × its GPUs (or cores) / the members of their
+    batch."""
+    end = np.where(np.isnan(record.finish), record.end, record.finish)
+    computed = record.stage("compute")
+    compute = end - record.start if computed is None else computed
+    codes = table.codes(record.input.tasks.shape, record.mode)
+    size = np.where(table.on_cpu == on_cores, table.units, 0.0)[codes]
+    members = batch_members(record)
+    return np.nan_to_num(compute) * size / (1 if members is None else members)

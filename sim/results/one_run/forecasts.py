@@ -1,0 +1,35 @@
+"""What a policy noted of its forecasts, as text: how far they were from what came.
+
+The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`policies.prediction.told` makes them), where NAME
+is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of them that was
+made by the predictor's fall-back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.results.one_run.plans import number
+from sim.results.wording import seconds, share
+
+NAMES = {"forecast": "load forecast", "duration": "durations"}
+
+
+def forecasts(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """`durations`, `MAPE 23 %, pinball loss 4.1 min (1,234 predictions)`: a title and a text for each kind."""
+    found = []
+    for name, title in NAMES.items():
+        count, mape, loss = (number(notes, f"{name}_{key}") for key in ("count", "mape", "pinball"))
+        if not count > 0:
+            continue
+        parts = [f"MAPE {share(mape)}"] if mape >= 0 else []
+        quantile = number(notes, f"{name}_quantile")
+        of = f" at {quantile:g}" if quantile >= 0 and quantile != 0.5 else ""
+        parts.append(f"pinball loss{of} {seconds(loss) if name == 'duration' else f'{loss:.3g} devices'}")
+        text = f"{', '.join(parts)} ({count:,.0f} predictions)"
+        fallback = number(notes, f"{name}_fallback")
+        if fallback > 0:
+            text += f", {share(fallback)} by the fall-back"
+        found.append((title, text))
+    return found

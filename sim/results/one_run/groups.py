@@ -1,0 +1,385 @@
+"""Tasks in groups: by class, by the number of GPUs they ask for (where no task asks for any: of cores), by user, or by
+any other column of their table.
+
+A grouping is a matter of the workload, not of what a policy made of it: `gpus` is what a task asks for, and the users
+named are those with the most demand.  So the rows of all policies and replications mean the same.
+Replications keep numbers only; what they keep of groups is asked for beforehand, by a `Grouping` as text among the
+names of their metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError, suggestion
+from sim.model.record import NOT_ARRIVED, RunInput
+from sim.model.tasks import Shape
+from sim.results.many_runs.estimands import contributions, weight_of, weights
+from sim.results.many_runs.statistics import student_interval
+from sim.results.one_run import metrics
+from sim.results.one_run.fairness import core_demand, gpu_demand
+from sim.results.one_run.modes import ModeTable, units
+from sim.results.one_run.tables import SLOWDOWN_BOUND, bound_name
+
+if TYPE_CHECKING:
+    from sim.results.many_runs.replications import Replications
+    from sim.results.one_run.result import Result
+
+USUAL = ("class", "gpus", "user")
+"""By what a comparison is split when nobody says how."""
+
+TITLES = {"class": "class", "gpus": "GPUs asked for", "user": "user"}
+
+MOST_USERS = 10
+"""Users who get a row of their own; the others share one."""
+OTHERS = "all others"
+
+NO_GPU, PART = "none", "part of one"
+LESS_THAN_A_CORE = "below 1 core"
+
+_MARK = "by:"
+_KEPT = "_by:"
+
+
+def group_metrics(bound: float = SLOWDOWN_BOUND) -> tuple[str, ...]:
+    """What is told of every group: where it is defined, and where there is any."""
+    return (
+        "tasks", "completed", "rejected", "expired", "failed", "unfinished", "wait_mean", "wait_p95", "response_mean",
+        "response_p95", "slowdown_mean", f"{bound_name(bound)}_mean", f"{bound_name(bound)}_p95", "slo_attainment",
+        "rho_mean", "rho_p95", "preemptions", "gpu_seconds", "energy_of_tasks_j", "cost_held",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """By what, and which metrics (none: the usual ones); of users those `named` have a row each."""
+
+    by: str
+    named: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As it stands among the metrics that replications are asked to keep."""
+        return _MARK + json.dumps([self.by, self.named, self.metrics], ensure_ascii=False)
+
+    @staticmethod
+    def parse(text: str) -> Grouping | None:
+        """The grouping of such a text; None of the name of a metric."""
+        if not text.startswith(_MARK):
+            return None
+        by, named, names = json.loads(text.removeprefix(_MARK))
+        return Grouping(by, None if named is None else tuple(named), tuple(names))
+
+
+def title(by: str, groups: Iterable[object] = ()) -> str:
+    """What a grouping is called where these are its groups."""
+    names = [str(group) for group in groups]
+    if by == "gpus" and names and all(name.endswith((" core", " cores")) for name in names):
+        return "cores asked for"
+    return TITLES.get(by, by)
+
+
+def checked(by: str | Iterable[str]) -> list[str]:
+    """What a comparison can be split by, each once; UsageError with a suggestion otherwise."""
+    found = list(dict.fromkeys([by] if isinstance(by, str) else by))
+    for name in found:
+        if name not in USUAL:
+            near = suggestion(name, USUAL) or f"; it is one of {', '.join(USUAL)}"
+            raise UsageError(f'"{name}" is nothing to group tasks by{near}')
+    return found
+
+
+def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
+    """By each of these, where the workload has more than one group of it; `further` metrics beside the usual ones."""
+    found = []
+    extra = [name for name in further if name in metrics.metrics() and name not in metrics.RUN_ONLY]
+    names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
+    for name in by:
+        if name == "user":
+            if len(run.tasks.users) > 1:
+                found.append(Grouping(name, tuple(named_users(run)), names))
+        elif name == "class":
+            if len(run.tasks.classes) > 1:
+                found.append(Grouping(name, None, names))
+        elif len(set(size_labels(run.tasks.shapes))) > 1:
+            found.append(Grouping(name, None, names))
+    return found
+
+
+def named_users(run: RunInput) -> list[str]:
+    """The users with the most demand, in its order: GPU-seconds, or core-seconds where nobody asks for a GPU."""
+    tasks = run.tasks
+    wanted = gpu_demand(ModeTable(tasks, run.cluster))
+    if not wanted.any():
+        wanted = core_demand(ModeTable(tasks, run.cluster))
+    codes = np.zeros(len(tasks), np.int64) if tasks.user_code is None else tasks.user_code
+    demand = np.bincount(codes, weights=wanted, minlength=len(tasks.users))
+    order = np.argsort(-demand, kind="stable")
+    # One more than the most is better named than called all others.
+    most = MOST_USERS + 1 if len(order) == MOST_USERS + 1 else MOST_USERS
+    return [tasks.users[code] for code in order[:most].tolist()]
+
+
+def size_labels(shapes: Sequence[Shape]) -> list[str]:
+    """What tasks of these shapes ask for: GPUs, or cores where none can use a GPU."""
+    labels = [gpus_label(shape) for shape in shapes]
+    return labels if any(label != NO_GPU for label in labels) else [cores_label(shape) for shape in shapes]
+
+
+def cores_label(shape: Shape) -> str:
+    """The cores that a task asks for, as the name of its group: from each power of two to below the next."""
+    least, most = (choose(units(mode) for mode in shape.modes) for choose in (min, max))
+    if least != most:
+        return f"{least:g} to {most:g} cores"
+    if most < 2:
+        return "1 core" if most >= 1 else LESS_THAN_A_CORE
+    power = 2 ** math.floor(math.log2(most))
+    return f"{power}–{2 * power - 1} cores"
+
+
+def gpus_label(shape: Shape) -> str:
+    """What a task asks for, as the name of its group.
+
+    Counts up to 8 and powers of two by themselves, others between two of these together; an elastic task, which can
+    run on several counts, is in the group of that range.
+    """
+    sizes = sorted({mode.gpu_share for mode in shape.modes if mode.gpus})
+    if not sizes:
+        return NO_GPU
+    least, most = sizes[0], sizes[-1]
+    if most < 1:
+        return PART
+    if least != most:
+        return f"{least:g} to {most:g}"
+    count = round(most)
+    power = 2 ** math.floor(math.log2(count))
+    return f"{count}" if count <= 8 or count == power else f"{power + 1}–{2 * power - 1}"
+
+
+def _place(label: str) -> tuple[float, float]:
+    """Where such a group stands among the others: by its greatest count, elastic tasks behind those of that count."""
+    if label in (NO_GPU, PART, LESS_THAN_A_CORE):
+        return (-1.0 if label == NO_GPU else 0.0), 0.0
+    label = label.removesuffix(" cores").removesuffix(" core")
+    if " to " in label:
+        least, most = label.split(" to ")
+        return float(most) + 0.25, float(least)
+    return float(label.split("–")[-1]), 0.0
+
+
+def _codes(result: Result, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
+    """The group of every row of the task table, as a number, and the groups in order; -1 is in none."""
+    if grouping.by == "gpus":
+        return _codes_of_gpus(result)
+    frame = result.tasks
+    if grouping.by not in frame.columns:
+        columns = ", ".join(["gpus", *frame.columns])
+        raise UsageError(f'tasks have no column "{grouping.by}" to group by; there are {columns}')
+    if grouping.named is not None:
+        place = {name: number for number, name in enumerate(grouping.named)}
+        names = frame[grouping.by].astype("category").cat
+        others = len(place)
+        lookup = np.array([place.get(str(name), others) for name in names.categories] + [-1])
+        return lookup[names.codes.to_numpy()], [*grouping.named, OTHERS]
+    codes, values = pd.factorize(frame[grouping.by], sort=True)
+    return np.asarray(codes), list(values)
+
+
+def _codes_of_gpus(result: Result) -> tuple[np.ndarray, list[Any]]:
+    record = result.record
+    labels = size_labels(record.input.tasks.shapes)
+    names = sorted(dict.fromkeys(labels), key=_place)
+    of_shape = np.array([names.index(name) for name in labels])
+    return of_shape[record.input.tasks.shape[record.status != NOT_ARRIVED]], names
+
+
+def by_group(result: Result, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
+    """Metrics of one run: index the groups that have tasks, a column a metric.
+
+    `weighted`: with the numbers of tasks over which they are means, for estimates (`sim.results.many_runs.estimands`).
+    """
+    chosen = grouping.metrics or group_metrics(result.bound)
+    for name in chosen:
+        metrics.metric(name, result.bound)
+        if name in metrics.RUN_ONLY:
+            raise UsageError(f"{name} is a metric of the whole run, not of a group of tasks")
+    codes, values = _codes(result, grouping)
+    codes = result.measured.chosen(codes)
+    rows = np.arange(len(codes)) if result.measured.rows is None else result.measured.rows
+    order = np.argsort(codes, kind="stable")
+    limits = np.searchsorted(codes[order], np.arange(len(values) + 1))
+    found = {}
+    for number, value in enumerate(values):
+        mine = rows[order[limits[number] : limits[number + 1]]]
+        if len(mine):
+            run = metrics.Measured(result, mine)
+            found[value] = metrics.evaluate(run, chosen, result.bound) | (weights(run, chosen) if weighted else {})
+    columns = list(next(iter(found.values()), dict.fromkeys(chosen)))
+    return pd.DataFrame.from_dict(found, orient="index", columns=columns).rename_axis(grouping.by)
+
+
+# Of replications ------------------------------------------------------------------------------------------------
+
+
+def kept_values(result: Result, grouping: Grouping) -> dict[str, float]:
+    """The same as flat names and numbers, which a worker process sends back."""
+    table = by_group(result, grouping, weighted=True)
+    return {
+        _KEPT + json.dumps([grouping.by, str(group), str(name)], ensure_ascii=False): float(value)
+        for group, row in table.iterrows() for name, value in row.items()
+    }  # fmt: skip
+
+
+def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
+    """(group, metric) -> column, of those that were kept of a grouping."""
+    found = {}
+    for column in columns:
+        if column.startswith(_KEPT):
+            what, group, metric = json.loads(column.removeprefix(_KEPT))
+            if what == by:
+                found[group, metric] = column
+    return found
+
+
+def group_values(outcome: Result | Replications, by: str) -> dict[tuple[str, str], np.ndarray]:
+    """(group, metric) -> the values, one a replication; NaN where it is not defined.  UsageError if not kept.
+
+    With the numbers of tasks over which they are means, under their names, which begin with _.
+    """
+    from sim.results.one_run.result import Result
+
+    if isinstance(outcome, Result):
+        return {key: np.array([value]) for key, value in _values(outcome, by).items()}
+    frame = outcome._frame()
+    kept = kept_by((str(name) for name in frame.columns), by)
+    if kept:
+        return {key: frame[column].to_numpy(dtype=np.float64) for key, column in kept.items()}
+    if outcome.results and len(outcome.results) == len(outcome):
+        tables = [_values(result, by, outcome.results[0]) for result in outcome]
+        keys = dict.fromkeys(key for table in tables for key in table)
+        return {key: np.array([table.get(key, math.nan) for table in tables]) for key in keys}
+    if outcome.results and not groupings(outcome.results[0].record.input, [by]):
+        return {}
+    raise UsageError(f'of the replications no groups by "{by}" were kept: ask for by=["{by}"] (--by {by}) with the run')
+
+
+def group_contributions(
+    values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
+) -> dict[tuple[str, str], np.ndarray]:
+    """(group, metric) -> what these replications contribute to its estimate; see `group_values`."""
+    found = {}
+    for group, name in values:
+        if not name.startswith("_"):
+            own = {key: values[group, key][chosen] for key in (name, weight_of(name) or "") if (group, key) in values}
+            found[group, name] = contributions(pd.DataFrame(own), name).to_numpy(dtype=np.float64)
+    return found
+
+
+def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[str, str], float]:
+    found = groupings((first or result).record.input, [by]) or [Grouping(by)]
+    table = by_group(result, found[0], weighted=True)
+    return {(str(group), str(name)): float(value) for group, row in table.iterrows() for name, value in row.items()}
+
+
+def table_of_groups(outcomes: Mapping[str, Result | Replications], by: str, confidence: float = 0.95) -> pd.DataFrame:
+    """What is told of each group under each policy: index (group, policy), columns (metric, mean | half_width | n).
+
+    `half_width` is that of the interval (for what: `sim.results.many_runs.estimands`); NaN of one run, and where all
+    are the same.  A group that a policy's runs never had has no row.
+    """
+    values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
+    known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
+    groups = in_order(by, dict.fromkeys(group for group, _ in known))
+    names = dict.fromkeys(name for _, name in known)
+    index, rows = [], []
+    for group in groups:
+        for label, of_policy in values.items():
+            if not any((group, name) in of_policy for name in names):
+                continue
+            index.append((group, label))
+            row: list[float] = []
+            for name in names:
+                found = student_interval(of_policy.get((group, name), np.array([math.nan])), confidence, name)
+                same = getattr(outcomes[label], "identical", False)
+                row += [found.mean, math.nan if same else found.half_width, found.n]
+            rows.append(row)
+    columns = pd.MultiIndex.from_product([list(names), ["mean", "half_width", "n"]], names=["metric", None])
+    return pd.DataFrame(rows, pd.MultiIndex.from_tuples(index, names=[by, "policy"]) if index else None, columns)
+
+
+def in_order(by: str, groups: Iterable[str]) -> list[str]:
+    """Groups as the first run that has them stands; GPU counts by number, the other users last."""
+    if by == "gpus":
+        return sorted(groups, key=_place)
+    return sorted(groups, key=lambda group: group == OTHERS and by == "user")
+
+
+def tables_of_groups(
+    outcomes: Mapping[str, Result | Replications], by: Iterable[str] = USUAL, confidence: float = 0.95
+) -> dict[str, pd.DataFrame]:
+    """A table for each of these of which the workload has several groups (`table_of_groups`)."""
+    from sim.results.one_run.result import Result
+
+    found = {}
+    first = next(iter(outcomes.values()))
+    runs = [first] if isinstance(first, Result) else first.results
+    for name in checked(by):
+        if runs and not groupings(runs[0].record.input, [name]):
+            continue
+        table = table_of_groups(outcomes, name, confidence)
+        if table.index.get_level_values(0).nunique() > 1:
+            found[name] = table
+    return found
+
+
+def metrics_in(table: pd.DataFrame) -> list[str]:
+    """The metrics of a table of groups, in order."""
+    return [str(name) for name in table.columns.get_level_values(0).unique()]
+
+
+def telling(table: pd.DataFrame) -> list[str]:
+    """The metrics of such a table that tell something: defined somewhere, and of fates and the like not all zero."""
+    kept = []
+    always = ("tasks",)
+    for name in metrics_in(table):
+        means = table[name, "mean"].to_numpy(dtype=np.float64)
+        if name == "completed" or np.isnan(means).all() or (name not in always and not np.nan_to_num(means).any()):
+            continue
+        kept.append(str(name))
+    return kept
+
+
+def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
+    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}; of single runs the value alone."""
+    from sim.results.one_run.result import json_number
+
+    found: dict[str, Any] = {}
+    for by, table in tables.items():
+        rows = zip(*(table.index.get_level_values(level) for level in (0, 1)), table.to_numpy(dtype=float), strict=True)
+        policies: dict[str, Any] = found.setdefault(by, {})
+        for group, policy, row in rows:
+            values: dict[str, Any] = {}
+            for name, (mean, half, n) in zip(metrics_in(table), row.reshape(-1, 3), strict=True):
+                values[name] = json_number(mean)
+                if many:
+                    values[name] = {"mean": json_number(mean), "half_width": json_number(half), "n": int(n)}
+            policies.setdefault(str(policy), {})[str(group)] = values
+    return found
+
+
+def flat(table: pd.DataFrame) -> pd.DataFrame:
+    """For a file of one header line: columns `metric` and, where there is more than one run, `metric_half_width`."""
+    columns = {}
+    for metric in metrics_in(table):
+        columns[metric] = table[metric, "mean"]
+        if not table[metric, "half_width"].isna().all():
+            columns[f"{metric}_half_width"] = table[metric, "half_width"]
+    return pd.DataFrame(columns)

@@ -1,0 +1,51 @@
+"""Launches on the lines of their devices, as Gantt charts and traces draw them: none overlaps another on a lane."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sim.results.one_run.result import Result
+
+
+def device_bars(result: Result) -> pd.DataFrame:
+    """One row a launch and device or core of it; `line` is the device, `core` the number of a named core or -1.
+
+    `end` of what still runs is the end of the run; `cpu` says whether the line is a node's cores.
+    """
+    frame = result.launches.copy()
+    frame["end"] = frame["end"].fillna(result.end)
+    frame["line"] = frame["device"].astype(str).str.split("+", regex=False)
+    frame = frame.explode("line", ignore_index=True)
+    named = frame["line"].str.extract(r"^(.*/cpu)(\d+)$")
+    frame["core"] = named[1].fillna("-1").astype(np.int64)
+    frame["line"] = named[0].fillna(frame["line"])
+    kinds = result.devices.set_index("device")["kind"].astype(str)
+    frame["cpu"] = frame["line"].map(kinds).fillna("cpu") == "cpu"
+    return frame
+
+
+def fill_lanes(begin: np.ndarray, end: np.ndarray, slack: float = 1e-12) -> tuple[np.ndarray, int]:
+    """A lane for every interval such that none overlap, the lowest free one first; and how many there are.
+
+    Intervals that overlap by less than `slack` of their begin share a lane: sums of floats meet only nearly.
+    """
+    found = np.zeros(len(begin), dtype=np.int64)
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    used = 0
+    for at in np.lexsort((end, begin)).tolist():
+        while busy and busy[0][0] <= begin[at] + slack * abs(begin[at]):
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, used = used, used + 1
+        found[at] = lane
+        heapq.heappush(busy, (float(end[at]), lane))
+    return found, max(used, 1)

@@ -1,0 +1,335 @@
+"""The launches of a run as columns, whether the engine wrote them down or they follow from the tasks.
+
+`Launches` is what the device tables, the timeline and `explain` replay; `launches_table` is what users see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.model.plan import cores_on
+from sim.model.record import (
+    COMPLETED,
+    LAUNCH_COMPLETED,
+    LAUNCH_LOST,
+    LAUNCH_RUNNING,
+    OUTCOME_NAMES,
+    UNFINISHED,
+    Record,
+)
+from sim.results.one_run.modes import ModeTable
+
+COLUMNS = (
+    "launch", "task", "members", "mode", "device_type", "device", "node", "decided", "start", "upload_start",
+    "upload_end", "compute_start", "compute_end", "download_start", "end", "outcome", "busy", "lost", "energy_j",
+    "fill",
+)  # fmt: skip
+FUSED = "fused"
+"""A column of runs in which several tasks were launched as one kernel: their names, in order."""
+
+
+@dataclass
+class Launches:
+    """One entry a launch; `end` and `compute_end` of what still runs are the end of the run.
+
+    `mode` holds codes of the ModeTable.  `busy` are device-seconds computed (GPUs × share × time, of a CPU
+    mode cores × time), `lost` the part of them whose work did not count, `energy` joules above idle.
+    Where the engine wrote no launches, `task` are the started rows and the rest follows from them.
+    """
+
+    task: np.ndarray
+    mode: np.ndarray
+    place: np.ndarray
+    decided: np.ndarray
+    start: np.ndarray
+    compute_start: np.ndarray
+    compute_end: np.ndarray
+    end: np.ndarray
+    busy: np.ndarray
+    energy: np.ndarray
+    open: np.ndarray
+    """Still running when the run ended."""
+    lost: np.ndarray | None = None
+    members: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    @property
+    def lost_part(self) -> np.ndarray | float:
+        """The part of each launch's computing that did not count, 0 to 1."""
+        if self.lost is None or not self.lost.any():
+            return 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.busy > 0, np.minimum(self.lost / self.busy, 1.0), 0.0)
+
+
+def launches_of(record: Record, table: ModeTable) -> Launches:
+    """The launches of a record; derived from the task columns where it has none."""
+    if record.launches is None:
+        return _derived(record, table)
+    columns = record.launches
+    task = np.asarray(columns["task"])
+    mode = table.codes(record.input.tasks.shape[task], np.asarray(columns["mode"]))
+    ended = _or_end(columns["end"], record.end)
+    compute_start = np.asarray(columns["compute_start"], dtype=np.float64)
+    compute_end = np.asarray(columns["compute_end"], dtype=np.float64)
+    # A launch stopped or cut off while computing has no end of that stage of its own.
+    compute_end = np.where(np.isnan(compute_end) & ~np.isnan(compute_start), ended, compute_end)
+    length = np.nan_to_num(compute_end - compute_start)
+    busy = np.nan_to_num(columns["busy"]) if "busy" in columns else length * table.units[mode]
+    energy = np.nan_to_num(columns["energy"]) if "energy" in columns else length * table.dynamic_watts[mode]
+    return Launches(
+        task=task,
+        mode=mode,
+        place=np.asarray(columns["place"]),
+        decided=np.asarray(columns["decided"], dtype=np.float64),
+        start=np.asarray(columns["start"], dtype=np.float64),
+        compute_start=compute_start,
+        compute_end=compute_end,
+        end=ended,
+        busy=busy,
+        energy=energy,
+        open=_running(columns),
+        lost=np.nan_to_num(columns["lost"]) if "lost" in columns else None,
+        members=np.asarray(columns["members"]) if "members" in columns else None,
+    )
+
+
+def _derived(record: Record, table: ModeTable) -> Launches:
+    task = np.flatnonzero((record.start == record.start) & (record.place >= 0))
+    start, shape = record.start[task], record.input.tasks.shape
+    mode = table.codes(shape if len(table.offset) == 1 else shape[task], record.mode[task])
+    end = _or_end(record.finish[task], record.end)
+    compute_start, compute_end = start, end
+    if record.compute is not None:
+        if record.upload is not None:
+            compute_start = start + record.upload[task]
+        compute_end = np.where(record.status[task] == UNFINISHED, end, compute_start + record.compute[task])
+    length = np.maximum(compute_end - compute_start, 0.0)
+    energy = length * table.dynamic_watts[mode] if record.energy is None else record.energy[task]
+    busy, unfinished = length * table.units[mode], np.isnan(record.finish[task])
+    return Launches(
+        task,
+        mode,
+        record.place[task],
+        start,
+        start,
+        compute_start,
+        compute_end,
+        end,
+        busy,
+        energy,
+        unfinished,
+    )
+
+
+def _running(columns: dict[str, np.ndarray]) -> np.ndarray:
+    still = np.isnan(np.asarray(columns["end"], dtype=np.float64))
+    return still | (np.asarray(columns["outcome"]) == LAUNCH_RUNNING) if "outcome" in columns else still
+
+
+def launch_numbers(columns: dict[str, np.ndarray]) -> np.ndarray:
+    """A number for every launch row; rows that the engine left without one (-1) are numbered after the others."""
+    if "launch" not in columns:
+        return np.arange(len(columns["task"]))
+    number = np.asarray(columns["launch"], dtype=np.int64).copy()
+    missing = number < 0
+    number[missing] = number.max(initial=-1) + 1 + np.arange(int(missing.sum()))
+    return number
+
+
+def _or_end(times: np.ndarray, end: float) -> np.ndarray:
+    return np.where(np.isnan(times), end, times)
+
+
+class Places:
+    """The places of a record, flattened: their devices, the hosts of these, and names."""
+
+    def __init__(self, record: Record):
+        cluster = record.input.cluster
+        self.count = len(record.places)
+        devices = [place[0] for place in record.places]
+        self.sizes = np.fromiter(map(len, devices), np.int64, self.count)
+        self.flat = np.fromiter(chain.from_iterable(devices), np.int64)
+        """Device indexes, place after place."""
+        self.owner = np.repeat(np.arange(self.count), self.sizes)
+        """The place of each entry of `flat`."""
+        self.amount = np.ones(len(self.flat))
+        """What each entry of `flat` holds of its place: cores of a launch on cores of several nodes, else devices."""
+        self.over_nodes = np.zeros(self.count, bool)
+        """Which places are cores of several nodes."""
+        begin = np.cumsum(self.sizes) - self.sizes
+        for number in np.flatnonzero(self.sizes > 1).tolist():
+            on, cores = record.places[number]
+            if cores is not None:
+                self.over_nodes[number] = True
+                counts = [len(here) for here in cores_on(on, cores, cluster)]
+                self.amount[begin[number] : begin[number] + len(on)] = counts
+        self.totals = np.bincount(self.owner, weights=self.amount, minlength=self.count)
+        """The sum of these by place."""
+        node_of = np.array([device.node for device in cluster.devices], dtype=np.int64)
+        cpu_of = np.array([node.cpu.index for node in cluster.nodes], dtype=np.int64)
+        self.hosts = cpu_of[node_of[self.flat]] if self.count else self.flat
+        """The cores' device on the node of each entry."""
+        self._record = record
+
+    def spread(self, place: np.ndarray, weight: np.ndarray, devices: int, *, to_hosts: bool = False) -> np.ndarray:
+        """Sum weights of launches by device: each accelerator of a launch's place gets the whole weight, the cores of
+        each node their part of it.
+
+        `to_hosts`: to the hosts of the place's devices instead, each in proportion to its devices there.
+        """
+        by_place = np.bincount(place, weights=weight, minlength=self.count).astype(np.float64)
+        if to_hosts:
+            by_place /= np.maximum(self.totals, 1)
+        elif self.over_nodes.any():
+            by_place[self.over_nodes] /= self.totals[self.over_nodes]
+        weights = by_place[self.owner]
+        if self.over_nodes.any():
+            weights *= self.amount
+        return np.bincount(self.hosts if to_hosts else self.flat, weights=weights, minlength=devices)
+
+    def begun(self, place: np.ndarray, chosen: np.ndarray, devices: int) -> np.ndarray:
+        """How many of these launches each device had a part in."""
+        by_place = np.bincount(place, weights=chosen, minlength=self.count)
+        return np.bincount(self.flat, weights=by_place[self.owner], minlength=devices)
+
+    def pairs(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every pair of an entry of `place` and a device of it: positions in `place`, and devices."""
+        sizes = self.sizes[place]
+        first = np.concatenate([[0], np.cumsum(self.sizes)])[place]
+        entry = np.repeat(np.arange(len(place)), sizes)
+        within = np.arange(len(entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return entry, self.flat[np.repeat(first, sizes) + within]
+
+    def divided(self, place: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The `pairs`, and a rate of each entry of `place` split among its devices."""
+        entry, device = self.pairs(place)
+        totals = np.maximum(self.totals[place[entry]], 1)
+        if not self.over_nodes.any():
+            return entry, device, rate[entry] / totals
+        begin = np.cumsum(self.sizes) - self.sizes
+        within = np.arange(len(entry)) - np.searchsorted(entry, entry)
+        return entry, device, rate[entry] * self.amount[begin[place[entry]] + within] / totals
+
+    def names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """Code of each place in `used` (and -1 for place -1) and the device names they stand for."""
+        cluster = self._record.input.cluster
+        texts = []
+        for devices, cores in self._used(used):
+            if cores is None:
+                texts.append("+".join([cluster.devices[d].name for d in devices]))
+            else:
+                named = zip(devices, cores_on(devices, cores, cluster), strict=True)
+                texts.append("+".join([f"{cluster.devices[d].name}{core}" for d, here in named for core in here]))
+        return self._codes(used, texts)
+
+    def node_names(self, used: np.ndarray) -> tuple[np.ndarray, list[str]]:
+        """The same of the nodes."""
+        cluster = self._record.input.cluster
+        nodes = [dict.fromkeys(cluster.devices[d].node for d in devices) for devices, _ in self._used(used)]
+        texts = ["+".join([cluster.nodes[n].name for n in sorted(found)]) for found in nodes]
+        return self._codes(used, texts)
+
+    def spreads(self, used: np.ndarray) -> dict[str, Any]:
+        """By place (and at the end for place -1): the number of its nodes, `hosts`, and of its racks, `racks`."""
+        cluster = self._record.input.cluster
+        found = {"hosts": np.zeros(self.count + 1, np.int32)}
+        if any(node.spec.rack is not None for node in cluster.nodes):
+            found["racks"] = np.zeros(self.count + 1, np.int32)
+        for place in np.unique(used[used >= 0]).tolist():
+            devices = [cluster.devices[index] for index in self._record.places[place][0]]
+            found["hosts"][place] = len({device.node for device in devices})
+            if "racks" in found:
+                found["racks"][place] = len({device.rack for device in devices if device.rack is not None})
+        return found
+
+    def _used(self, used: np.ndarray) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
+        return [self._record.places[place] for place in np.unique(used[used >= 0])]
+
+    def _codes(self, used: np.ndarray, texts: list[str]) -> tuple[np.ndarray, list[str]]:
+        codes, names = _coded(texts)
+        lookup = np.full(self.count + 1, -1, dtype=np.int32)
+        lookup[np.unique(used[used >= 0])] = codes[:-1]
+        return lookup, names
+
+
+def _coded(texts: list[str]) -> tuple[np.ndarray, list[str]]:
+    known: dict[str, int] = {}
+    codes = [known.setdefault(text, len(known)) for text in texts]
+    return np.array([*codes, -1], dtype=np.int32), list(known)
+
+
+def categorical(codes: np.ndarray, names: list[str]) -> Any:
+    """A categorical of codes into names (which may repeat); -1 is missing."""
+    lookup, categories = _coded(list(names))
+    if len(categories) != len(names):
+        codes = lookup[codes]
+    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype=str))
+
+
+def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
+    """One row a launch: what ran where, when its stages were, how it ended, what it cost.
+
+    `fill` is how long its first task had been ready when it was decided: of a batch the time it took to fill.
+    """
+    launches = launches_of(record, table)
+    columns, count, tasks = record.launches, len(launches), record.input.tasks
+    places = Places(record)
+    if columns is None:
+        status = record.status[launches.task]
+        outcome = np.where(
+            status == COMPLETED, LAUNCH_COMPLETED, np.where(status == UNFINISHED, LAUNCH_RUNNING, LAUNCH_LOST)
+        )
+        upload, download = record.upload, record.download
+        uploaded = np.zeros(count, bool) if upload is None else upload[launches.task] > 0
+        downloaded = np.zeros(count, bool) if download is None else download[launches.task] > 0
+        raw = {
+            "upload_start": np.where(uploaded, launches.start, np.nan),
+            "upload_end": np.where(uploaded, launches.compute_start, np.nan),
+            "compute_start": launches.compute_start,
+            "compute_end": np.where(outcome == LAUNCH_RUNNING, np.nan, launches.compute_end),
+            "download_start": np.where(downloaded, launches.compute_end, np.nan),
+            "end": record.finish[launches.task],
+        }
+    else:
+        raw, outcome = columns, np.asarray(columns["outcome"])
+    place_codes, place_names = places.names(launches.place)
+    node_codes, node_names = places.node_names(launches.place)
+    frame = {
+        "launch": np.arange(count) if columns is None else launch_numbers(columns),
+        "task": launches.task if tasks.id is None else ids_of_one_kind(tasks.id)[launches.task],
+        "members": np.ones(count, np.int32) if launches.members is None else launches.members,
+        "mode": categorical(launches.mode, [mode.name for mode in table.modes]),
+        "device_type": categorical(launches.mode, [mode.type.name for mode in table.modes]),
+        "device": categorical(place_codes[launches.place], place_names),
+        "node": categorical(node_codes[launches.place], node_names),
+        "decided": launches.decided,
+        "start": launches.start,
+        **{name: raw[name] for name in COLUMNS[9:15]},
+        "outcome": categorical(outcome, [OUTCOME_NAMES[code] for code in range(len(OUTCOME_NAMES))]),
+        "busy": launches.busy,
+        "lost": np.zeros(count) if launches.lost is None else launches.lost,
+        "energy_j": launches.energy if record.input.cluster.has_watts else np.full(count, np.nan),
+        "fill": launches.decided - record.ready[launches.task],
+    }
+    if record.fused:
+        frame[FUSED] = [
+            "+".join(str(tasks.name(row)) for row in record.fused[number][0]) if number in record.fused else ""
+            for number in frame["launch"].tolist()
+        ]
+    return pd.DataFrame(frame, columns=[*COLUMNS, FUSED] if record.fused else list(COLUMNS))
+
+
+def ids_of_one_kind(ids: Any) -> np.ndarray:
+    """The ids of all tasks, as text where they are of several kinds (numbers and names): a column has one type."""
+    found = np.asarray(ids)
+    if found.dtype.hasobject and pd.api.types.infer_dtype(found, skipna=True).startswith("mixed"):
+        return np.array([str(one) for one in found], dtype=object)
+    return found

@@ -1,0 +1,192 @@
+"""What jobs over several nodes make of the network: columns of tasks, the table of links, metrics, stretches."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.model.exchange import link_names, link_rates
+from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
+
+if TYPE_CHECKING:
+    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.modes import ModeTable
+    from sim.results.one_run.result import Result
+
+COLUMNS = ("step", "communication", "bubble", "contention", "network_bytes", "mfu")
+P95 = 0.95
+
+
+def has_steps(table: ModeTable) -> bool:
+    """Does any job tell what its nodes send each other, or how its step is made?"""
+    return any(mode.exchange is not None for mode in table.modes)
+
+
+def task_columns(record: Record, table: ModeTable) -> dict[str, np.ndarray]:
+    """COLUMNS by row of the record, NaN of tasks without steps; all launches of a task count, lost ones too."""
+    count = len(record.status)
+    names = ("seconds", "contention", "communication", "bubble", "steps", "bytes", "peak")
+    sums = {name: np.zeros(count) for name in names}
+    stepping = np.zeros(count, dtype=bool)
+    if record.stays is not None:
+        rows = record.stays["task"].astype(np.int64)
+        stepping[rows] = True
+        for name in names:
+            sums[name] += np.bincount(rows, weights=record.stays[name], minlength=count)
+    _on_one_node(record, table, sums, stepping)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = {
+            "step": sums["seconds"] / sums["steps"], "communication": sums["communication"], "bubble": sums["bubble"],
+            "contention": sums["contention"], "network_bytes": sums["bytes"], "mfu": sums["peak"] / sums["seconds"],
+        }  # fmt: skip
+    return {name: np.where(stepping, values, np.nan) for name, values in found.items()}
+
+
+def _on_one_node(record: Record, table: ModeTable, sums: dict[str, np.ndarray], stepping: np.ndarray) -> None:
+    """Jobs on one node share no link: their steps follow from the time they computed."""
+    tasks = record.input.tasks
+    compute = record.stage("compute")
+    if compute is None:
+        end = np.where((record.status == UNFINISHED) & ~np.isnan(record.start), record.end, record.finish)
+        compute = np.nan_to_num(end - record.start)
+    for number, shape in enumerate(tasks.shapes):
+        for position, mode in enumerate(shape.modes):
+            if mode.exchange is None or mode.node_count > 1:
+                continue
+            rows = (tasks.shape == number) & (record.mode == position)
+            exchange, profile = mode.exchange, mode.exchange.on((0,))
+            steps = compute[rows] / exchange.nominal
+            communication, bubble = profile.parts
+            sums["seconds"][rows] += compute[rows]
+            sums["communication"][rows] += communication * steps
+            sums["bubble"][rows] += bubble * steps
+            sums["steps"][rows] += steps
+            sums["peak"][rows] += exchange.at_peak * steps
+            stepping |= rows
+
+
+# Links ----------------------------------------------------------------------------------------------------------
+
+
+def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
+    """One row a link that any job used, over a window: `rate` (bytes per second in each direction), `bytes` out,
+    `utilization` (mean) and its 95th percentile over time, seconds in `use` and `shared` by two jobs or more."""
+    names, rates = link_names(record.input.cluster), link_rates(record.input.cluster)
+    nodes = len(record.input.cluster.nodes)
+    rows: list[dict[str, Any]] = []
+    for link, (time, busy, jobs) in series(record).items():
+        begin, end = np.clip(time, low, high), np.clip(np.append(time[1:], max(record.end, time[-1])), low, high)
+        length = end - begin
+        rate = rates[link]
+        idle = max(0.0, high - low - length.sum())
+        rows.append({
+            "link": names[link], "kind": "node" if link < nodes else "uplink", "rate": rate,
+            "bytes": float((busy * length).sum() * rate) if rate < math.inf else math.nan,
+            "utilization": float((busy * length).sum()) / (high - low) if high > low else math.nan,
+            "utilization_p95": over_time(np.append(busy, 0.0), np.append(length, idle), P95),
+            "use": float(length[jobs > 0].sum()), "shared": float(length[jobs > 1].sum()),
+        })  # fmt: skip
+    columns = ["link", "kind", "rate", "bytes", "utilization", "utilization_p95", "use", "shared"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """By number of the link: times from which on so much of its rate is used, on average, by so many jobs."""
+    if record.links is None:
+        return {}
+    links = record.links["link"].astype(np.int64)
+    order = np.argsort(links, kind="stable")
+    found = {}
+    for part in np.split(order, np.flatnonzero(np.diff(links[order])) + 1):
+        if len(part):
+            found[int(links[part[0]])] = tuple(record.links[name][part] for name in ("time", "busy", "jobs"))
+    return dict(sorted(found.items()))  # type: ignore[arg-type]
+
+
+def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
+    """The least value that is not exceeded for this share of the time."""
+    if not length.sum() > 0:
+        return math.nan
+    order = np.argsort(values)
+    passed = np.cumsum(length[order])
+    at = min(int(np.searchsorted(passed, share * passed[-1])), len(values) - 1)
+    return float(values[order][at])
+
+
+# Metrics --------------------------------------------------------------------------------------------------------
+
+
+def communication_fraction(run: Measured) -> float:
+    """Of the device time of jobs with steps, the share in communication, with every link to itself."""
+    return _share(run, "communication")
+
+
+def bubble_fraction(run: Measured) -> float:
+    """Of the device time of jobs with steps, the share in bubbles of pipelines."""
+    return _share(run, "bubble")
+
+
+def contention_fraction(run: Measured) -> float:
+    """Of the device time of jobs with steps, the share that other jobs on their links took."""
+    return _share(run, "contention")
+
+
+def _share(run: Measured, name: str) -> float:
+    if "contention" not in run.result.tasks:
+        return math.nan
+    record, table = run.result.record, run.result.modes
+    codes = table.codes(record.input.tasks.shape, record.mode)
+    width = np.append([mode.width for mode in table.modes], 0.0)[codes]
+    there = record.status != NOT_ARRIVED
+    width = run.chosen(width[there])
+    part, seconds = run.column(name), run.column("compute")
+    known = ~np.isnan(part)
+    whole = float((seconds * width)[known].sum())
+    return float((part * width)[known].sum()) / whole if whole > 0 else math.nan
+
+
+def network_utilization(run: Measured) -> float:
+    """Mean utilization of the uplinks of racks over the window; of the nodes' own links where no uplink has a rate."""
+    cluster, table = run.result.record.input.cluster, run.result.links
+    if run.result.record.links is None:
+        return math.nan
+    uplinks = sum(rate < math.inf for rate in cluster.fabric.uplinks.values())
+    kind, count = ("uplink", uplinks) if uplinks else ("node", len(cluster.nodes))
+    return float(table.loc[table["kind"] == kind, "utilization"].sum()) / count
+
+
+def cross_rack_fraction(run: Measured) -> float:
+    """Of the bytes that nodes sent to each other for jobs, those that crossed racks."""
+    stays = run.result.record.stays
+    if stays is None or not stays["bytes"].sum() > 0:
+        return math.nan
+    return float(stays["across"].sum() / stays["bytes"].sum())
+
+
+METRICS = (communication_fraction, bubble_fraction, contention_fraction, network_utilization, cross_rack_fraction)
+NAMES = tuple(metric.__name__ for metric in METRICS)
+OF_THE_RUN = ("network_utilization", "cross_rack_fraction")
+
+
+# One task -------------------------------------------------------------------------------------------------------
+
+
+def stretch(result: Result, row: int) -> dict[str, float] | None:
+    """Why a task computed longer than in the best place with no one else: `seconds` that it computed, of these `alone`
+    those it would have taken there, and what `placement`, `neighbors` and `devices` (slow ones) added; None of a task
+    that was on no network."""
+    stays = result.record.stays
+    if stays is None or not (mine := stays["task"] == row).any():
+        return None
+    total = {name: float(stays[name][mine].sum()) for name in ("seconds", "contention", "nominal", "here")}
+    return {
+        "seconds": total["seconds"],
+        "alone": total["nominal"],
+        "placement": total["here"] - total["nominal"],
+        "neighbors": total["contention"],
+        "devices": total["seconds"] - total["contention"] - total["here"],
+    }
+

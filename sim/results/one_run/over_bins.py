@@ -1,0 +1,124 @@
+"""What devices did in equal stretches of time: the shares busy, and the power drawn, as tables.
+
+Each is exact: the sum over the stretches is what the device tables say of the whole run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.results.one_run.launches import Launches, Places, launches_of
+from sim.results.one_run.usage import device_states
+
+if TYPE_CHECKING:
+    from sim.results.one_run.result import Result
+
+GROUPS = ("device", "node", "type")
+
+
+def busy_over_time(result: Result, bins: int = 120, by: str = "device") -> pd.DataFrame:
+    """The share of each device, node or type that computed in each of `bins` equal stretches of the run.
+
+    Rows are devices (nodes, types) in the order of the cluster, columns the begins of the stretches in seconds.  Of a
+    node with accelerators the share is of these, of others of their cores.
+    """
+    edges = _edges(result, bins)
+    if by not in GROUPS:
+        raise UsageError(f'shares are told by {", ".join(GROUPS)}, not by "{by}"')
+    names, owner, most = _owners(result, by)
+    launches, places = launches_of(result.record, result.modes), Places(result.record)
+    launch, device, rate = places.divided(launches.place, _rate(launches.busy, launches))
+    begin, end = launches.compute_start[launch], launches.compute_end[launch]
+    seconds = _in_bins(begin, end, rate, owner[device], len(names), edges)
+    share = seconds / (most[:, None] * np.diff(edges))
+    return pd.DataFrame(share, index=pd.Index(names, name=by), columns=pd.Index(edges[:-1], name="time"))
+
+
+def power_over_time(result: Result, bins: int = 200) -> pd.DataFrame:
+    """Watts drawn in each of `bins` equal stretches: columns time, then TYPE.work, TYPE.idle, TYPE.sleep for each type.
+
+    `work` is what launches drew above idle, lost work included, spread evenly over each launch's compute stage.
+    """
+    edges = _edges(result, bins)
+    width = np.diff(edges)
+    record = result.record
+    cluster = record.input.cluster
+    kinds, type_of, _ = _owners(result, "type")
+    launches, places = launches_of(record, result.modes), Places(record)
+    launch, device, watts = places.divided(launches.place, _rate(launches.energy, launches))
+    begin, end = launches.compute_start[launch], launches.compute_end[launch]
+    work = _in_bins(begin, end, watts, type_of[device], len(kinds), edges)
+    count = np.array(cluster.powered_units, float)
+    draws = [device.type.power for device in cluster.devices]
+    idle_watts = np.array([draw.idle for draw in draws]) * count
+    sleep_watts = np.array([draw.sleep for draw in draws]) * count
+    idle, sleep = np.zeros_like(work), np.zeros_like(work)
+    states = zip(edges[:-1], edges[1:], strict=True)
+    seen = type_of >= 0
+    for number, (low, high) in enumerate(states):
+        up, asleep, *_ = device_states(record, low, high)
+        np.add.at(idle[:, number], type_of[seen], (up * idle_watts)[seen])
+        np.add.at(sleep[:, number], type_of[seen], (asleep * sleep_watts)[seen])
+    columns = {"time": edges[:-1]}
+    for number, kind in enumerate(kinds):
+        for name, part in (("work", work), ("idle", idle), ("sleep", sleep)):
+            columns[f"{kind}.{name}"] = part[number] / width
+    return pd.DataFrame(columns)
+
+
+def _edges(result: Result, bins: int) -> np.ndarray:
+    if bins < 1:
+        raise UsageError(f"time is cut into at least one stretch, not {bins}")
+    return np.linspace(0.0, result.end if result.end > 0 else 1.0, bins + 1)
+
+
+def _rate(amount: np.ndarray, launches: Launches) -> np.ndarray:
+    """What comes to so much over a launch's compute stage, per second."""
+    length = launches.compute_end - launches.compute_start
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(length > 0, amount / length, 0.0)
+
+
+def _owners(result: Result, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Names of the rows, the row of each device of the cluster (-1: none), and how much each row has at most."""
+    table = result.devices
+    numbers = {device.name: device.index for device in result.record.input.cluster.devices}
+    at = np.array([numbers[name] for name in table["device"]], dtype=np.int64)
+    label = table[by].astype(str)
+    kept = np.ones(len(table), dtype=bool)
+    if by == "node":
+        accelerated = label.isin(set(label[table["kind"].astype(str) != "cpu"])).to_numpy()
+        kept = ~accelerated | (table["kind"].astype(str) != "cpu").to_numpy()
+    names = list(dict.fromkeys(label[kept]))
+    row = {name: number for number, name in enumerate(names)}
+    owner = np.full(len(numbers), -1, dtype=np.int64)
+    owner[at[kept]] = [row[name] for name in label[kept]]
+    most = np.bincount(owner[at[kept]], weights=table["count"].to_numpy(dtype=float)[kept], minlength=len(names))
+    return names, owner, most
+
+
+def _in_bins(
+    begin: np.ndarray, end: np.ndarray, rate: np.ndarray, row: np.ndarray, rows: int, edges: np.ndarray
+) -> np.ndarray:
+    """The integral of `rate` over [begin, end) inside each bin, summed by row; of NaN nothing."""
+    bins, width = len(edges) - 1, edges[1] - edges[0]
+    known = ~(np.isnan(begin) | np.isnan(end)) & (rate > 0) & (row >= 0)
+    rate, row = rate[known], row[known]
+    low, high = (np.clip(times[known], edges[0], edges[-1]) for times in (begin, end))
+    first, last = (np.clip(((times - edges[0]) / width).astype(np.int64), 0, bins - 1) for times in (low, high))
+    inside = first == last
+    head = np.where(inside, high - low, edges[first + 1] - low)
+    tail = np.where(inside, 0.0, high - edges[last])
+
+    def total(column: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        # One column more than there are bins: differences may end behind the last.
+        return np.bincount(row * (bins + 1) + column, weights=weight, minlength=rows * (bins + 1)).reshape(rows, -1)
+
+    through = np.where(inside, 0.0, rate)  # from the bin after the first to the bin before the last it is all there
+    full = np.cumsum(total(first + 1, through) - total(last, through), axis=1)[:, :bins]
+    parts = total(first, rate * np.maximum(head, 0.0)) + total(last, rate * np.maximum(tail, 0.0))
+    return parts[:, :bins] + np.maximum(full, 0.0) * width

@@ -1,0 +1,184 @@
+"""What plans promised and what became of them: planned and simulated makespan, and the best certified lower bound.
+
+Two bounds are known of a run.  The metric `makespan_bound` holds for every policy.  What a planner certified of its
+instance (`lower_bound` of its notes) is mostly greater, and holds for every policy that meets the same instance, but
+only where the instance planned is the one simulated: the estimates are the true times, and every way to run a task is
+one that its planner sees.  Transfers that it counts are the tasks' own, which no policy can avoid.
+It then bounds the runs that launch every task by itself, complete it and finish it in one piece: with work kept across
+a stop the makespan can be shorter than that of any plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.model.cluster import MILLI, Node
+from sim.model.plan import can_host
+from sim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
+from sim.model.tasks import Mode, Tasks
+from sim.results.wording import seconds, share
+
+if TYPE_CHECKING:
+    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.modes import ModeTable
+    from sim.results.one_run.result import Result
+
+PLAN_COLUMNS = ("planned_makespan", "makespan", "lower_bound", "ratio", "planning_s")
+
+
+def told(value: Any) -> Any:
+    """A note as plain text, numbers, lists and mappings: what a file can hold, and a loaded run gives back."""
+    if isinstance(value, Mapping):
+        return {str(key): told(inner) for key, inner in value.items()}
+    if isinstance(value, np.generic | np.ndarray):
+        return told(value.tolist())
+    if isinstance(value, list | tuple):
+        return [told(inner) for inner in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def number(notes: Mapping[str, Any], name: str) -> float:
+    """A note that is a number; NaN where there is none."""
+    value = notes.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def planned_makespan(run: Measured) -> float:
+    """The makespan that the policy's plan expects, on estimates; undefined without a plan."""
+    return number(run.result.notes, "planned_makespan")
+
+
+def makespan_ratio(run: Measured) -> float:
+    """makespan / lower bound: the greater of makespan_bound and what the policy's own plan certified.
+
+    The latter only where estimates are exact, and every task completed in one piece.
+    """
+    return ratio(run.result.metric("makespan"), lower_bounds({"": run.result})[""])
+
+
+def ratio(makespan: float, bound: float) -> float:
+    """1 of nothing; undefined where nothing is known of the least makespan."""
+    if bound > 0:
+        return makespan / bound
+    return 1.0 if makespan == 0 else math.nan
+
+
+def has_plan(result: Result) -> bool:
+    return not math.isnan(number(result.notes, "planned_makespan"))
+
+
+NOT_PROVEN = "is not proven optimal"
+"""What the warning of a run says of such a plan."""
+
+
+def reservations(notes: Mapping[str, Any]) -> list[str]:
+    """What a reader must know of a plan: a search that ended at a limit, deadlines that it will miss, what its bound
+    and its timetable leave out."""
+    found = []
+    gap = number(notes, "gap")
+    if notes.get("optimal") is False:
+        found.append("not proven optimal" + (f", gap {share(gap)}" if gap >= 0 else ""))
+    if notes.get("deterministic") is False:
+        found.append("stopped by the clock: another run may plan otherwise")
+    late, by = number(notes, "deadlines_missed"), number(notes, "deadline_missed_by")
+    if late > 0:
+        found.append(f"{late:,.0f} deadlines missed" + (f", by {seconds(by)} at most" if by >= 0 else ""))
+    covers = notes.get("covers")
+    if isinstance(covers, Mapping):
+        open_ = [f"{what} {word}" for what, word in covers.items() if word in ("partly", "ignored")]
+        if open_:
+            found.append(f"the planner's bound and timetable do not cover all: {', '.join(open_)}")
+    return found
+
+
+def plans_table(runs: Mapping[str, Result]) -> pd.DataFrame:
+    """A row a policy, if one of them has a plan: what it planned, what came out, the best bound that all proved.
+
+    Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound), planning_s (wall clock of this
+    machine, NaN of runs from a file); no rows where nobody has a plan.
+    """
+    rows = {}
+    if any(has_plan(result) for result in runs.values()):
+        bounds = lower_bounds(runs)
+        for policy, result in runs.items():
+            planned, makespan = result.metric("planned_makespan"), result.metric("makespan")
+            seconds = result.planning if has_plan(result) else math.nan
+            rows[policy] = (planned, makespan, bounds[policy], ratio(makespan, bounds[policy]), seconds)
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(PLAN_COLUMNS), dtype=float)
+    return frame.rename_axis("policy")
+
+
+def lower_bounds(runs: Mapping[str, Result]) -> dict[str, float]:
+    """The best lower bound known of each run's makespan, by policy; the runs are of one instance."""
+    best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
+    usual, found = math.nan, {}
+    for policy, result in runs.items():
+        if result.record.fused or not whole(result):
+            found[policy] = result.metric("makespan_bound")
+            continue
+        if math.isnan(usual):
+            usual = result.metric("makespan_bound")  # the same of all that complete the same tasks
+        found[policy] = float(usual if in_pieces(result.record) else np.fmax(usual, best))
+    return found
+
+
+def certified(result: Result) -> float:
+    """The bound that the policy proved, where it holds for the instance simulated; else NaN."""
+    bound = number(result.notes, "lower_bound")
+    if math.isnan(bound):
+        return math.nan
+    tasks = result.record.input.tasks
+    exact = tasks.estimate is tasks.time or np.array_equal(tasks.estimate, tasks.time)
+    covers = result.notes.get("covers")
+    wide = isinstance(covers, Mapping) and covers.get("parallel") == "covered"
+    return bound if exact and _foreseen(tasks, result.modes, wide) else math.nan
+
+
+def whole(result: Result) -> bool:
+    """Did every task of the instance arrive in the window and complete?"""
+    status = result.measured.status
+    return len(status) == len(result.record.input.tasks) and bool((status == COMPLETED).all())
+
+
+def in_pieces(record: Record) -> bool:
+    """Did any task go on with work that was done before it was stopped or moved?"""
+    columns = record.launches
+    if columns is None:
+        return False
+    kept = columns["lost"] < columns["busy"] * (1 - 1e-9)
+    outcome = columns["outcome"]
+    return bool(np.any(np.isin(outcome, (LAUNCH_STOPPED, LAUNCH_MOVED)) | ((outcome == LAUNCH_LOST) & kept)))
+
+
+def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
+    """Does every task take one core or one whole accelerator, any of its type, by itself in every mode?
+
+    Gangs, fractions and batches are ways that no planner of sequential tasks has considered; gangs and several cores
+    are known to one of parallel tasks (`wide`).
+    """
+    used = [tasks.shapes[number] for number in np.unique(tasks.shape).tolist()]
+    modes = {mode: None for shape in used for mode in shape.modes if table.offered(mode)}
+    return all(_alone(mode, wide) and all(can_host(node, mode) for node in _homes(table, mode)) for mode in modes)
+
+
+def _alone(mode: Mode, wide: bool) -> bool:
+    if mode.batch_limit > 1 and mode.fixed:
+        return False
+    if mode.on_cpu:
+        return mode.millicores % MILLI == 0 if wide else mode.millicores == MILLI
+    return (wide or mode.gpus == 1) and mode.whole and not (mode.type.sharing.kind == "mps" and mode.type.streams > 1)
+
+
+def _homes(table: ModeTable, mode: Mode) -> list[Node]:
+    """The nodes with devices of a mode's type."""
+    return [
+        node
+        for node in table.cluster.nodes
+        if (node.cpus and node.cpu.type is mode.type) or any(one.type is mode.type for one in node.accelerators)
+    ]

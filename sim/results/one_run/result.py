@@ -1,0 +1,379 @@
+"""The outcome of one run: tables, metrics, warnings; how it is shown and saved."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from sim.errors import UsageError
+from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
+from sim.results.one_run import metrics
+from sim.results.one_run.deadlines import due_times, observed_until
+from sim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
+from sim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
+from sim.results.one_run.launches import launches_table
+from sim.results.one_run.modes import ModeTable
+from sim.results.one_run.network import has_steps, links_table
+from sim.results.one_run.plans import NOT_PROVEN, told
+from sim.results.one_run.steps import steps_table, token_gaps
+from sim.results.one_run.tables import SLOWDOWN_BOUND, tasks_table
+from sim.results.one_run.usage import Usage, devices_table, timeline_table, usage
+from sim.results.wording import at_least, formatter, units_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from sim.results.many_runs.statistics import Interval
+
+UNFINISHED_WARNING = 0.01
+
+
+class Result:
+    """One run.  Tables and metrics are derived from the record when first asked for, and kept.
+
+    `name`, `seed`, `replication` and `policy` (its long form, for people) say which run it was;
+    `scenario` is the resolved scenario as YAML text, if it came from one (given as a function, it is written when
+    first asked for: that takes longer than a short run); `error` the message of a run that failed, whose tables are
+    those up to then.
+    """
+
+    def __init__(
+        self,
+        record: Record | None,
+        *,
+        name: str = "",
+        seed: int = 0,
+        replication: int = 0,
+        policy: str = "",
+        scenario: str | Callable[[], str] | None = None,
+        error: str | None = None,
+        inputs: dict[str, str] | None = None,
+        bound: float = SLOWDOWN_BOUND,
+    ):
+        if record is not None:
+            self.record = record
+            name, policy = name or record.input.name, policy or record.input.policy
+        self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
+        self._scenario, self.error, self.bound = scenario, error, bound
+        self.directory: Path | None = None
+        self.files: dict[str, str] = {}
+        """Of a loaded run: the digests of its files, by name."""
+        self.inputs: dict[str, str] = {} if inputs is None else inputs
+        """Digests of the files, and of the policies of others, that the scenario names."""
+        self.explained: Any = None  # the sweep of `sim.results.one_run.explain`, kept between questions
+        self._values: dict[str, float] = {}
+
+    @property
+    def scenario(self) -> str | None:
+        """The resolved scenario as YAML text; None if the run came from none."""
+        if callable(self._scenario):
+            self._scenario = self._scenario()
+        return self._scenario
+
+    @scenario.setter
+    def scenario(self, text: str | None) -> None:
+        self._scenario = text
+
+    # A loaded run has tables but no record until one is needed.
+    @cached_property
+    def record(self) -> Record:
+        """What the engine wrote down (of a loaded run: read and rebuilt on first use)."""
+        from sim.results.store import load_record
+
+        return load_record(self)
+
+    @cached_property
+    def modes(self) -> ModeTable:
+        return ModeTable(self.record.input.tasks, self.record.input.cluster)
+
+    @cached_property
+    def end(self) -> float:
+        """Simulated time at which the run ended."""
+        return self.record.end
+
+    @cached_property
+    def warmup(self) -> float:
+        return self.record.input.warmup
+
+    @cached_property
+    def horizon(self) -> float:
+        """inf for a run until drained."""
+        return self.record.input.horizon
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What the policy tells of its work: of a plan planned_makespan, lower_bound, ratio_certified, ..."""
+        return told(self.record.notes)
+
+    @property
+    def planning(self) -> float:
+        """Seconds of wall clock in which the policy prepared; NaN if it does not, and of a run from a directory.
+
+        Told in texts only, never written to a file: the same scenario and seed must give the same bytes.
+        """
+        return math.nan if self.directory is not None else self.record.planning
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """[warmup, end): the time that device metrics cover."""
+        return min(self.warmup, self.end), self.end
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """One row a task that arrived."""
+        return self._saved("tasks") if self.directory else tasks_table(self.record, self.modes, self.bound)
+
+    @cached_property
+    def launches(self) -> pd.DataFrame:
+        """One row a launch."""
+        return self._saved("launches") if self.directory else launches_table(self.record, self.modes)
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """One row a device (the cores of a node are one), over the window."""
+        return self._saved("devices") if self.directory else devices_table(self.record, self.usage)
+
+    @cached_property
+    def timeline(self) -> pd.DataFrame:
+        """Waiting, running and busy over the whole run, as steps; `timeline_by` has it per type or node."""
+        return self._saved("timeline") if self.directory else timeline_table(self.record, self.modes)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row for each event of the replicas of language models; empty where there are none."""
+        if not self.directory:
+            return steps_table(self.record)
+        return self._saved("steps") if "steps.parquet" in self.files else pd.DataFrame()
+
+    @cached_property
+    def links(self) -> pd.DataFrame:
+        """One row a link of the network that jobs over several nodes used, over the window; empty where there are
+        none."""
+        if not self.directory:
+            return links_table(self.record, *self.window)
+        return self._saved("links") if "links.parquet" in self.files else pd.DataFrame()
+
+    @cached_property
+    def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Times between two tokens of an answer in the window, and how often each occurred."""
+        return token_gaps(self.record, *self.window)
+
+    def timeline_by(self, by: str) -> pd.DataFrame:
+        """The timeline with columns for each device "type" or "node" besides."""
+        if by not in ("type", "node"):
+            raise UsageError(f'a timeline is split by "type" or "node", not by "{by}"')
+        return timeline_table(self.record, self.modes, by)
+
+    @cached_property
+    def fragmentation_over_time(self) -> pd.DataFrame:
+        """GPUs allocated, free, and free but of no use to the mix of requests, over the whole run, as steps."""
+        return fragmentation_over_time(self)
+
+    def fragmentation_between(self, edges: np.ndarray) -> np.ndarray:
+        """Fragmentation as means between ascending times; NaN where no GPU is free, empty where nobody asks for any."""
+        return fragmentation_between(self, edges)
+
+    @cached_property
+    def rho(self) -> np.ndarray:
+        """Finish-time fairness ρ of every row of `tasks`; NaN of what did not complete."""
+        return rho_of_tasks(self)
+
+    @cached_property
+    def deadline_later(self) -> np.ndarray:
+        """Which rows of `tasks` have a deadline after the end of the run (`sim.results.one_run.deadlines`)."""
+        record = self.record
+        return (due_times(record) > observed_until(record))[record.status != NOT_ARRIVED]
+
+    @cached_property
+    def gpu_seconds(self) -> np.ndarray:
+        """GPU-seconds computed for every row of `tasks`."""
+        return gpu_seconds_of_tasks(self)
+
+    @cached_property
+    def usage(self) -> Usage:
+        return usage(self.record, self.modes, *self.window)
+
+    @cached_property
+    def measured(self) -> metrics.Measured:
+        return metrics.Measured(self)
+
+    def _saved(self, table: str) -> pd.DataFrame:
+        from sim.results.store import read_table
+
+        return read_table(self, f"{table}.parquet")
+
+    # Metrics ----------------------------------------------------------------------------------------------
+
+    def metric(self, name: str) -> float:
+        """The value of one metric; UnknownName with a suggestion if there is none of that name."""
+        function = metrics.metric(name, self.bound)
+        if name not in self._values:
+            value = function(self.measured)
+            self._values[name] = float(value) if isinstance(value, np.floating) else value
+        return self._values[name]
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics of its summary."""
+        some = (metrics.TOKENS, metrics.FAIRNESS, metrics.COSTS, metrics.NETWORK)
+        if self.directory is not None:
+            having = [any(name in self._values for name in names) for names in some]
+        else:
+            run = self.record.input
+            several = len(run.tasks.users) > 1 and not run.language
+            having = [bool(run.language), several, run.cluster.priced, has_steps(self.modes)]
+        further = [name for names, here in zip(some, having, strict=True) if here for name in names]
+        return [*metrics.summary_names(self.bound), *further]
+
+    def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """Metrics by name; those of the summary if none are named."""
+        chosen = self.names if names is None else names
+        return {name: self.metric(name) for name in chosen}
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """The metrics of every summary: index `metric`, column `value`."""
+        values = self.values()
+        return pd.DataFrame({"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float)
+
+    def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
+        """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...).
+
+        `gpus` groups by the number of GPUs that tasks ask for (`sim.results.one_run.groups`); "user" is every user.
+        """
+        from sim.results.one_run.groups import Grouping, by_group
+
+        known = [name for name in self.names if name not in metrics.RUN_ONLY]
+        return by_group(self, Grouping(group, metrics=tuple(known if names is None else names)))
+
+    def interval(self, metric: str, confidence: float = 0.95) -> Interval:
+        """Always refused: one run tells nothing about the spread of its own metrics; but see `batch_means`."""
+        metrics.metric(metric, self.bound)
+        raise UsageError(
+            f"one run has no interval for {metric}: its tasks depend on one another. "
+            "Ask for replications (replications=10, or --replications 10)."
+        )
+
+    def batch_means(self, metric: str, batches: int = 20, confidence: float = 0.95) -> Interval:
+        """An interval from this one run, if it is long: of means of batches of tasks, marked as such.
+
+        UsageError with the reason where the run is too short for that, or its batches are correlated.
+        """
+        from sim.results.many_runs.batch_means import batch_means
+
+        return batch_means(self, metric, batches, confidence)
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What a reader must know before believing the figures."""
+        found = []
+        if self.error:
+            found.append(f"the run failed, these are its tables up to then: {self.error}")
+        found += self.record.input.warnings
+        total, unfinished = len(self.measured.status), self.measured.count(UNFINISHED)
+        if total and unfinished > UNFINISHED_WARNING * total:
+            found.append(
+                f"{unfinished} of {total} tasks ({unfinished / total:.1%}) were unfinished when the run ended: "
+                "means leave them out, so they are too good"
+            )
+        later = self.measured.deadline_later
+        if later.any() and not self.measured.series("met_deadline").notna().any():
+            found.append(
+                f"every deadline ({later.sum():,} tasks) lies after the end of the run: how many are met is undefined; "
+                "make the horizon longer than the deadlines"
+            )
+        if not total:
+            found.append("no task arrived in the window")
+        if self.notes.get("optimal") is False:
+            gap = self.notes.get("gap")
+            how_far = f": gap {100 * gap:.3g} %" if isinstance(gap, float) else ""
+            found.append(f"the plan of {self.policy or 'the policy'} {NOT_PROVEN}{how_far}")
+        return found
+
+    # Showing and saving -----------------------------------------------------------------------------------
+
+    def text(self, name: str) -> str:
+        """One value for people, with its unit; `≥` where a percentile touches unfinished tasks."""
+        value = self.metric(name)
+        if math.isinf(value):
+            known = self.measured.known(re.sub(r"_(mean|max|p\d+)$", "", name))
+            return at_least(float(known.max()) if len(known) else value, units_of(name))
+        return formatter(name)(value)
+
+    def plot(self) -> Figure:
+        """The picture that suits this run (`sim.plots` has others)."""
+        from sim import plots  # the one place in results that knows of pictures: matplotlib loads when asked for
+
+        return plots.default(self)
+
+    def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
+        """Why a task waited, stretch by stretch; without a task, the seconds of each cause by class or user."""
+        from sim.results.one_run import explain
+
+        return explain.explain_all(self, by) if task is None else explain.explain(self, task)
+
+    def to_json(self) -> dict[str, Any]:
+        """{"scenario", "seed", "summary": {metric: value}}; null where undefined, "Infinity" for +inf."""
+        return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
+
+    def save(self, directory: str | Path) -> Path:
+        """Write a run directory, whole or not at all; one that is there already is replaced."""
+        from sim.results.store import save
+
+        return save(self, Path(directory))
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Result:
+        """A run from its directory; tables are read when asked for."""
+        from sim.results.store import load
+
+        return load(Path(directory))
+
+    def _title(self) -> str:
+        return " · ".join(part for part in (self.name or "run", self.policy, f"seed {self.seed}") if part)
+
+    def _shown(self) -> dict[str, str]:
+        """The metrics that its display shows, by name, as texts."""
+        return {name: self.text(name) for name in SHOWN if not math.isnan(self.metric(name))}
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<18}{text}" for name, text in self._shown().items()]
+        return "\n".join([f"<Result {self._title()}>", *lines, *(f"! {warning}" for warning in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), self._shown(), self.warnings)
+
+
+SHOWN = ("tasks", "unfinished", "wait_mean", "response_mean", "response_p95", "makespan", "slo_attainment",
+         "gpu_utilisation", "cpu_utilisation")  # fmt: skip
+"""What a result shows of itself, where it is defined."""
+
+
+def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
+    """What notebooks show of a result."""
+    from html import escape
+
+    cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
+    notes = "".join(f"<div>⚠ {escape(text)}</div>" for text in warnings)
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"
+
+
+def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers as JSON can hold them."""
+    return {name: json_number(value) for name, value in values.items()}
+
+
+def json_number(value: Any) -> Any:
+    """NaN as null, infinities as the text "Infinity" (which float() reads), whole numbers as integers."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if math.isnan(value):
+        return None
+    return ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else float(value)

@@ -1,0 +1,120 @@
+"""Steps of language models: the table over time, and the times between tokens.
+
+A row is one event of a replica: a step that reads prompts, or as many steps that only decode as are alike.  So a table
+has a few rows a request, however long answers are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from sim.model.record import Record
+from sim.results.one_run.launches import Places, categorical
+
+UNLIMITED = 1 << 40
+"""KV blocks where memory sets no limit."""
+SINGLE_STEPS = 5_000_000
+"""Up to so many steps each counts with its own time; where there are more, all of a row count with their mean."""
+
+
+def steps_table(record: Record) -> pd.DataFrame:
+    """One row for each event of a replica, in the order in which they ended.
+
+    `service`, `replica` (its number), `device`; `start`, `end` (s), `steps` (so many alike); `sequences` that decode in
+    each, `prompt_tokens` read, `tokens` (both, of all the steps); `running` and `waiting` requests (in the replica, and
+    sent to it and not in it, when the steps end); KV blocks: `kv_blocks` there are, `kv_used_start`, `kv_used` (when
+    the steps end, the most within the row) and `kv_free` then, `kv_cached` (free ones that hold prefixes); missing
+    where memory sets no limit.
+    """
+    found = record.steps
+    if found is None:
+        return pd.DataFrame()
+    code = found["replica"]
+    names, numbers, blocks, place = (np.array(column) for column in zip(*record.replicas, strict=True))
+    devices, of = Places(record).names(place)
+    services, which = np.unique(names, return_inverse=True)
+    total = np.where(blocks[code] >= UNLIMITED, np.nan, blocks[code].astype(float))
+    used = total - found["free"]
+    columns = {
+        "service": categorical(which[code], services.tolist()),
+        "replica": numbers[code],
+        "device": categorical(devices[place[code]], of),
+        **{name: found[name] for name in ("start", "end", "steps", "sequences", "prompt_tokens")},
+        "tokens": found["steps"] * found["sequences"] + found["prompt_tokens"],
+        "running": found["running"],
+        "waiting": found["waiting"],
+        "kv_blocks": total,
+        "kv_used_start": used,
+        "kv_used": used + found["taken"],
+        "kv_free": total - used - found["taken"],
+        "kv_cached": np.where(np.isnan(total), np.nan, found["cached"]),
+    }
+    return pd.DataFrame(columns, copy=False)
+
+
+def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds between a token and the one before it of the same answer, and how many there were of each; of tokens
+    that came from low to high."""
+    rows = record.steps
+    if rows is None:
+        return np.empty(0), np.empty(0)
+    chosen = np.flatnonzero(rows["sequences"] > 0)
+    order = np.lexsort((rows["end"][chosen], rows["replica"][chosen]))
+    chosen = chosen[order]
+    code, end, count, number, start, fresh = (
+        rows[name][chosen] for name in ("replica", "end", "steps", "sequences", "start", "fresh")
+    )
+    before = np.r_[np.nan, end[:-1]]
+    before[np.r_[True, code[1:] != code[:-1]]] = np.nan
+    first, growth = _first_steps(record, chosen)
+    parts = [(start + first, start + first - before, number - fresh)]
+    if int(count.sum()) <= SINGLE_STEPS:
+        of = np.repeat(np.arange(len(count)), count - 1)
+        step = np.arange(len(of)) - np.repeat(np.cumsum(count - 1) - (count - 1), count - 1) + 1
+        gap = first[of] + step * growth[of]
+        until = first[of] * (step + 1) + growth[of] * (step * (step + 1) / 2)
+        parts.append((start[of] + until, gap, number[of]))
+    else:
+        more = count > 1
+        gap = (end - start - first)[more] / (count[more] - 1)
+        parts.append((end[more], gap, (number * (count - 1))[more]))
+    if record.token_gaps is not None:
+        parts.append((record.token_gaps[:, 0], record.token_gaps[:, 1], np.ones(len(record.token_gaps))))
+    time, gaps, weights = (np.concatenate([np.asarray(part[k], float) for part in parts]) for k in range(3))
+    kept = (weights > 0) & (time >= low) & (time <= high) & ~np.isnan(gaps)
+    return gaps[kept], weights[kept]
+
+
+def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of the first step of each of these rows, copying before it included, and by how much each next one is
+    longer.  Steps in which the speed changed count as alike."""
+    rows = record.steps
+    assert rows is not None
+    services = {service.name: service.step for service in record.input.language}
+    times = [services[name] for name, *_ in record.replicas]
+    count, number, context = (rows[name][chosen] for name in ("steps", "sequences", "context"))
+    whole = rows["end"][chosen] - rows["start"][chosen]
+    first, growth = whole.copy(), np.zeros(len(whole))
+    for place in np.flatnonzero(count > 1).tolist():
+        steps, step = int(count[place]), times[int(rows["replica"][chosen[place]])]
+        sequences, there = int(number[place]), int(context[place])
+        one, two, all_ = (step.decoding(k, sequences, there) for k in (1, 2, steps))
+        longer = two - 2 * one
+        extra = whole[place] - all_
+        first[place], growth[place] = one + max(0.0, extra), longer
+        if extra < -1e-9 * all_ or extra > one:  # at another speed
+            first[place], growth[place] = one * (whole[place] / all_), longer * (whole[place] / all_)
+    return first, growth
+
+
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
+    """The quantile of values that occur `weights` times each: linear between order statistics."""
+    if not len(values):
+        return np.nan
+    order = np.argsort(values, kind="stable")
+    values, until = values[order], np.cumsum(weights[order])
+    position = share * (until[-1] - 1)
+    low, high = np.searchsorted(until, [np.floor(position), np.ceil(position)], side="right")
+    part = position - np.floor(position)
+    return float(values[low] + (values[min(high, len(values) - 1)] - values[low]) * part)

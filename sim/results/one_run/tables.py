@@ -1,0 +1,250 @@
+"""The table of tasks, derived from a Record without a Python step per task.
+
+Columns and their meanings are those of docs ("Result tables", "Metrics"); the other tables are in `launches`
+(one row a launch) and `usage` (devices, timeline).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
+from sim.results.one_run import language
+from sim.results.one_run.cost import launches_and_cost
+from sim.results.one_run.deadlines import due_times, observed_until
+from sim.results.one_run.launches import Launches, Places, categorical, ids_of_one_kind, launch_numbers, launches_of
+from sim.results.one_run.modes import ModeTable, exclusive_time
+from sim.results.one_run.network import has_steps, task_columns
+
+SLOWDOWN_BOUND = 10.0
+"""Seconds: shorter tasks count as this long in the bounded slowdown."""
+
+
+def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
+    """The column of the bounded slowdown: the bound shows in its name."""
+    return f"bounded_slowdown_{bound:g}s"
+
+
+def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND) -> pd.DataFrame:
+    """One row a task that arrived, in the order of the workload.
+
+    `response`, `slowdown`, `bounded_slowdown` and `held` are of completed tasks, NaN otherwise; `wait` is of
+    tasks that started.  response = (start - arrival) + upload + compute + download + held: `held` is the
+    remainder, with float noise (relative 1e-12 of the clock) taken for 0.
+    `finish` of a task that was rejected, expired or failed is when that happened.
+    `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
+    nodes; `cost` is there where the cluster has prices (`sim.results.one_run.cost`).
+    `step`, `communication`, `bubble`, `contention`, `network_bytes` and `mfu` are there where jobs have steps of which
+    their parts are known (`sim.results.one_run.network`).
+    `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
+    after the end of the run (`sim.results.one_run.deadlines`).
+    """
+    tasks = record.input.tasks
+    rows = _Rows(record)
+    places = Places(record)
+    status = rows(record.status)
+    completed = status == COMPLETED
+    arrival, ready, start, finish = (rows.copy(a) for a in (tasks.arrival, record.ready, record.start, record.finish))
+    wait = start - ready
+    response = np.where(completed, finish - arrival, np.nan)
+    alone = rows(exclusive_time(table))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        slowdown = response / alone
+        slowdown[(response == 0) & (alone == 0)] = 1.0  # a task of no length that was not delayed
+        bounded = response / np.maximum(alone, bound)
+    np.maximum(bounded, 1.0, out=bounded)
+    del alone
+    upload, compute, download = _stages(record, rows, start, finish, status)
+    plain = record.compute is None and record.launches is None
+    held = _held(start, finish, completed, upload, compute, download, plain)
+    codes = table.codes(tasks.shape, record.mode)
+    where = rows(record.place)
+    place, node = places.names(where), places.node_names(where)
+    columns: dict[str, Any] = {
+        "id": rows(np.arange(len(tasks))) if tasks.id is None else rows.copy(ids_of_one_kind(tasks.id)),
+        "class": categorical(rows.codes(tasks.class_code), tasks.classes),
+        "user": categorical(rows.codes(tasks.user_code), tasks.users),
+        "arrival": arrival,
+        "ready": ready,
+        "start": start,
+        "finish": finish,
+        "wait": wait,
+        "response": response,
+        "slowdown": slowdown,
+        bound_name(bound): bounded,
+        "device_type": categorical(rows(codes), [mode.type.name for mode in table.modes]),
+        "device": categorical(place[0][where], place[1]),
+        "node": categorical(node[0][where], node[1]),
+        "batch": _batch(record, rows),
+        "upload": upload,
+        "compute": compute,
+        "download": download,
+        "held": held,
+        "status": categorical(status, [STATUS_NAMES[code] for code in range(len(STATUS_NAMES))]),
+        "reason": _reasons(record, rows),
+        "preemptions": rows.counts(record.preemptions),
+        "migrations": rows.counts(record.migrations),
+    }
+    if any(mode.span_any for mode in table.modes):
+        columns |= {name: counts[where] for name, counts in places.spreads(where).items()}
+    deadline = np.full(len(status), np.nan) if tasks.deadline is None else rows.copy(tasks.deadline)
+    columns["deadline"] = deadline
+    met = completed & (finish <= deadline)
+    tokens = language.token_times(record)
+    if tokens:
+        limited, kept = (rows(column) for column in language.limits(record, tokens))
+        met = np.where(limited, kept & (met | np.isnan(deadline)), met)
+    columns["met_deadline"] = pd.arrays.BooleanArray(met, ~(rows(due_times(record)) <= observed_until(record)))
+    columns["energy_j"] = rows(_energy(record, table))
+    if record.input.cluster.priced:
+        columns["cost"] = rows(_cost(record, table))
+    if has_steps(table):
+        columns |= {name: rows(values) for name, values in task_columns(record, table).items()}
+    columns |= {name: rows.copy(values) for name, values in (tokens | language.counts(record)).items()}
+    for name, values in tasks.extra.items():
+        # A source's column never hides one of ours.
+        columns[name if name not in columns else f"{name}_given"] = rows.copy(np.asarray(values))
+    # copy=False: a million rows of consolidated copies would double the memory of a run.
+    return pd.DataFrame(columns, copy=False)
+
+
+class _Rows:
+    """Takes the rows that arrived; without closed loops these are all and nothing is copied."""
+
+    def __init__(self, record: Record):
+        absent = record.status == NOT_ARRIVED
+        self.chosen = np.flatnonzero(~absent) if absent.any() else None
+        self.count = len(record.status) if self.chosen is None else len(self.chosen)
+
+    def __call__(self, column: np.ndarray) -> np.ndarray:
+        return column if self.chosen is None else column[self.chosen]
+
+    def copy(self, column: np.ndarray) -> np.ndarray:
+        """The same, never sharing memory with the record."""
+        return column.copy() if self.chosen is None else column[self.chosen]
+
+    def counts(self, column: np.ndarray | None) -> np.ndarray:
+        if column is None:
+            return np.zeros(self.count, np.int32)
+        return self(column).astype(np.int32)
+
+    def codes(self, column: np.ndarray | None) -> np.ndarray:
+        return np.zeros(self.count, np.int8) if column is None else self(column)
+
+
+def _stages(
+    record: Record, rows: _Rows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of upload, compute and download; what never started has 0, what still runs up to the end."""
+
+    def counted(name: str) -> np.ndarray | None:
+        column = record.stage(name)
+        # A column made for this table is not copied once more: runs of millions of requests would feel it.
+        return None if column is None else np.nan_to_num(rows(column), copy=column is getattr(record, name))
+
+    compute = counted("compute")
+    if compute is None:
+        compute = np.where(status == UNFINISHED, record.end, finish)
+        compute -= start
+        compute[np.isnan(compute)] = 0.0
+    upload, download = (np.zeros(rows.count) if c is None else c for c in (counted("upload"), counted("download")))
+    return upload, compute, download
+
+
+def _held(
+    start: np.ndarray, finish: np.ndarray, completed: np.ndarray,
+    upload: np.ndarray, compute: np.ndarray, download: np.ndarray, plain: bool,
+) -> np.ndarray:  # fmt: skip
+    if plain:
+        return np.where(completed, 0.0, np.nan)
+    held = finish - start
+    held -= upload
+    held -= compute
+    held -= download
+    # Stage times are differences and sums of clock readings: noise is relative to the clock.
+    held[np.abs(held) <= 1e-12 * np.maximum(1.0, np.abs(finish))] = 0.0
+    held[~completed] = np.nan
+    return held
+
+
+def _batch(record: Record, rows: _Rows) -> Any:
+    if record.batch is None:
+        missing = np.ones(rows.count, bool)
+        return pd.arrays.IntegerArray(np.zeros(rows.count, np.int32), missing)
+    batch = rows(record.batch)
+    return pd.arrays.IntegerArray(batch.astype(np.int32), batch < 0)
+
+
+def _reasons(record: Record, rows: _Rows) -> Any:
+    codes = np.full(len(record.status), -1, np.int32)
+    known: dict[str, int] = {}
+    if record.reasons:
+        codes[list(record.reasons)] = [known.setdefault(text, len(known)) for text in record.reasons.values()]
+    return categorical(rows(codes), list(known))
+
+
+def _energy(record: Record, table: ModeTable) -> np.ndarray:
+    """Joules above idle of work that counted, per row of the record; members of a batch share theirs equally.
+
+    NaN where no device of the cluster has watts.
+    """
+    count = len(record.status)
+    if not record.input.cluster.has_watts:
+        return np.full(count, np.nan)
+    if not table.dynamic_watts.any() and (record.launches is None or not record.launches["energy"].any()):
+        return np.zeros(count)
+    launches = launches_of(record, table)
+    energy = launches.energy * (1.0 - launches.lost_part)
+    if record.input.language:
+        return _with_requests(record, launches, energy)
+    return by_launch(record, launches, energy)
+
+
+def _cost(record: Record, table: ModeTable) -> np.ndarray:
+    """Money for what each row held; members of a batch share theirs equally.  Of language models it is not split."""
+    if record.input.language:
+        return np.full(len(record.status), np.nan)
+    return by_launch(record, *launches_and_cost(record, table))
+
+
+def _with_requests(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+    """Where replicas of language models are among the launches: their requests' own shares were written down."""
+    periods = language.periods(record, launches.task)
+    found = by_launch(record, launches, np.where(periods, 0.0, energy))
+    rows = language.rows_of(record.input)
+    found[rows] = 0.0 if record.energy is None else record.energy[rows]
+    return found
+
+
+def by_launch(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+    """The energy (or cost) of each launch shared among its members."""
+    count = len(record.status)
+    if launches.members is None or record.batch is None:
+        return np.bincount(launches.task, weights=energy, minlength=count)
+    assert record.launches is not None
+    several = launches.members > 1
+    found = np.bincount(launches.task, weights=np.where(several, 0.0, energy), minlength=count)
+    number = launch_numbers(record.launches)[several]
+    by_number = np.zeros(int(max(number.max(initial=0), record.batch.max(initial=0))) + 1)
+    by_number[number] = energy[several]
+    present = np.bincount(record.batch[record.batch >= 0], minlength=len(by_number))
+    # Of a batch that was stopped only the first member is known: it carries the energy of all.
+    gone = present[number] == 0
+    found += np.bincount(launches.task[several][gone], weights=energy[several][gone], minlength=count)
+    each = by_number / np.maximum(present, 1)
+    return found + np.where(record.batch < 0, 0.0, each[np.maximum(record.batch, 0)])
+
+
+def batch_members(record: Record) -> np.ndarray | None:
+    """How many tasks shared each task's last launch (1 where none); None where no launch had several."""
+    if record.batch is None or record.launches is None or "members" not in record.launches:
+        return None
+    number = launch_numbers(record.launches)
+    members = np.ones(int(number.max(initial=0)) + 1, np.int64)
+    members[number] = record.launches["members"]
+    found = np.where(record.batch < 0, 1, members[np.maximum(record.batch, 0)])
+    found[language.rows_of(record.input)] = 1
+    return found

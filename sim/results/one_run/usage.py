@@ -1,0 +1,295 @@
+"""What devices did in a window of time: busy, allocated, up, asleep, and the energy of it; and the timeline.
+
+Conventions: a launch *allocates* its devices from the decision to its end and makes them *busy* while it
+computes, both times its share.  Cores held by a GPU mode are allocated, not busy.  A device is *up* unless it
+failed or sleeps (waking counts as up: it draws idle power).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from sim.model.cluster import MILLI
+from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
+from sim.model.record import Record
+from sim.results.one_run import language
+from sim.results.one_run.cost import device_cost, device_cost_held
+from sim.results.one_run.launches import Launches, Places, launches_of
+from sim.results.one_run.modes import ModeTable
+
+
+@dataclass
+class Usage:
+    """Columns, one entry a device of the cluster, over one window.
+
+    Seconds are multiplied by share (GPUs) or cores (CPUs).  Energies are joules; `dynamic` is above idle, for
+    work that counted, `wasted` the same for work that was lost; all are NaN on a cluster without watts.
+    """
+
+    low: float
+    high: float
+    count: np.ndarray
+    """Cores of a CPU for tasks, 1 for an accelerator."""
+    powered: np.ndarray
+    """The same with the cores that drive accelerators: they draw idle power and cost what others do."""
+    up: np.ndarray
+    asleep: np.ndarray
+    busy: np.ndarray
+    allocated: np.ndarray
+    uploading: np.ndarray
+    downloading: np.ndarray
+    """Seconds in which its copy engines moved data of launches."""
+    launches: np.ndarray
+    dynamic: np.ndarray
+    wasted: np.ndarray
+    idle: np.ndarray
+    sleep: np.ndarray
+    watts_at_end: float
+    """Of all devices together when they do nothing, in the states in which the run left them."""
+
+
+def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
+    """All devices over [low, high)."""
+    cluster = record.input.cluster
+    devices = len(cluster.devices)
+    count, powered = np.array(cluster.units, float), np.array(cluster.powered_units, float)
+    powers = [device.type.power for device in cluster.devices]
+    up, asleep, awake_at_end, asleep_at_end = device_states(record, low, high)
+    watts_idle = np.array([power.idle for power in powers]) * powered
+    watts_sleep = np.array([power.sleep for power in powers]) * powered
+    launches, places = launches_of(record, table), Places(record)
+
+    held = overlap(launches.decided, launches.end, low, high)
+    cores, share = table.cores[launches.mode], table.share[launches.mode]
+    taken = allocated(record, launches, places, held, share, low, high)
+    taken += places.spread(launches.place, held * cores, devices, to_hosts=True)
+    begun = (launches.decided >= low) & (launches.decided < high)
+    number = places.begun(launches.place, begun.astype(np.float64), devices)
+    del held, begun, cores, share
+
+    per_device = np.where(table.on_cpu, 1, table.column(lambda mode: max(1, mode.gpus)))[launches.mode]
+    part = _inside(launches, low, high) / per_device
+    busy = places.spread(launches.place, launches.busy * part, devices)
+    energy = launches.energy * part
+    lost = energy * launches.lost_part
+    wasted = places.spread(launches.place, lost, devices)
+    energy -= lost
+    spans = transfers_of(record, len(launches))
+    unknown = 0.0 if cluster.has_watts else np.nan
+    copied = [places.spread(launches.place, overlap(*span, low, high), devices) for span in spans]
+    return Usage(
+        low=low, high=high, count=count, powered=powered, up=up, asleep=asleep, busy=busy, allocated=taken,
+        launches=number, uploading=copied[0], downloading=copied[1],
+        dynamic=places.spread(launches.place, energy, devices) + unknown, wasted=wasted + unknown,
+        idle=watts_idle * up + unknown, sleep=watts_sleep * asleep + unknown,
+        watts_at_end=float((watts_idle * awake_at_end + watts_sleep * asleep_at_end).sum()),
+    )  # fmt: skip
+
+
+def transfers_of(record: Record, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Begin and end of the upload and of the download of each launch; NaN where it has none."""
+    columns = record.launches
+    if columns is None:
+        never = np.full(count, np.nan)
+        return [(never, never), (never, never)]
+    ended = np.where(np.isnan(columns["end"]), record.end, columns["end"])
+    spans = []
+    for begin, end in (("upload_start", "upload_end"), ("download_start", "end")):
+        since, until = np.asarray(columns[begin]), np.asarray(columns[end])
+        spans.append((since, np.where(np.isnan(until), ended, until)))  # some were still under way at the end
+    return spans
+
+
+def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Seconds of [begin, end) inside [low, high); 0 where one is NaN."""
+    span = np.minimum(end, high)
+    span -= np.maximum(begin, low)
+    np.nan_to_num(span, copy=False)
+    return np.maximum(span, 0.0, out=span)
+
+
+def _inside(launches: Launches, low: float, high: float) -> np.ndarray:
+    """The part of each launch's compute stage that lies in the window, 0 to 1."""
+    length = launches.compute_end - launches.compute_start
+    inside = overlap(launches.compute_start, launches.compute_end, low, high)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(length > 0, inside / length, 0.0)
+
+
+def allocated(
+    record: Record,
+    launches: Launches,
+    places: Places,
+    held: np.ndarray,
+    share: np.ndarray,
+    low: float,
+    high: float,
+) -> np.ndarray:
+    """Seconds × share taken of each accelerator, at most all of it however many streams it has."""
+    devices = record.input.cluster.devices
+    result = places.spread(launches.place, held * share, len(devices))
+    many = np.array([device.type.streams > 1 for device in devices])
+    if not many.any() or not len(launches):
+        return result
+    chosen = np.flatnonzero(share > 0)
+    pair, device = places.pairs(launches.place[chosen])
+    launch = chosen[pair]
+    launch, device = launch[many[device]], device[many[device]]
+    # Sweep over each device's takings and givings back: the sum of shares, cut at one.
+    when = np.clip(np.concatenate([launches.decided[launch], launches.end[launch]]), low, high)
+    change = np.concatenate([share[launch], -share[launch]])
+    owner = np.concatenate([device, device])
+    order = np.lexsort((when, owner))
+    when, owner = when[order], owner[order]
+    level = np.minimum(np.cumsum(change[order]), 1.0)  # a device's changes sum to 0
+    span = np.diff(when) * (owner[1:] == owner[:-1])
+    # A change without a successor on its device leaves a level of 0; there is no change where nothing was launched.
+    result[many] = np.bincount(owner[:-1], weights=level[:-1] * span, minlength=len(devices))[many]
+    return result
+
+
+def device_states(record: Record, low: float, high: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds up and asleep of each device in the window, and whether it is up, or asleep, at the end.
+
+    One that is waking draws and costs what an idle one does: it counts as up.
+    """
+    cluster = record.input.cluster
+    states, devices = DeviceStates(cluster), len(cluster.devices)
+    seconds = {UP: np.full(devices, max(high - low, 0.0)), ASLEEP: np.zeros(devices), DOWN: np.zeros(devices)}
+    seconds[WAKING] = seconds[UP]
+    last = list(states.of)
+    for time, index, what, _ in record.device_log:
+        # Each change moves what is left of the window from one state to the other.
+        left = high - min(max(time, low), high)
+        for device in states.change(index, what):
+            seconds[last[device]][device] -= left
+            last[device] = states.of[device]
+            seconds[last[device]][device] += left
+    at_end = np.array(last)
+    return seconds[UP], seconds[ASLEEP], np.isin(at_end, (UP, WAKING)), at_end == ASLEEP
+
+
+def devices_table(record: Record, use: Usage) -> pd.DataFrame:
+    """One row a device (the cores of a node are one), over the window of `use`.
+
+    `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
+    `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilisation` = busy / up and
+    `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work;
+    without watts in the cluster energies are NaN.
+    Where the cluster has prices, `cost` is for the time up or asleep, and `cost_held` for the share held.
+    """
+    cluster = record.input.cluster
+    kept = np.flatnonzero(use.powered > 0)
+    devices = [cluster.devices[index] for index in kept]
+    up = use.up * use.count
+    with np.errstate(divide="ignore", invalid="ignore"):
+        utilisation, allocation = use.busy / up, use.allocated / up
+    columns = {
+        "busy": use.busy,
+        "allocated": use.allocated,
+        "up": up,
+        "asleep": use.asleep * use.count,
+        "utilisation": utilisation,
+        "allocation": allocation,
+        "uploading": use.uploading,
+        "downloading": use.downloading,
+        "launches": use.launches.astype(np.int64),
+        "energy_j": use.dynamic + use.wasted + use.idle + use.sleep,
+        "energy_tasks_j": use.dynamic,
+        "energy_wasted_j": use.wasted,
+        "energy_idle_j": use.idle,
+        "energy_sleep_j": use.sleep,
+    }
+    if cluster.priced:
+        columns |= {"cost": device_cost(cluster, use), "cost_held": device_cost_held(cluster, use)}
+    names = {
+        "device": [device.name for device in devices],
+        "type": pd.Categorical([device.type.name for device in devices]),
+        "kind": pd.Categorical([device.type.kind for device in devices]),
+        "node": pd.Categorical([cluster.nodes[device.node].name for device in devices]),
+        "count": use.count[kept].astype(np.int64),
+    }
+    return pd.DataFrame(names | {name: values[kept] for name, values in columns.items()})
+
+
+def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> pd.DataFrame:
+    """The state of the system as steps: each row holds from its `time` to the next row's.
+
+    `waiting` are tasks that are ready and not in a launch, `running` those whose launch has begun its first
+    stage.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares; where
+    launches transfer data, `uploading` and `downloading` count those that do.
+    `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; of a CPU type or a node
+    without GPUs: cores).
+    """
+    launches, places = launches_of(record, table), Places(record)
+    ready = record.ready
+    there = np.flatnonzero(~np.isnan(ready))
+    # What is still there at the end leaves after the last row.
+    gone = np.where(np.isnan(record.finish), np.inf, record.finish)[there]
+    ended = np.where(launches.open, np.inf, launches.end)
+    began = np.where(np.isnan(launches.start), ended, launches.start)
+    computed = np.where(np.isnan(launches.compute_start), ended, launches.compute_start)
+    finished = np.where(np.isnan(launches.compute_end), ended, launches.compute_end)
+    finished[launches.open & (finished == record.end)] = np.inf
+    grid = np.concatenate([[0.0], ready[there], gone, launches.decided, began, computed, finished, ended, [record.end]])
+    moved = {}
+    for name, (since, until) in zip(("uploading", "downloading"), transfers_of(record, len(launches)), strict=True):
+        some = ~np.isnan(since)
+        if some.any():
+            moved[name] = since[some], np.where(until[some] < record.end, until[some], np.inf)
+            grid = np.concatenate([grid, since[some], until[some]])
+    grid = np.unique(grid[grid <= record.end])
+
+    def steps(begin: np.ndarray, end: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+        size = len(grid) + 1
+        rises = np.bincount(np.searchsorted(grid, begin), weights=weight, minlength=size)
+        falls = np.bincount(np.searchsorted(grid, end), weights=weight, minlength=size)
+        return np.cumsum(rises - falls)[: len(grid)]
+
+    members = None if launches.members is None else launches.members.astype(np.float64)
+    if record.input.language and members is not None:
+        members[language.periods(record, launches.task)] = 0.0  # their requests come and go within
+        grid = np.unique(np.concatenate([grid, *(t[t <= record.end] for t in language.running(record))]))
+    running = steps(began, ended, members)
+    if record.input.language:
+        running = running + steps(*language.running(record))
+    # Thousandths and millionths are whole numbers, so the sums below are exact.
+    cores = np.where(table.on_cpu, table.column(lambda mode: mode.millicores), 0.0)[launches.mode]
+    gpus = table.column(lambda mode: mode.gpus * mode.share)[launches.mode]
+    columns = {
+        "time": grid,
+        "waiting": (steps(ready[there], gone) - running).astype(np.int64),
+        "running": running.astype(np.int64),
+        "busy_cores": steps(computed, finished, cores) / MILLI,
+        "busy_gpus": steps(computed, finished, gpus) / 1e6,
+        "allocated_gpus": steps(launches.decided, ended, gpus) / 1e6,
+    }
+    for name, (since, until) in moved.items():
+        columns[name] = steps(since, until).astype(np.int64)
+    if by is not None:
+        amount = np.where(gpus > 0, gpus / 1e6, cores / MILLI)
+        for name, weight in _groups(record, table, launches, places, amount, by):
+            columns[f"busy.{name}"] = steps(computed, finished, weight)
+            columns[f"allocated.{name}"] = steps(launches.decided, ended, weight)
+    return pd.DataFrame(columns, copy=False)
+
+
+def _groups(
+    record: Record, table: ModeTable, launches: Launches, places: Places, amount: np.ndarray, by: str
+) -> list[tuple[str, np.ndarray]]:
+    """Weight of every launch in each group, by name; a launch over several nodes is spread over them."""
+    if by == "type":
+        names = list(dict.fromkeys(mode.type.name for mode in table.modes))
+        number = table.column(lambda mode: names.index(mode.type.name), np.int64)[launches.mode]
+        return [(name, np.where(number == code, amount, 0.0)) for code, name in enumerate(names)]
+    cluster = record.input.cluster
+    node_of = np.array([device.node for device in cluster.devices])[places.flat]
+    groups = []
+    for node in cluster.nodes:
+        on_node = np.bincount(places.owner, weights=(node_of == node.index) * places.amount, minlength=places.count)
+        part = on_node / places.totals
+        groups.append((node.name, amount * part[launches.place]))
+    return groups

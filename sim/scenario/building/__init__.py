@@ -1,0 +1,1 @@
+"""From a validated scenario to the input of one run."""

@@ -1,0 +1,228 @@
+"""From the `cluster:` part of a scenario to a `Cluster`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import FREE, Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
+from sim.model.exchange import Fabric
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.schema import cluster as schema
+
+MOST_DEVICES = 2_000_000
+
+
+def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
+    """The cluster; ScenarioError for one without devices or with contradictory types and names."""
+    problems: list[Problem] = []
+    known: dict[str, tuple[DeviceType, str]] = {}
+    names: dict[str, str] = {}
+    specs = []
+    for number, nodes in enumerate(cluster.nodes):
+        path: Path_ = ("cluster", "nodes", number)
+        spec = _spec(nodes, cluster.prices)
+        parts = [("cpu", spec.cpu_type)] + [("gpus", device) for device, _ in spec.accelerators]
+        for key, device in parts:
+            first, where = known.setdefault(device.name, (device, ".".join(map(str, path))))
+            if first != device:
+                problems.append(document.problem((*path, key), _two_ways(device, first, where)))
+        # Equal types are one object: modes and devices are matched by identity.
+        merged = tuple((known[device.name][0], count) for device, count in spec.accelerators)
+        spec = replace(spec, cpu_type=known[spec.cpu_type.name][0], accelerators=merged)
+        if spec.drivers > spec.cpus:
+            text = f"{spec.driver_cores} for each of {spec.drivers // spec.driver_cores} accelerators are more than the"
+            text = f"{text} {spec.cpus} cores of a node; give it more cpus, or fewer driver cores"
+            problems.append(document.problem((*path, "driver_cores"), text))
+            spec = replace(spec, driver_cores=0)
+        specs.append(spec)
+        for name in _names(spec):
+            if name in names:
+                problems.append(document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}'))
+                break
+            names[name] = ".".join(map(str, path))
+    if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
+        problems.append(document.problem(("cluster", "nodes"), "the cluster has no devices: no core and no GPU"))
+    devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
+    if devices > MOST_DEVICES:
+        message = f"{devices:,} devices are more than the {MOST_DEVICES:,} that fit into memory"
+        problems.append(document.problem(("cluster", "nodes"), message))
+    problems += _prices_without_type(cluster, known, document)
+    if not problems and cluster.racks is not None:
+        specs = _in_racks(specs, cluster.racks, document, problems)
+    if problems:
+        raise ScenarioError(problems)
+    built = Cluster(specs)
+    uplinks = {} if cluster.racks is None else _uplinks(built, cluster.racks, document)
+    built.fabric = Fabric(uplinks, cluster.contention)
+    return built
+
+
+def _in_racks(
+    specs: list[NodeSpec], racks: schema.Racks, document: Document, problems: list[Problem]
+) -> list[NodeSpec]:
+    """The nodes in racks of equal size; what is wrong with that goes to `problems`."""
+    size = racks.nodes
+    if size is None:
+        if all(spec.rack is None for spec in specs):
+            text = "no node names its rack; give the number of nodes in each (nodes: 8), or a rack to the nodes"
+            problems.append(document.problem(("cluster", "racks"), text))
+        return specs
+    found: list[NodeSpec] = []
+    before = 0
+    for number, spec in enumerate(specs):
+        if spec.rack is not None:
+            path = ("cluster", "nodes", number, "rack")
+            problems.append(document.problem(path, "racks are counted (cluster.racks.nodes); leave one of the two out"))
+        first = 0
+        while first < spec.count:
+            rack, place = divmod(before, size)
+            count = min(size - place, spec.count - first)
+            label = None if spec.name is None or spec.count == 1 else first
+            found.append(replace(spec, count=count, rack=f"r{rack}", first=label))
+            first += count
+            before += count
+    return found
+
+
+def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[str, float]:
+    """Rates of the uplinks by rack."""
+    rates: dict[str, float] = {}
+    for node in cluster.nodes:
+        if node.spec.rack is not None:
+            own = min(node.spec.network.upload, node.spec.network.download)
+            rates[node.spec.rack] = rates.get(node.spec.rack, 0.0) + own
+    for rack in racks.uplinks:
+        if rack not in rates:
+            near = suggestion(rack, rates) or f"; there are {', '.join(list(rates)[:8])}"
+            raise ScenarioError(document.problem(("cluster", "racks", "uplinks", rack), f'no rack "{rack}"{near}'))
+    if racks.oversubscription is not None:
+        if math.inf in rates.values():
+            text = "an uplink is a part of the rates of its nodes' networks; give the nodes a network"
+            raise ScenarioError(document.problem(("cluster", "racks", "oversubscription"), text))
+        return {rack: racks.uplinks.get(rack, rate / racks.oversubscription) for rack, rate in rates.items()}
+    return {rack: racks.uplinks.get(rack, racks.uplink or math.inf) for rack in rates}
+
+
+def _prices_without_type(
+    cluster: schema.Cluster, known: dict[str, tuple[DeviceType, str]], document: Document
+) -> list[Problem]:
+    """Prices of types that the cluster does not have, or that are given at the type as well."""
+    problems = []
+    for name in cluster.prices:
+        path: Path_ = ("cluster", "prices", name)
+        if name not in known:
+            near = suggestion(name, known) or f"; there are {', '.join(known)}"
+            problems.append(document.problem(path, f'the cluster has no device type "{name}"{near}'))
+    for number, nodes in enumerate(cluster.nodes):
+        at_type: list[tuple[str, schema.Accelerator | schema.Cpu]] = [("gpus", one) for one in nodes.gpus]
+        at_type += [("accelerators", one) for one in nodes.accelerators]
+        for key, one in (*at_type, ("cpu", nodes.cpu)):
+            if one.price is not None and one.type in cluster.prices:
+                text = f'the price of "{one.type}" is given under cluster.prices too; leave one of the two out'
+                problems.append(document.problem(("cluster", "nodes", number, key), text))
+    return problems
+
+
+def _names(spec: NodeSpec) -> list[str]:
+    if spec.name is None:
+        return []
+    return [spec.name] if spec.count == 1 else [f"{spec.name}{copy}" for copy in range(spec.count)]
+
+
+def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
+    differing = [part.name for part in fields(device) if getattr(device, part.name) != getattr(first, part.name)]
+    keys = " and ".join({"link": "pcie"}.get(name, name) for name in differing)
+    return f'device type "{device.name}" has another {keys} in {where}; give the two types different names'
+
+
+def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
+    accelerators = [(_type(one, nodes.pcie, prices), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
+    switch = nodes.pcie.switch
+    network = nodes.network
+    return NodeSpec(
+        cpus=nodes.cpus,
+        driver_cores=nodes.driver_cores,
+        memory=nodes.memory,
+        accelerators=tuple(accelerators),
+        count=nodes.count,
+        name=nodes.name,
+        cpu_type=DeviceType(
+            nodes.cpu.type,
+            kind="cpu",
+            speed=nodes.cpu.speed,
+            power=_power(nodes.cpu.power),
+            peak=nodes.cpu.peak,
+            price=_price(nodes.cpu.price or prices.get(nodes.cpu.type)),
+        ),
+        switch_size=switch.size if switch else None,
+        switch=_link(switch) if switch else Link(),
+        network=_directions(
+            network.out if network.out is not None else network.upload,
+            network.into if network.into is not None else network.download,
+            network,
+        ),
+        nvlink=Link() if nodes.nvlink is None else Link(nodes.nvlink.rate, nodes.nvlink.rate, nodes.nvlink.latency),
+        cards=nodes.cards,
+        island_size=nodes.island,
+        rack=nodes.rack,
+        price=_price(nodes.price),
+        partitions=tuple(dict.fromkeys(nodes.partitions)),
+    )
+
+
+def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, schema.Price]) -> DeviceType:
+    sharing = accelerator.sharing
+    return DeviceType(
+        accelerator.type,
+        kind=accelerator.kind or "gpu",
+        speed=accelerator.speed,
+        memory=accelerator.memory,
+        streams=accelerator.streams,
+        link=_link(accelerator.pcie or pcie),
+        sharing=Sharing(
+            sharing.kind,
+            sharing.switch_cost,
+            sharing.interference,
+            tuple(tuple(layout) for layout in sharing.layouts),
+            sharing.reconfigure,
+            tuple(
+                (one, other, math.inf if slower is None else slower)
+                for one, row in sharing.pairs.items()
+                for other, slower in row.items()
+            ),
+        ),
+        power=_power(accelerator.power),
+        preemption=Preemption(
+            accelerator.preemption.kind, accelerator.preemption.rate, accelerator.preemption.overhead
+        ),
+        multiprocessors=accelerator.multiprocessors,
+        price=_price(accelerator.price or prices.get(accelerator.type)),
+        peak=accelerator.peak,
+    )
+
+
+def _power(power: schema.Power) -> Power:
+    return Power(power.idle, power.busy, power.sleep, power.wake)
+
+
+def _price(price: schema.Price | None) -> Price:
+    """Asleep it costs what it costs when up, unless that is said."""
+    if price is None:
+        return FREE
+    return Price(price.up, price.up if price.asleep is None else price.asleep)
+
+
+def _link(link: schema.Link) -> Link:
+    return _directions(link.upload, link.download, link)
+
+
+def _directions(upload: float | None, download: float | None, link: Any) -> Link:
+    """A direction that is not given is as fast as the other; neither given: no limit."""
+    given = Link(latency=link.latency, duplex=link.duplex)
+    first = upload if upload is not None else download
+    second = download if download is not None else upload
+    return replace(given, upload=math.inf if first is None else first, download=math.inf if second is None else second)

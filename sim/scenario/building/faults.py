@@ -1,0 +1,244 @@
+"""From the `faults:` part of a scenario to the faults of a run."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import Cluster
+from sim.model.exchange import link_names
+from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
+from sim.model.tasks import Tasks
+from sim.results.wording import seconds
+from sim.scenario.building.site import nodes_named
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.schema.faults import Fault
+from sim.workload.distributions import Constant, Uniform
+
+MEANT = "gpu, node, link (with its accelerator), uplink (of a rack), a type, or the name of a device, node or link"
+COLUMNS = ("time", "device", "event")
+EVENTS = ("down", "up", "slow")
+
+SELDOM, HARDLY, NEVER = 1.0, 5.0, 20.0
+"""Logarithms of the attempts from which on a task is warned of where a shorter interval would help, is warned of at
+all, or is refused: at the first of them, a checkpoint is as long as the mean time between failures."""
+
+FOR_EVER = 1e9
+"""The same of a task for which no number of attempts is enough."""
+
+
+def build_faults(entries: list[Fault], cluster: Cluster, document: Document, base: Path) -> list[Faults]:
+    """All faults; ScenarioError with everything that is wrong with them."""
+    found: list[Faults] = []
+    problems: list[Problem] = []
+    for number, entry in enumerate(entries):
+        path: Path_ = ("faults", number)
+        try:
+            if entry.maintenance is not None:
+                found.append(_maintenance(entry, cluster, document, path))
+            elif entry.file is not None:
+                found += read_events(base / entry.file, cluster)
+            else:
+                found.append(_process(entry, number, cluster, document, path))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(problems)
+    return found
+
+
+def _process(entry: Fault, number: int, cluster: Cluster, document: Document, path: Path_) -> FaultProcess:
+    devices: dict[int, None] = {}
+    for where in entry.on or ():
+        chosen = _devices(where, cluster)
+        if not chosen:
+            known = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
+            known += [*cluster.by_name, *link_names(cluster)]
+            near = suggestion(where, known) or f"; {MEANT} is meant"
+            raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
+        devices.update(dict.fromkeys(chosen))
+    length = entry.lasting if entry.slow is not None else entry.repair
+    assert entry.every is not None
+    assert length is not None
+    every = entry.every
+
+    return FaultProcess(
+        entry.name or f"fault{number}",
+        tuple(devices),
+        lambda random, n: every.sample(random, n),
+        lambda random, n: length.sample(random, n),
+        entry.slow,
+        entry.together,
+        _racks(cluster) if entry.together else None,
+        every.mean,
+        _longest(every),
+    )
+
+
+def _longest(every: Any) -> float:
+    """What times between faults never exceed, where their distribution says so."""
+    if isinstance(every, Constant):
+        return float(every.value)
+    return float(every.high) if isinstance(every, Uniform) else math.inf
+
+
+def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon: float = math.inf) -> list[str]:
+    """Warnings about tasks that faults hardly let finish; ScenarioError for those that cannot be expected to, unless
+    the run has a horizon at which it ends all the same.
+
+    Between two checkpoints a task needs a stretch without a fault on any of its devices, restoring included: with
+    faults at a rate r per device, about exp(r × devices × seconds) attempts; for ever, where the time between faults
+    is never as long.
+    """
+    rates, longest = _rates(faults, cluster)
+    if not any(rates.values()):
+        return []
+    least = np.full(len(tasks), np.inf)
+    wanted, between = np.full(len(tasks), np.inf), np.full(len(tasks), np.inf)
+    enough = np.full(len(tasks), HARDLY)
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        if shape.stopping.interval < math.inf:
+            enough[rows] = SELDOM
+        for position, mode in enumerate(shape.modes):
+            whole, interval = tasks.time[rows, position] + mode.fixed, shape.stopping.interval
+            stretch = np.minimum(whole, interval)
+            again = stretch + np.where(whole > interval, shape.stopping.restore, 0.0)
+            hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])
+            rate = rates[mode.type.name] * max(1, mode.gpus)
+            attempts = np.where(hopeless, FOR_EVER, again * rate)
+            better = attempts < least[rows]
+            wanted[rows[better]] = again[better]
+            between[rows[better]] = 1 / rate if rate else math.inf
+            least[rows] = np.fmin(least[rows], attempts)
+    least[list(tasks.refused)] = 0.0
+    rare = np.flatnonzero(least > enough)
+    if not len(rare):
+        return []
+    worst = int(rare[np.argmax(least[rare])])
+    many = f"e^{float(enough[rare].min()):g}"
+    needs = f"e^{least[worst]:.1f}" if least[worst] < FOR_EVER else "without end"
+    told = (
+        f"{len(rare):,} of {len(tasks):,} tasks need {many} attempts and more between two checkpoints, so often do "
+        f"devices fail (task {tasks.name(worst)}: {needs}; it wants {seconds(float(wanted[worst]))} "
+        f"without a failure, and its devices fail every {seconds(float(between[worst]))})"
+    )
+    if least[worst] > NEVER:
+        never = int((least > NEVER).sum())
+        text = f"{told}: {never:,} cannot be expected to finish; give stopping: {{interval: ...}} or fewer faults"
+        if horizon < math.inf:
+            return [text]
+        raise ScenarioError(Problem(text, key="faults"))
+    return [told]
+
+
+def _rates(faults: list[Faults], cluster: Cluster) -> tuple[dict[str, float], dict[str, float]]:
+    """Failures per second of the device of each type that fails least, with the failures of its node; and the longest
+    that any device of the type can be without one."""
+    per_device = np.zeros(len(cluster.devices))
+    sound = np.full(len(cluster.devices), np.inf)
+    for fault in faults:
+        if isinstance(fault, FaultProcess) and fault.factor is None:
+            # Jobs wait for a link between nodes to come back, and lose nothing.
+            devices = [index for index in fault.devices if index < len(per_device)]
+            per_device[devices] += 1.0 / fault.mean
+            sound[devices] = np.minimum(sound[devices], fault.longest)
+    rates: dict[str, float] = {}
+    longest: dict[str, float] = {}
+    for node in cluster.nodes:
+        for device in (node.cpu, *node.accelerators):
+            own = per_device[device.index] + (per_device[node.cpu.index] if device is not node.cpu else 0.0)
+            rates[device.type.name] = min(rates.get(device.type.name, math.inf), float(own))
+            least = float(min(sound[device.index], sound[node.cpu.index]))
+            longest[device.type.name] = max(longest.get(device.type.name, 0.0), least)
+    return rates, longest
+
+
+def _devices(where: str, cluster: Cluster) -> list[int]:
+    """Indexes of the devices that fail; a node by its cores.  A link takes its accelerator along."""
+    accelerators = [device for node in cluster.nodes for device in node.accelerators]
+    if where == "node":
+        return [node.cpu.index for node in cluster.nodes]
+    if where == "link":
+        return [device.index for device in accelerators]
+    first = len(cluster.devices)
+    if where == "uplink":
+        return [first + len(cluster.nodes) + place for place in range(len(cluster.fabric.uplinks))]
+    named = [node.cpu.index for node in cluster.nodes if node.name == where]
+    if "/" in where and where not in cluster.by_name:
+        named += [first + place for place, name in enumerate(link_names(cluster)) if name == where]
+    named += [device.index for device in accelerators if where in (device.name, device.type.name, device.type.kind)]
+    return named
+
+
+def _racks(cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    """The other nodes of each node's rack, by their cores; nodes without a rack stand alone."""
+    racks: dict[str | None, list[int]] = {}
+    for node in cluster.nodes:
+        racks.setdefault(node.spec.rack, []).append(node.cpu.index)
+    return {
+        node.cpu.index: tuple(
+            other for other in racks[node.spec.rack] if other != node.cpu.index and node.spec.rack is not None
+        )
+        for node in cluster.nodes
+    }
+
+
+def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_) -> Maintenance:
+    window = entry.maintenance
+    assert window is not None
+    by_name = {node.name: node.cpu.index for node in cluster.nodes}
+    found = {name: nodes_named(name, cluster) for name in window.nodes}
+    for name, nodes in found.items():
+        if not nodes:
+            near = suggestion(name, by_name) or f"; nodes are named {', '.join(list(by_name)[:5])}"
+            raise ScenarioError(document.problem((*path, "maintenance", "nodes"), f'no node "{name}"{near}'))
+    announced = window.start if window.announced is None else window.announced
+    devices = tuple(dict.fromkeys(node.cpu.index for nodes in found.values() for node in nodes))
+    return Maintenance(devices, window.start, window.start + window.length, announced, window.drain)
+
+
+def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
+    """Faults from a CSV file: `time` (seconds), `device` (or node), `event` (down, up, slow), `factor`."""
+    names = {node.name: node.cpu.index for node in cluster.nodes}
+    names |= {device.name: device.index for device in cluster.devices}
+    names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}
+    events: list[FaultEvent] = []
+    problems: list[Problem] = []
+    with file.open(newline="", encoding="utf-8-sig", errors="replace") as source:
+        rows = csv.DictReader(source)
+        missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+        if missing:
+            lacking = f"the column {missing[0]} is" if len(missing) == 1 else f"the columns {', '.join(missing)} are"
+            meant = "time (seconds), device (or node), event (down, up, slow) and factor (of slow)"
+            raise ScenarioError(Problem(f"{lacking} missing; faults have {meant}", file=str(file), line=1))
+        for row in rows:
+            wrong = _event(row, names, events)
+            if wrong is not None:
+                problems.append(Problem(wrong, file=str(file), line=rows.line_num))
+    if problems:
+        raise ScenarioError(problems)
+    return sorted(events, key=lambda event: event.time)
+
+
+def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent]) -> str | None:
+    """Add the event of a row; or what is wrong with it."""
+    device, what = row["device"] or "", row["event"] or ""
+    if device not in names:
+        return f'the cluster has no device or node "{device}"{suggestion(device, names) or ""}'
+    if what not in EVENTS:
+        return f'event is down, up or slow, not "{what}"'
+    try:
+        time = float(row["time"])
+        factor = float(row.get("factor") or 1.0)
+    except ValueError:
+        return f'"{row["time"]}" or "{row.get("factor")}" is not a number'
+    if not 0 <= time < math.inf or not 1 <= factor < math.inf:
+        return f"a time of at least 0 and a factor of at least 1 are meant, not {time:g} and {factor:g}"
+    events.append(FaultEvent(time, names[device], what, factor))
+    return None

@@ -1,0 +1,305 @@
+"""From a `service: {kind: llm}` entry to its mode, its requests and its `LanguageService`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import DeviceType
+from sim.model.service import Autoscaling, LanguageService
+from sim.model.tasks import Mode, Tasks
+from sim.policy.iterating import IterationPolicy
+from sim.scenario.building.streams import Context, Stream
+from sim.scenario.file.document import Path_, key_of
+from sim.scenario.schema import language_model as llm_schema
+from sim.scenario.schema.batch_tables import remarks
+from sim.scenario.schema.workload import Entry
+from sim.workload.costs.roofline import DEVICES
+from sim.workload.rows.text_rows import MOST_PROBLEMS
+from sim.workload.traces import TaskTable
+
+TOKENS = ("prompt_tokens", "output_tokens")
+UNLIMITED = 1 << 40
+"""KV blocks where memory sets no limit."""
+
+
+ESTIMATE = (
+    "steps are an estimate from published figures of model and GPU; held against five measured servers it made steps "
+    "that decode 1 to 72% too short (most where the host is slow) and steps that read prompts up to 35%; a measurement "
+    "replaces it: hetsim calibrate"
+)
+"""With the figures of docs/llm.md."""
+
+BEYOND = {"decode": "steps of", "prefill": "steps that read"}
+"""What the sizes of a step's tables count, in sentences."""
+
+
+class ServedLanguage:
+    """The language model of one entry while its stream is drawn."""
+
+    def __init__(self, service: llm_schema.LanguageModel, name: str, path: Path_, context: Context):
+        self.service = service
+        self.name = name
+        self.path = path
+        self.context = context
+        self.times = service.times
+        self.extra: dict[str, np.ndarray] = {}
+        """The tokens of the requests drawn last."""
+        self._mode: Mode | None = None
+
+    def mode(self) -> Mode:
+        """A replica, on the one type of device that the service names."""
+        if self._mode is None:
+            service = self.service
+            devices = [one for one in self.context.modes.of_kind(service.device) if one.kind != "cpu"]
+            if len(devices) != 1:
+                raise self._fail("device", self._which(devices))
+            device = devices[0]
+            if device.streams > 1 or device.sharing.kind != "exclusive":
+                text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
+                raise self._fail("device", f"a replica keeps its devices to itself; {text}")
+            modes, memory = self.context.modes, device.memory or 0
+            self._mode = modes.mode(device, gpus=service.gpus, gpu_memory=memory, name=self.name)
+            if modes.fits(self._mode):
+                blocks_of(service, device, self)
+        return self._mode
+
+    def _which(self, devices: list[DeviceType]) -> str:
+        if devices:
+            names = ", ".join(one.name for one in devices)
+            return f"step times are of one type of device, and {self.service.device} may be {names}; name one of them"
+        return f"the cluster has no accelerator {self.service.device}"
+
+    def _fail(self, key: str, text: str) -> Exception:
+        return self.context.fail((*self.path, "service", key), text)
+
+    def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
+        """The mode and the times of n requests, each alone; their tokens are then in `extra`."""
+        if demand.tokens is None:
+            text = "how long are prompts and answers?  Give tokens: {prompt: ..., output: ...}"
+            raise self.context.fail(self.path, text)
+        stream = self.context.random.stream
+        self.extra = self._within({
+            f"{key}_tokens": whole(getattr(demand.tokens, key).sample(stream("tokens", *label, key), n))
+            for key in ("prompt", "output")
+        })
+        return [(self.mode(), self.alone())]
+
+    def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
+        """The mode and the times of n requests of a trace, each alone; the columns of tokens are then in `extra`."""
+        missing = [name for name in TOKENS if name not in extra]
+        if missing:
+            text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
+            raise self.context.fail((*self.path, "trace"), text)
+        self.extra = self._within({name: whole(extra[name]) for name in TOKENS})
+        return [(self.mode(), self.alone())]
+
+    def _within(self, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Answers end where they are as long as announced."""
+        longest = self.service.max_output_tokens
+        if isinstance(longest, int):
+            extra["output_tokens"] = np.minimum(extra["output_tokens"], longest)
+        return extra
+
+    def alone(self) -> np.ndarray:
+        prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
+        return self.times.alone(prompt, output, self.service.max_num_batched_tokens)
+
+    def finish(self, stream: Stream, entry: Entry) -> None:
+        """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
+        stream.language = self.service
+        for name in ("decode", "prefill"):
+            stage = getattr(self.service.step, name)
+            if stage is not None and stage.measured is not None:
+                told = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
+                self.context.warnings += [text for text in told if text not in self.context.warnings]
+        named = DEVICES.get(self.mode().type.name.lower())
+        if self.service.figures is not None and named is not None and named != self.service.gpu:
+            what = f"its steps have the figures of another GPU (gpu:) than {self.mode().type.name}, on which it runs"
+            self.context.warnings.append(f"{self.name}: {what}")
+        if self.service.estimated and ESTIMATE not in " ".join(self.context.warnings):
+            self.context.warnings.append(f"{self.name}: {ESTIMATE}")
+        if not len(stream):
+            return
+        if self.service.prefix_cache is not None and stream.hash_ids is None:
+            text = "prefix_cache finds nothing: no request says what its prompt begins with (hash_ids of a trace)"
+            self.context.warnings.append(f"{self.name}: {text}")
+        prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
+        block = 16 if self.service.kv is None else self.service.kv.block
+        beyond = int((-(-(prompt + output - 1) // block) > blocks_of(self.service, self.mode().type, self)).sum())
+        if beyond:
+            what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
+            self.context.warnings.append(f"{self.name}: {what}")
+        rate = _rate(entry, stream)
+
+        def overload(batching: IterationPolicy, policy: str) -> str | None:
+            """The fullest steps serve the most requests."""
+            most, budget = self._capacity(prompt, output, None), self.service.max_num_batched_tokens
+            if rate > most:
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {most:.4g}/s: "
+                    "the queue grows without bound"
+                )
+            if budget is not None and rate > (limited := self._capacity(prompt, output, budget)):
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive, and with at most {budget:,} tokens in a step "
+                    f"(max_num_batched_tokens) its replicas serve at most {limited:.4g}/s: the load cannot be "
+                    f"sustained; without that limit they serve {most:.4g}/s"
+                )
+            return None
+
+        stream.overload = overload
+
+    def _capacity(self, prompt: np.ndarray, output: np.ndarray, budget: int | None) -> float:
+        """Requests per second that its replicas can serve: a request takes its tokens, and a share of its steps.
+
+        A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
+        step (`budget`); at best the same steps do both.
+        """
+        times, service = self.times, self.service
+        decoding = float((output - 1.0).mean()) / service.most_sequences
+        reading = 0.0 if budget is None else float(prompt.mean()) / budget
+        filled = 0.0 if budget is None else float((prompt + output - 1.0).mean()) / budget
+        prefill, decode, together = times.demand(prompt, output, service.most_sequences)
+        both = together + times.fixed * max(decoding, filled)
+        most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
+        loads = [(most, both)]
+        if service.disaggregated is not None:
+            alone = prefill + times.fixed * reading, decode + times.fixed * decoding
+            loads = [(service.disaggregated.prefill, alone[0]), (most, alone[1])]
+        return min(replicas / seconds if seconds > 0 else math.inf for replicas, seconds in loads)
+
+
+def _rate(entry: Entry, stream: Stream) -> float:
+    """Requests per second in the long run; 0 where answers decide when the next ones come."""
+    arrivals: Any = entry.arrivals
+    if arrivals is not None:
+        return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
+    lasts = float(stream.arrival.max() - stream.arrival.min())
+    return (len(stream) - 1) / lasts if lasts > 0 else 0.0
+
+
+def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
+    """ScenarioError, with their lines, for requests of a trace that have no token of a prompt or of an answer."""
+    problems: list[Problem] = []
+    for name in TOKENS:
+        if name not in table.extra:
+            continue
+        rows = np.sort(kept[~(table.extra[name][kept] >= 1)])
+        for row in rows[:MOST_PROBLEMS].tolist():
+            told = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
+            problems.append(Problem(told, file=table.source, line=table.line(row)))
+        if len(rows) > MOST_PROBLEMS:
+            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests whose {name} are below 1"
+            problems.append(Problem(more, file=table.source))
+    if problems:
+        problems.sort(key=lambda problem: problem.line or math.inf)
+        raise ScenarioError(problems)
+
+
+def whole(values: np.ndarray) -> np.ndarray:
+    """Tokens as whole numbers, at least one."""
+    return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MAX_TOKENS).astype(np.int64)
+
+
+def replicas_of(service: llm_schema.LanguageModel) -> int:
+    """Replicas at the start, those that only prefill left out."""
+    if service.disaggregated is not None:
+        return service.disaggregated.decode
+    return service.autoscale.min if service.autoscale is not None else service.replicas or 1
+
+
+def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
+    """KV blocks that fit beside the weights into the memory of a replica."""
+    limit = None if service.kv is None else service.kv.tokens
+    each = device.memory
+    if each is None and service.gpu is not None:
+        each = service.gpu.memory
+    if each is None:
+        return UNLIMITED if limit is None or service.kv is None else limit // service.kv.block
+    memory = int(each * service.gpus * service.share)
+    what = f"{service.gpus} × {device.name}" if service.gpus > 1 else f"a {device.name}"
+    if service.share < 1:
+        what = f"{service.share:.0%} of {what}"
+    room = memory - service.weights
+    if room < 0 and served is not None:
+        raise served._fail("model", f"the model needs {service.weights / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB")
+    if service.kv is None:
+        return UNLIMITED
+    if limit is not None:
+        need = service.weights + limit * (service.kv.per_token or 0)
+        if need > memory and served is not None:
+            text = f"the model and {limit:,} tokens need {need / 1e9:.4g} GB, {what} has {memory / 1e9:.4g} GB"
+            raise served._fail("kv", text)
+        return limit // service.kv.block
+    assert service.kv.per_token is not None
+    blocks = room // (service.kv.per_token * service.kv.block)
+    if blocks < 1 and served is not None:
+        raise served._fail("kv", f"not even one block fits beside the model into the {memory / 1e9:g} GB of {what}")
+    return int(blocks)
+
+
+def joining_problem(stream: Stream, batching: IterationPolicy, device: DeviceType) -> tuple[str, str] | None:
+    """What keeps requests from joining by the rules of their policy: a key of the service, and why; None: nothing."""
+    service = stream.language
+    assert service is not None
+    if batching.by_client and stream.weight is not None and not (stream.weight > 0).all():
+        text = f"what a client is served is divided by its weight, and {stream.weight.min():g} is not above 0"
+        return "batching", text
+    if not batching.reserves:
+        return None
+    if service.max_output_tokens is None:
+        text = "it reserves room for the longest answer of a request, and none is announced"
+        return "batching", f"{text}; give max_output_tokens: a number, or exact"
+    block = 16 if service.kv is None else service.kv.block
+    room = blocks_of(service, device) * block
+    prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
+    longest = output if service.max_output_tokens == "exact" else service.max_output_tokens
+    need = int((prompt + longest).min()) + block - 2
+    if need > room:
+        text = f"even the smallest request reserves {need:,} tokens, prompt and longest answer"
+        key = "kv" if service.max_output_tokens == "exact" else "max_output_tokens"
+        return key, f"{text}; a replica holds {room:,}"
+    return None
+
+
+def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
+    """The language models of a run, with the rows of their requests in order of arrival."""
+    found = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        service = stream.language
+        if service is None or not len(stream):
+            continue
+        rows = np.sort(rank[start : start + len(stream)])
+        shape = tasks.shapes[tasks.shape[rows[0]]]
+        scale, separate = service.autoscale, service.disaggregated
+        found.append(
+            LanguageService(
+                stream.name,
+                shape,
+                rows,
+                service.times,
+                blocks_of(service, shape.modes[0].type),
+                16 if service.kv is None else service.kv.block,
+                0 if service.kv is None else service.kv.per_token or 0,
+                service.weights,
+                service.max_num_batched_tokens,
+                service.most_sequences,
+                0 if service.max_output_tokens == "exact" else service.max_output_tokens,
+                math.inf if service.timeout is None else service.timeout,
+                service.preemption == "swap",
+                replicas_of(service),
+                0 if separate is None else separate.prefill,
+                None if scale is None else Autoscaling(scale.min, scale.max, scale.target, scale.cooldown),
+                0 if service.prefix_cache is None else service.prefix_cache.tokens,
+                math.inf if service.slo.ttft is None else service.slo.ttft,
+                math.inf if service.slo.tpot is None else service.slo.tpot,
+                request_delay=service.network.request + service.front_end,
+                response_delay=service.network.response,
+                key=key_of((*stream.path, "service")),
+            )
+        )
+    return found

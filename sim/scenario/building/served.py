@@ -1,0 +1,276 @@
+"""From a `service:` entry to its modes, its requests and its `Service`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sim.model.batch_times import StageTable
+from sim.model.service import ResultCache, Service
+from sim.model.tasks import UNLIMITED_BATCH, Mode, Tasks
+from sim.policy import Batching
+from sim.scenario.building.language_model import TOKENS, whole
+from sim.scenario.building.streams import Context, Stream, draw_codes
+from sim.scenario.file.document import Path_, key_of
+from sim.scenario.schema import service as service_schema
+from sim.scenario.schema.batch_tables import remarks
+from sim.scenario.schema.demand import Demand
+from sim.scenario.schema.service import ComputeStage
+from sim.scenario.schema.workload import Entry
+
+OWN = ("service", "batching")
+"""Where an entry names a batching policy for itself."""
+
+
+class Served:
+    """The service of one entry while its stream is drawn."""
+
+    def __init__(self, service: service_schema.Service, name: str, path: Path_, context: Context):
+        self.service = service
+        self.name = name
+        self.path = path
+        self.context = context
+        self.extra: dict[str, np.ndarray] = {}
+        """The tokens of the requests drawn last, if they have some."""
+        self._modes: list[tuple[Mode, ComputeStage]] | None = None
+
+    def modes(self) -> list[tuple[Mode, ComputeStage]]:
+        """The modes on all devices of the cluster that a variant names, and what its requests compute there."""
+        if self._modes is None:
+            self._modes = []
+            for way in self.service.ways:
+                devices = self.context.modes.of_kind(way.device)
+                self._remark(way)
+                if not devices:
+                    self.context.note_missing(self.name, f"device: {way.device}", way.device)
+                for device in devices:
+                    memory = way.gpu_memory or 0
+                    self._room(device, memory)
+                    limit = self._limit(way, device, memory)
+                    mode = self.context.modes.served(device, way, self.name, memory, limit, len(devices) > 1)
+                    self._modes.append((mode, way.compute))
+        return self._modes
+
+    def _remark(self, way: service_schema.Variant) -> None:
+        """What is to be known of the measured times of a variant."""
+        for name in ("upload", "compute", "download"):
+            stage = getattr(way, name)
+            if stage.measured is None:
+                continue
+            beyond = stage.extrapolate and (way.max_batch is None or way.max_batch > stage.measured.sizes[-1])
+            what = f"{self.name}: {name}" if way.name is None else f"{self.name}: {name} of {way.name}"
+            found = remarks(stage.measured, what, beyond)
+            self.context.warnings += [text for text in found if text not in self.context.warnings]
+
+    def _room(self, device: Any, memory: int) -> None:
+        """The model and what a batch holds besides must fit into the device's memory."""
+        needed = (self.service.model or 0) + memory
+        if device.kind != "cpu" and device.memory is not None and needed > device.memory:
+            text = f"the model and its batches need {needed / 1e9:g} GB, a {device.name} has {device.memory / 1e9:g} GB"
+            raise self.context.fail((*self.path, "service", "model"), text)
+
+    def _limit(self, way: service_schema.Variant, device: Any, memory: int) -> int:
+        """The largest batch: what the variant says, and what fits into memory beside the model, once a stream."""
+        limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
+        for stage in (way.upload, way.compute, way.download):
+            if stage.measured is not None and not stage.extrapolate:
+                limit = min(limit, stage.measured.sizes[-1])
+        if way.gpu_memory_per_item and device.memory is not None and device.kind != "cpu":
+            room = device.memory - (self.service.model or 0) - memory * device.streams
+            limit = min(limit, int(room // (device.streams * way.gpu_memory_per_item)))
+            if limit < 1:
+                memory_there = f"the {device.memory / 1e9:g} GB of a {device.name}"
+                text = f"not even one request a stream fits into {memory_there} beside the model"
+                raise self.context.fail((*self.path, "service"), text)
+        return limit
+
+    def ways(self, n: int, label: tuple[str, ...], demand: Demand) -> list[tuple[Mode, np.ndarray]]:
+        """Modes and the times of n requests in them; their tokens, if they have some, are then in `extra`."""
+        stream = self.context.random.stream
+        self.extra = {}
+        if demand.tokens is not None:
+            for key in TOKENS:
+                drawn = getattr(demand.tokens, key.removesuffix("_tokens"))
+                self.extra[key] = whole(drawn.sample(stream("tokens", *label, key.removesuffix("_tokens")), n))
+        return self._times(n, label)
+
+    def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
+        """Modes and the times of n requests of a trace, which has these columns."""
+        self.extra = {key: extra[key] for key in TOKENS if key in extra}
+        return self._times(n, (self.name,))
+
+    def _times(self, n: int, label: tuple[str, ...]) -> list[tuple[Mode, np.ndarray]]:
+        stream = self.context.random.stream
+        found = []
+        for number, (mode, compute) in enumerate(self.modes()):
+            per_item = compute.per_item
+            if per_item is None:
+                times = np.zeros(n)
+            elif per_item.mean == 0 or per_item.scv == 0:
+                times = np.full(n, per_item.mean)
+            else:
+                times = per_item.sample(stream("sizes", *label, f"service.{number}"), n)
+            for key in TOKENS:
+                each = getattr(compute, f"per_{key.removesuffix('s')}")
+                if each:
+                    times = times + each * self._tokens(key)
+            found.append((mode, times))
+        return found
+
+    def _tokens(self, key: str) -> np.ndarray:
+        """The tokens of each request, where a coefficient needs them."""
+        if key not in self.extra:
+            text = f"per_{key.removesuffix('s')} needs to know how long requests are: "
+            text += "give the entry tokens: {prompt: ..., output: ...}, or a trace that has them"
+            raise self.context.fail((*self.path, "service"), text)
+        return self.extra[key]
+
+    def finish(self, stream: Stream, entry: Entry) -> None:
+        """Check the requests against the service and leave it with the stream."""
+        stream.service = self.service
+        if self.service.model is not None:
+            weights = f"{self.name}:model"
+            rows = stream.reads or [()] * len(stream)
+            stream.reads = [(weights, *row) for row in rows]
+        cache = self.service.cache
+        if cache is not None:
+            popularity = np.arange(1, cache.inputs + 1, dtype=float) ** -cache.zipf
+            drawn = draw_codes(popularity, len(stream), self.context.random.stream("inputs", self.name))
+            stream.extra["input"] = drawn.astype(np.int64)
+        if not len(stream):
+            return
+        fitting = [pair for pair in self.modes() if self.context.modes.fits(pair[0])]
+        own = [_own(compute, stream.time[:, number]) for number, (_, compute) in enumerate(fitting)]
+        modes = [mode for mode, _ in fitting]
+        size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
+        alone = [sum(_transfers(mode, 1, size_in, size_out)) + mode.fixed for mode in modes]
+        least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
+        away = self.service.network.request + self.service.network.response
+        shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
+        if shortest < least + away:
+            text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
+            text += f", and the way there and back {1e3 * away:.4g} ms" if away else ""
+            raise self.context.fail((*self.path, "slo"), text)
+        mean_in, mean_out = (0.0 if c is None else float(c.mean()) for c in (stream.bytes_in, stream.bytes_out))
+
+        def capacity(limit: int) -> float:
+            means = zip(modes, own, strict=True)
+            return sum(self._capacity(mode, limit, mean, mean_in, mean_out) for mode, (_, mean) in means)
+
+        rate = _rate(entry, stream)
+
+        def overload(batching: Batching, policy: str) -> str | None:
+            """The largest batches serve the most requests; a policy may stop short of them."""
+            limit = max(mode.batch_limit for mode in modes)
+            most, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
+            if rate > most:
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {most:.4g}/s: "
+                    "the queue grows without bound"
+                )
+            if rate > (capped := capacity(cap)):
+                larger = f"batches of {limit}" if limit < UNLIMITED_BATCH else "larger ones"
+                return (
+                    f"{self.name}: {rate:.4g} requests/s arrive, and {policy} forms batches of at most {cap}, with "
+                    f"which its devices serve at most {capped:.4g}/s: the load cannot be sustained; the service "
+                    f"allows {larger} ({most:.4g}/s)"
+                )
+            return None
+
+        stream.overload = overload
+
+    def _capacity(self, mode: Mode, limit: int, each: float, bytes_in: float, bytes_out: float) -> float:
+        """Requests per second that the devices of a mode can serve in batches up to a limit."""
+        most = min(mode.batch_limit, limit, 10**9)
+        stages = [stage for stage in (mode.upload, mode.table, mode.download) if isinstance(stage, StageTable)]
+        sizes = {most, *(size for stage in stages for size in stage.sizes if size < most)}
+        return max(self._served(mode, size, each, bytes_in, bytes_out) for size in sizes)
+
+    def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
+        """The same in batches of one size: a pipeline of three stages, of two where up and down share the link."""
+        up, down = _transfers(mode, size, bytes_in, bytes_out)
+        compute = mode.base(size) + each * size
+        longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
+        streams = 1 if mode.on_cpu else mode.type.streams
+        cluster = self.context.cluster
+        count = sum(device.type is mode.type for node in cluster.nodes for device in node.accelerators)
+        devices = sum(n.cpus for n in cluster.nodes if n.cpu.type is mode.type) if mode.on_cpu else count
+        return devices / max(1.0, mode.width) * size / max(longest, (up + compute + down) / streams)
+
+
+def _transfers(mode: Mode, size: int, bytes_in: float, bytes_out: float) -> tuple[float, float]:
+    """Seconds of upload and download of a batch on an idle link, with so many bytes a request."""
+    if mode.on_cpu:
+        return 0.0, 0.0
+    link = mode.type.link
+    up, down = mode.upload.of(size), mode.download.of(size)
+    up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0
+    down += link.latency + size * bytes_out / link.download if bytes_out else 0.0
+    return up, down
+
+
+def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
+    """What a request computes itself: the shortest as far as tokens tell, and the mean.
+
+    Of drawn times the mean stands for the shortest too: no request can count on luck.
+    """
+    if compute.by_tokens:
+        return float(times.min()), float(times.mean())
+    mean = 0.0 if compute.per_item is None else float(compute.per_item.mean)
+    return mean, mean
+
+
+def _rate(entry: Entry, stream: Stream) -> float:
+    """Requests per second in the long run; 0 where their number limits itself."""
+    arrivals: Any = entry.arrivals
+    if arrivals is not None:
+        return 0.0 if arrivals.closed else arrivals.rate_mean or 0.0
+    lasts = float(stream.arrival.max() - stream.arrival.min())
+    return (len(stream) - 1) / lasts if lasts > 0 else 0.0
+
+
+def services_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:
+    """The services of a run, with the rows of their requests in order of arrival."""
+    found = []
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        if stream.service is None or not len(stream):
+            continue
+        rows = np.sort(rank[start : start + len(stream)])
+        shape = tasks.shapes[tasks.shape[rows[0]]]
+        times = tasks.estimate[rows][:, : len(shape.modes)]
+        alike = bool((times == times[0]).all() and (tasks.time[rows][:, : len(shape.modes)] == times[0]).all())
+        kept = stream.service.cache
+        limit = np.nanmin(stream.deadline) if stream.deadline is not None else math.inf
+        found.append(
+            Service(
+                stream.name,
+                shape,
+                rows,
+                tuple((times[0] if alike else times.mean(axis=0)).tolist()),  # a mean of equals may be off by a bit
+                float(limit),
+                stream.service.noise,
+                alike,
+                _average(tasks.bytes_in, rows),
+                _average(tasks.bytes_out, rows),
+                None if kept is None else ResultCache(kept.size, kept.evict, kept.hit),
+                stream.service.network.request,
+                stream.service.network.response,
+                policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
+            )
+        )
+    return found
+
+
+def _average(column: np.ndarray | None, rows: np.ndarray) -> float:
+    return 0.0 if column is None else float(column[rows].mean())
+
+
+def weights(streams: list[Stream]) -> list[tuple[str, int]]:
+    """The models that devices must hold, as items: name and size."""
+    return [
+        (f"{stream.name}:model", stream.service.model)
+        for stream in streams
+        if stream.service is not None and stream.service.model is not None
+    ]

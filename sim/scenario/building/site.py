@@ -1,0 +1,251 @@
+"""From the `site:` part of a scenario to partitions with rules, and those rules applied to the tasks of a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import Cluster, Node, Partition
+from sim.model.tasks import Tasks
+from sim.results.wording import seconds
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.schema.demand import Demand, Factor, PartitionColumn
+from sim.scenario.schema.site import Site
+from sim.workload.readers.slurm import hosts
+from sim.workload.traces import TaskTable
+
+if TYPE_CHECKING:
+    from sim.scenario.building.streams import Context
+
+SHOWN = 3
+"""Reasons for refusals that a warning names."""
+
+
+def with_partitions(cluster: Cluster, site: Site, document: Document) -> Cluster:
+    """The cluster with the partitions that its nodes or the site name, and their rules."""
+    problems: list[Problem] = []
+    if any(rules.nodes for rules in site.partitions.values()):
+        cluster = _told(cluster, site)
+    for name, rules in site.partitions.items():
+        path: Path_ = ("site", "partitions", name)
+        known = cluster.partitions.get(name, Partition(name))
+        mask = known.mask
+        for pattern in rules.nodes or ():
+            here = _matching(pattern, cluster)
+            if not here:
+                names = [node.name for node in cluster.nodes]
+                near = suggestion(pattern, names) or f"; nodes are named {', '.join(names[:5])}"
+                problems.append(document.problem((*path, "nodes"), f'no node "{pattern}"{near}'))
+        if not mask and not problems:
+            where = "name it at them (cluster.nodes: [{partitions: [...]}]), or list nodes here"
+            problems.append(document.problem(path, f'partition "{name}" has no nodes; {where}'))
+        given = {key: getattr(rules, key) for key in rules.model_fields_set - {"nodes"}}
+        for key in ("users", "accounts"):
+            if given.get(key) is not None:
+                given[key] = tuple(given[key])
+        given = {key: value for key, value in given.items() if value is not None}
+        cluster.partitions[name] = replace(known, mask=mask, **given)
+    if problems:
+        raise ScenarioError(problems)
+    return cluster
+
+
+def _told(cluster: Cluster, site: Site) -> Cluster:
+    """The same cluster with nodes that know in which partitions they are listed: nodes of one spec are alike."""
+    extra: dict[int, list[str]] = {}
+    for name, rules in site.partitions.items():
+        for pattern in rules.nodes or ():
+            here = _matching(pattern, cluster)
+            for node in cluster.nodes:
+                if here >> node.index & 1:
+                    extra.setdefault(node.index, []).append(name)
+    specs = []
+    for node in cluster.nodes:
+        inside = tuple(dict.fromkeys([*node.spec.partitions, *extra.get(node.index, ())]))
+        specs.append(replace(node.spec, count=1, name=node.name, partitions=inside))
+    return Cluster(specs)
+
+
+def nodes_named(pattern: str, cluster: Cluster) -> list[Node]:
+    """The nodes that a name, a list with ranges (`n[0-3]`) or a pattern (`n*`) means."""
+    wanted = dict.fromkeys(hosts(pattern)) if "[" in pattern or "," in pattern else {pattern: None}
+    return [
+        node for node in cluster.nodes
+        if node.name in wanted or ("*" in pattern and fnmatchcase(node.name, pattern))
+    ]  # fmt: skip
+
+
+def _matching(pattern: str, cluster: Cluster) -> int:
+    """The same as a bitmask."""
+    return sum(1 << node.index for node in nodes_named(pattern, cluster))
+
+
+def default_of(cluster: Cluster) -> Partition | None:
+    """Where tasks go that name no partition; None: anywhere."""
+    return next((one for one in cluster.partitions.values() if one.default), None)
+
+
+def drawn_partition(demand: Demand, path: Path_, context: Context) -> Partition | None:
+    """The partition of the tasks of a class that is drawn; ScenarioError for one that is not there."""
+    given = demand.partition
+    if given is None:
+        return default_of(context.cluster)
+    if isinstance(given, PartitionColumn):
+        raise context.fail((*path, "partition"), "these tasks are drawn and have no columns; name a partition")
+    if given not in context.cluster.partitions:
+        raise context.fail((*path, "partition"), unknown_partition(given, context.cluster))
+    return context.cluster.partitions[given]
+
+
+def unknown_partition(name: str, cluster: Cluster) -> str:
+    """That there is no such partition, and which there are."""
+    known = list(cluster.partitions)
+    near = suggestion(name, known) or (f"; there are {', '.join(known[:8])}" if known else "; the cluster has none")
+    return f'unknown partition "{name}"{near}'
+
+
+def recorded_partitions(
+    demand: Demand, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
+) -> tuple[np.ndarray, list[Partition | None], dict[int, str]]:
+    """Of each row the number of its partition in a list, and reasons to refuse rows by the position in `kept`.
+
+    Rows that name none, or where the table has no such column, are in the partition of the entry, or the default.
+    """
+    import pandas as pd
+
+    known, given = context.cluster.partitions, demand.partition
+    fallback = default_of(context.cluster)
+    if isinstance(given, str):
+        if given not in known:
+            raise context.fail((*path, "partition"), unknown_partition(given, context.cluster))
+        fallback = known[given]
+    column = given if isinstance(given, PartitionColumn) else PartitionColumn()
+    cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
+    if column.others is not None and column.others not in known:
+        raise context.fail((*path, "partition", "others"), unknown_partition(column.others, context.cluster))
+    if given is column and cells is None:
+        near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'none of the kind'}"
+        raise context.fail((*path, "partition", "column"), f'{table.source} has no column "{column.column}"{near}')
+    if cells is None or not known:
+        return np.zeros(len(kept), dtype=np.int32), [fallback], {}
+    codes, values = pd.factorize(np.array([_text(cell) for cell in cells[kept].tolist()], dtype=object))
+    names = [column.names.get(value, value) for value in values.tolist()]
+    if column.others is not None:
+        names = [name if not name or name in known else column.others for name in names]
+    refused = {}
+    for code, name in enumerate(names):
+        if name and name not in known:
+            reason = unknown_partition(name, context.cluster)
+            refused.update(dict.fromkeys(np.flatnonzero(codes == code).tolist(), reason))
+    return codes.astype(np.int32), [known.get(name) if name else fallback for name in names], refused
+
+
+def _text(cell: object) -> str:
+    """A cell as a name: blank where there is none, 3 rather than 3.0."""
+    if cell is None or cell != cell:
+        return ""
+    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+
+
+def limits_of(demand: Demand, fastest: np.ndarray) -> np.ndarray | None:
+    """The time limits that tasks ask for; `fastest` are their times in their fastest modes."""
+    given = demand.time_limit
+    if given is None:
+        return None
+    return given.factor * fastest if isinstance(given, Factor) else np.full(len(fastest), float(given))
+
+
+# The rules --------------------------------------------------------------------------------------------------------
+
+
+def apply_rules(tasks: Tasks, site: Site, context: Context) -> None:
+    """Limits, refusals and what policies know of the lengths of tasks, once all streams are one table."""
+    limit = _asked(tasks)
+    bound = any(tasks.partitions)
+    if bound:
+        limit = _by_partition(tasks, limit, context.cluster)
+    if limit is not None and np.isfinite(limit).any():
+        tasks.time_limit = limit
+        tasks.extra["time_limit"] = np.where(np.isinf(limit), math.nan, limit)
+        if site.at_limit == "kill":
+            _bound_estimates(tasks, limit + site.grace)
+    if tasks.refused:
+        context.warnings.append(refusals(tasks))
+
+
+def _asked(tasks: Tasks) -> np.ndarray | None:
+    """Limits that tasks ask for: the column `time_limit`, inf where there is none."""
+    column = tasks.extra.get("time_limit")
+    if column is None:
+        return None
+    values = np.array(column, dtype=float)
+    return np.where(values > 0, values, math.inf)
+
+
+def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
+    """Default limits; and who may not go where, or asks for too long."""
+    codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
+    for code, name in enumerate(tasks.partitions):
+        if not name:
+            continue
+        partition = cluster.partitions[name]
+        rows = np.flatnonzero(codes == code)
+        usual = partition.default_time if partition.default_time is not None else partition.max_time
+        if math.isfinite(usual):
+            limit = np.full(len(tasks), math.inf) if limit is None else limit
+            long = rows[np.isfinite(limit[rows]) & (limit[rows] > partition.max_time)]
+            for row in long.tolist():
+                asks = f"asks for {seconds(float(limit[row]))}, more than the {seconds(partition.max_time)} of"
+                tasks.refused.setdefault(row, f"{asks} partition {name}")
+            limit[rows[np.isinf(limit[rows])]] = usual
+        _keep_out(tasks, rows, partition)
+    return limit
+
+
+def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
+    if partition.users is not None:
+        codes = np.zeros(len(tasks), dtype=np.int32) if tasks.user_code is None else tasks.user_code
+        for row in rows.tolist():
+            user = tasks.users[codes[row]]
+            if user not in partition.users:
+                who = f"user {user}" if user else "a task without a user"
+                tasks.refused.setdefault(row, f"{who} may not use partition {partition}")
+    if partition.accounts is not None:
+        column = tasks.extra.get("account")
+        for row in rows.tolist():
+            account = "" if column is None else _text(column[row])
+            if account not in partition.accounts:
+                who = f"account {account}" if account else "a task without an account"
+                tasks.refused.setdefault(row, f"{who} may not use partition {partition}")
+
+
+def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
+    """Whoever is killed at his limit ends by then: no estimate is longer."""
+    fixed = np.zeros((len(tasks.shapes), tasks.estimate.shape[1]))
+    for number, shape in enumerate(tasks.shapes):
+        width = min(len(shape.modes), fixed.shape[1])
+        fixed[number, :width] = [mode.fixed for mode in shape.modes[:width]]
+    most = np.maximum(0.0, end[:, np.newaxis] - fixed[tasks.shape])
+    with np.errstate(invalid="ignore"):
+        longer = np.isfinite(tasks.estimate) & (tasks.estimate > most)
+    if longer.any():
+        tasks.estimate = np.where(longer, most, tasks.estimate)
+
+
+def refusals(tasks: Tasks) -> str:
+    """How many tasks are rejected as they come, and why."""
+    counts: dict[str, int] = {}
+    for reason in tasks.refused.values():
+        alike = re.sub("^asks for [^,]*, ", "asks for ", reason)  # what is asked for differs from task to task
+        counts[alike] = counts.get(alike, 0) + 1
+    common = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    told = "; ".join(f"{number:,}: {reason}" for reason, number in common[:SHOWN])
+    others = len(common) - SHOWN
+    rest = f"; and {others} other reason{'s' * (others > 1)}" if others > 0 else ""
+    return f"{len(tasks.refused):,} of {len(tasks):,} tasks are rejected as they come ({told}{rest})"

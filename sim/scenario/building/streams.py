@@ -1,0 +1,204 @@
+"""One stream of tasks as columns, and what synthetic and recorded streams have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.cluster import MILLI, Cluster, DeviceType
+from sim.model.ragged import Ragged
+from sim.model.randomness import RandomTree
+from sim.model.tasks import Mode, Stopping
+from sim.model.tasks import Work as Known
+from sim.scenario.building.modes import ModeBook
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.schema.demand import GPU_TIME, Demand, Factor
+from sim.scenario.schema.language_model import LanguageModel
+from sim.scenario.schema.service import Service
+from sim.scenario.schema.workload import Entry
+from sim.workload.costs import roofline
+from sim.workload.costs.roofline import Peak
+
+NO_STOPPING = Stopping()
+
+
+@dataclass
+class Stream:
+    """Columns of one entry, in the order in which its tasks come; codes are of its own lists.
+
+    `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes;
+    `estimate` is None where exact.  `deadline` and `patience` count seconds from the arrival.
+    """
+
+    name: str
+    path: Path_
+    arrival: np.ndarray
+    shape: np.ndarray
+    time: np.ndarray
+    estimate: np.ndarray | None = None
+    class_code: np.ndarray | None = None
+    classes: list[str] = field(default_factory=lambda: [""])
+    user_code: np.ndarray | None = None
+    users: list[str] = field(default_factory=lambda: [""])
+    priority: np.ndarray | None = None
+    weight: np.ndarray | None = None
+    deadline: np.ndarray | None = None
+    patience: np.ndarray | None = None
+    bytes_in: np.ndarray | None = None
+    bytes_out: np.ndarray | None = None
+    partition_code: np.ndarray | None = None
+    partitions: list[str] = field(default_factory=lambda: [""])
+    refused: dict[int, str] = field(default_factory=dict)
+    """Reasons to reject tasks as they come, by their position here."""
+    id: np.ndarray | None = None
+    predecessors: list[tuple[int, ...]] | None = None
+    reads: list[tuple[str, ...]] | None = None
+    writes: list[tuple[str, ...]] | None = None
+    items: dict[str, int] = field(default_factory=dict)
+    """Sizes of data items that the source of the tasks itself tells."""
+    work: Known | None = None
+    hash_ids: Ragged | None = None
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+    service: Service | None = None
+    language: LanguageModel | None = None
+    resampled: str | None = None
+    """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
+    overload: Callable[[Any, str], str | None] | None = None
+    """What to say of a load that the devices of its service cannot serve under a batching policy, given with its name;
+    None where they can."""
+    clients: int = 0
+    think: Callable[[np.random.Generator, int], np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+
+@dataclass
+class Context:
+    """What building a stream needs to know of the run."""
+
+    document: Document
+    cluster: Cluster
+    modes: ModeBook
+    random: RandomTree
+    horizon: float
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What whoever reads the results must know beforehand."""
+
+    def note_unused(self, name: str, keys: Iterable[str]) -> None:
+        """Note each `gpu_time.TYPE` whose type the cluster lacks: right in a sweep of clusters, else a slip."""
+        for key in keys:
+            kind = key.removeprefix(GPU_TIME)
+            if key != kind:
+                self.note_missing(name, key, kind)
+
+    def note_missing(self, name: str, key: str, kind: str) -> None:
+        if not self.modes.of_kind(kind):
+            near = suggestion(kind, self.cluster.types)
+            self.notes.append(f"{name}: {key} is not used: the cluster has no {kind}{near}")
+
+    def fail(self, path: Path_, message: str) -> ScenarioError:
+        return ScenarioError(self.problem(path, message))
+
+    def problem(self, path: Path_, message: str) -> Problem:
+        return self.document.problem(path, message)
+
+
+def peak_of(device: DeviceType) -> Peak | None:
+    """What the cost model knows of a type: its own figures, or those of a known device of its name."""
+    if isinstance(device.peak, Peak):
+        return device.peak
+    return roofline.DEVICES.get(device.name.lower()) if device.kind != "cpu" else None
+
+
+def one_lane(mode: Mode) -> bool:
+    """Does it run on one core or one whole accelerator, so that it may be launched with others as one kernel?"""
+    return mode.gpus == 1 and mode.whole if mode.gpus else mode.millicores == MILLI
+
+
+def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
+    given = demand.stopping
+    if given is None:
+        return NO_STOPPING, True
+    interval = math.inf if given.interval is None else given.interval + given.checkpoint
+    costs = Stopping(
+        given.save, given.restore, given.state, interval, given.block, given.idempotent, given.checkpoint
+    )  # fmt: skip
+    return costs, given.preemptible
+
+
+def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
+    """The user of each task: one name, or drawn from the mix."""
+    if demand.users is None:
+        return None, [demand.user or ""]
+    mix: Any = demand.users
+    if isinstance(mix, list):
+        names, weights = [user.name for user in mix], np.array([user.weight for user in mix])
+    else:
+        names = [f"u{k}" for k in range(mix.count)]
+        weights = np.arange(1, mix.count + 1, dtype=float) ** -mix.zipf
+    return draw_codes(weights, n, rng), names
+
+
+def draw_codes(weights: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """n independent indexes with probabilities proportional to `weights`."""
+    cumulative = np.cumsum(weights, dtype=float)
+    codes = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], side="right")
+    return np.minimum(codes, len(weights) - 1).astype(np.int32)
+
+
+def relative_deadline(demand: Demand, fastest: np.ndarray) -> np.ndarray | None:
+    """Seconds from arrival to deadline; `fastest` are the tasks' times in their fastest modes."""
+    limit = demand.limit
+    if limit is None:
+        return None
+    if isinstance(limit, Factor):
+        return limit.factor * fastest
+    return np.full(len(fastest), float(limit))
+
+
+def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarray | None:
+    """What the true times are multiplied by to give the estimates; None where exact."""
+    given = demand.estimates
+    if given is None or (given.error is None and given.factor == 1):
+        return None
+    drawn = np.ones(n) if given.error is None else given.error.sample(rng, n)
+    return drawn * given.factor
+
+
+def unfit(
+    context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = ()
+) -> Problem:
+    """The problem of tasks that no device can ever run; `types`: those they are meant for."""
+    many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
+    return context.problem(path, f"{many} can never run on this cluster: {why_unfit(context, refused, types)}")
+
+
+def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = ()) -> str:
+    """Why none of these modes, or no mode at all, can run."""
+    if refused:
+        return "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
+    kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
+    named = " or ".join(types)
+    if named:
+        return f"no node has {named}; the cluster offers {', '.join(kinds)}"
+    return f"the cluster offers {', '.join(kinds)}, for which there is no time"
+
+
+def closed_rows(entry: Entry, until: float, fastest_mean: float) -> int:
+    """Rows that a closed loop may need: its `count`, or what it surely does not exceed before `until`."""
+    if entry.count is not None:
+        return entry.count
+    arrivals: Any = entry.arrivals
+    cycle = arrivals.think.mean + fastest_mean
+    if cycle <= 0:
+        raise ValueError("a closed loop that neither thinks nor computes never ends; give count")
+    expected = until / cycle
+    # Each client renews at most about expected times; 10 standard deviations of a Poisson count are above that.
+    return int(arrivals.clients * (expected * 1.2 + 10 * math.sqrt(expected) + 50))

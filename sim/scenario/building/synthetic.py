@@ -1,0 +1,620 @@
+"""Synthetic streams: arrivals, classes and sizes are drawn, each from random streams of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.errors import ScenarioError
+from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
+from sim.model.exchange import Exchange, Phase
+from sim.model.tasks import Mode
+from sim.model.tasks import Work as Known
+from sim.scenario.building.language_model import ServedLanguage
+from sim.scenario.building.modes import ModeBook
+from sim.scenario.building.served import Served
+from sim.scenario.building.site import drawn_partition, limits_of
+from sim.scenario.building.streams import (
+    Context,
+    Stream,
+    closed_rows,
+    draw_codes,
+    estimate_error,
+    one_lane,
+    peak_of,
+    relative_deadline,
+    stopping_of,
+    unfit,
+    users_of,
+)
+from sim.scenario.file.document import Path_
+from sim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
+from sim.scenario.schema.fields import KeyProblem
+from sim.scenario.schema.language_model import LanguageModel
+from sim.scenario.schema.training import Training
+from sim.scenario.schema.workload import MAX_TASKS, Entry
+from sim.theory import training as formulas
+from sim.workload.arrivals import BLOCK
+from sim.workload.costs.profiles import ProfileUse
+from sim.workload.costs.roofline import Peak, Work
+
+Seconds = Callable[[Peak, float], np.ndarray]
+"""Times of the tasks from the peak of a device and the share of it."""
+
+PROBE = 1000
+"""Tasks drawn, from a stream of their own, to know the mean time of a closed loop's tasks beforehand."""
+FOR_MEANS = 20_000
+"""The same, to know the mean of a class of which policies know only that."""
+
+
+def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> Stream:
+    """The stream of an entry with `arrivals`."""
+    arrival, clients = _arrivals(entry, name, path, context)
+    n = len(arrival)
+    classes: list[Demand] = [one.over(entry) for one in entry.classes] if entry.classes else [entry]
+    labels = [one.class_ or name for one in classes]
+    where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
+    codes = None
+    if entry.classes:
+        weights = np.array([one.weight for one in entry.classes])
+        codes = draw_codes(weights, n, context.random.stream("classes", name))
+    context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
+    for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
+        context.note_missing(name, f"devices: {kind}", kind)
+    served = _served(entry, name, path, context)
+    problems = []
+    drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
+    for k, demand in enumerate(classes):
+        rows: np.ndarray | slice = slice(None) if codes is None else np.flatnonzero(codes == k)
+        count = n if isinstance(rows, slice) else len(rows)
+        label = (name, str(k), demand.class_ or "") if entry.classes else (name,)
+        one = _draw(demand, count, label, context, served, where[k])
+        if not one.modes:
+            types = [key.removeprefix(GPU_TIME) for key in demand.typed_gpu_time]
+            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused, types))
+        drawn.append((rows, one))
+    if problems:
+        raise ScenarioError(problems)
+    stream = _assemble(drawn, name, path, arrival)
+    if served is not None:
+        served.finish(stream, entry)
+    if codes is not None:
+        stream.class_code, stream.classes = codes, labels
+    else:
+        stream.classes = labels
+    stream.user_code, stream.users = _users(entry, classes, codes, n, context, name)
+    if entry.weight is not None:
+        stream.weight = np.full(n, entry.weight)
+    if clients:
+        arrivals: Any = entry.arrivals
+        stream.clients, stream.think = clients, arrivals.think.sample
+    return stream
+
+
+def _served(entry: Entry, name: str, path: Path_, context: Context) -> Served | ServedLanguage | None:
+    """What serves the requests of an entry, if they are requests."""
+    if entry.service is None:
+        return None
+    if isinstance(entry.service, LanguageModel):
+        return ServedLanguage(entry.service, name, path, context)
+    return Served(entry.service, name, path, context)
+
+
+def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[np.ndarray, int]:
+    """Arrival times, inf where a closed loop decides later, and the number of its clients (0: not closed)."""
+    arrivals: Any = entry.arrivals
+    until = min(context.horizon, math.inf if entry.until is None else entry.until)
+    limited = entry.count is not None or math.isfinite(until)
+    if not limited and (arrivals.endless or arrivals.closed):
+        what = "a closed loop never ends" if arrivals.closed else f"{arrivals.process} arrivals never end"
+        raise context.fail(path, f"{what}; give count or until here, or a horizon")
+    rng = context.random.stream("arrivals", name)
+    limit = until if math.isfinite(until) else None
+    if not arrivals.closed:
+        _check_amount(arrivals, until, entry.count, path, context)
+    if not arrivals.closed:
+        return arrivals.times(rng, limit, entry.count), 0
+    probe = _probe(entry, name, context) if entry.count is None else 0.0
+    try:
+        rows = closed_rows(entry, until, probe)
+    except ValueError as error:
+        raise context.fail(path, str(error)) from None
+    if rows > MAX_TASKS:
+        raise context.fail(path, f"the loop may send {rows:.3g} tasks, more than the {MAX_TASKS:,} of a stream")
+    first = arrivals.times(rng, None, min(rows, arrivals.clients))
+    return np.concatenate([first, np.full(rows - len(first), np.inf)]), min(arrivals.clients, rows)
+
+
+def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, context: Context) -> None:
+    """Refuse what would take hours to draw, before it is drawn."""
+    rate = arrivals.rate_mean
+    # A block at least is drawn whatever the count.
+    lasts = until if count is None or not rate else min(until, max(count, BLOCK) / rate)
+    events = arrivals.events(lasts)
+    if count is None and events > MAX_TASKS:
+        raise context.fail(path, f"about {events:.3g} tasks arrive, more than the {MAX_TASKS:,} of a stream")
+    if events > 2 * MAX_TASKS:
+        raise context.fail(path, f"the arrivals change about {events:.3g} times until then, too often to follow")
+
+
+def _probe(entry: Entry, name: str, context: Context) -> float:
+    """Mean time of a task in its fastest mode, from a sample."""
+    total = weights = 0.0
+    weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
+    for k, (demand, weight) in enumerate(weighted or [(entry, 1.0)]):
+        served = _served(entry, name, (), context)
+        drawn = _draw(demand, PROBE, ("probe", name, str(k)), context, served)
+        if drawn.modes:
+            total += weight * float(drawn.time.min(axis=1).mean())
+            weights += weight
+    return total / weights if weights else 0.0
+
+
+@dataclass
+class _Drawn:
+    """The tasks of one class: modes that fit, their times, and what else was drawn."""
+
+    modes: list[Mode]
+    refused: list[Mode]
+    time: np.ndarray
+    known: np.ndarray
+    """Times of which policies know, but for an error: their own, or the mean of the class."""
+    demand: Demand
+    shape: int
+    error: np.ndarray | None
+    bytes_in: np.ndarray | None
+    bytes_out: np.ndarray | None
+    patience: np.ndarray | None
+    extra: dict[str, np.ndarray]
+    partition: Partition | None
+    work: Mapping[Mode, Work]
+
+
+def _draw(
+    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | ServedLanguage | None = None,
+    path: Path_ = (),
+) -> _Drawn:  # fmt: skip
+    stream = context.random.stream
+    ways = _Ways(demand, n, label, context)
+    ways.path = path
+    if served is None:
+        ways.partition = drawn_partition(demand, path, context)
+        ways.expand()
+    else:
+        ways.found = served.ways(n, label, demand)
+    fits = [(mode, times) for mode, times in ways.found if context.modes.fits(mode)]
+    refused = [mode for mode, _ in ways.found if not context.modes.fits(mode)]
+    modes = [mode for mode, _ in fits]
+    stopping, preemptible = stopping_of(demand)
+    time = stopping.with_checkpoints(np.column_stack([times for _, times in fits])) if fits else np.empty((n, 0))
+    means = None
+    if demand.estimates is not None and demand.estimates.known == "mean" and len(time):
+        unknown = demand.model_copy(update={"estimates": None})
+        means = _draw(unknown, FOR_MEANS, ("mean", *label), context, served, path).time.mean(axis=0)
+
+    def drawn(key: str, distribution: Any) -> np.ndarray | None:
+        return None if distribution is None else distribution.sample(stream(key, *label), n)
+
+    bytes_in, bytes_out = drawn("bytes_in", demand.bytes_in), drawn("bytes_out", demand.bytes_out)
+    return _Drawn(
+        modes,
+        refused,
+        time,
+        time if means is None else np.broadcast_to(means, time.shape),
+        demand,
+        context.modes.shape(modes, stopping, preemptible) if modes else -1,
+        estimate_error(demand, n, stream("estimates", *label)),
+        ways.bytes_in if bytes_in is None else np.rint(bytes_in),
+        None if bytes_out is None else np.rint(bytes_out),
+        drawn("patience", demand.patience),
+        _labels(demand, n) if served is None else served.extra,
+        ways.partition,
+        ways.work,
+    )
+
+
+def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:
+    """Texts that the tasks of a class carry."""
+    texts = {"qos": demand.qos, "account": demand.account}
+    return {key: np.full(n, text, dtype=object) for key, text in texts.items() if text is not None}
+
+
+def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray) -> Stream:
+    """One stream from its classes."""
+    n = len(arrival)
+    if len(drawn) == 1 and isinstance(drawn[0][0], slice):
+        time = drawn[0][1].time
+    else:
+        time = np.full((n, max(len(one.modes) for _, one in drawn)), np.inf)
+        for rows, one in drawn:
+            time[rows, : len(one.modes)] = one.time
+    stream = Stream(name, path, arrival, np.empty(n, dtype=np.int32), time)
+    for rows, one in drawn:
+        stream.shape[rows] = one.shape
+        if one.error is not None or one.known is not one.time:
+            if stream.estimate is None:
+                stream.estimate = time.copy()
+            stream.estimate[rows, : one.time.shape[1]] = one.known
+            if one.error is not None:
+                stream.estimate[rows] *= one.error[:, np.newaxis]
+        fastest = one.time.min(axis=1)
+        _fill(stream, "deadline", rows, relative_deadline(one.demand, fastest), np.nan)
+        _fill(stream, "patience", rows, one.patience, np.inf)
+        _fill(stream, "bytes_in", rows, one.bytes_in, 0.0)
+        _fill(stream, "bytes_out", rows, one.bytes_out, 0.0)
+        priority = one.demand.priority
+        _fill(stream, "priority", rows, None if priority is None else np.full(len(fastest), priority), 0.0)
+        limits = limits_of(one.demand, fastest)
+        if limits is not None:
+            stream.extra.setdefault("time_limit", np.full(n, np.nan))[rows] = limits
+        if one.partition is not None:
+            _bind(stream, rows, one.partition.name)
+        for key, values in one.extra.items():
+            empty = np.full(n, "", dtype=object) if values.dtype == object else np.zeros(n, values.dtype)
+            stream.extra.setdefault(key, empty)[rows] = values
+        for position, mode in enumerate(one.modes):
+            peak = peak_of(mode.type) if mode in one.work and one_lane(mode) else None
+            if peak is not None:
+                if stream.work is None:
+                    stream.work = Known.unknown(*time.shape)
+                for column, value in zip(stream.work.columns, one.work[mode].parts(peak), strict=True):
+                    column[rows, position] = value
+        for key in ("reads", "writes"):
+            names = getattr(one.demand, key)
+            if names:
+                lists = getattr(stream, key) or [()] * n
+                for row in range(n)[rows] if isinstance(rows, slice) else rows.tolist():
+                    lists[row] = tuple(names)
+                setattr(stream, key, lists)
+    return stream
+
+
+def _bind(stream: Stream, rows: np.ndarray | slice, partition: str) -> None:
+    if partition not in stream.partitions:
+        stream.partitions.append(partition)
+    if stream.partition_code is None:
+        stream.partition_code = np.zeros(len(stream), dtype=np.int32)
+    stream.partition_code[rows] = stream.partitions.index(partition)
+
+
+def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
+    if values is None:
+        return
+    known = getattr(stream, column)
+    if known is None:
+        known = np.full(len(stream), default)
+        setattr(stream, column, known)
+    known[rows] = values
+
+
+def _users(
+    entry: Entry, classes: list[Demand], codes: np.ndarray | None, n: int, context: Context, name: str
+) -> tuple[np.ndarray | None, list[str]]:
+    if codes is None or all(one.users is None and one.user is None for one in entry.classes or []):
+        return users_of(entry, n, context.random.stream("users", name))
+    merged: dict[str, int] = {}
+    column = np.zeros(n, dtype=np.int32)
+    for k, demand in enumerate(classes):
+        rows = np.flatnonzero(codes == k)
+        of_class, names = users_of(demand, len(rows), context.random.stream("users", name, str(k)))
+        numbers = np.array([merged.setdefault(user, len(merged)) for user in names])
+        column[rows] = numbers[0] if of_class is None else numbers[of_class]
+    return column, list(merged)
+
+
+class _Ways:
+    """The ways to run the tasks of one class: modes and times, from any of the forms a scenario has."""
+
+    def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
+        self.demand = demand
+        self.n = n
+        self.label = label
+        self.context = context
+        self.book: ModeBook = context.modes
+        self.found: list[tuple[Mode, np.ndarray]] = []
+        self.work: dict[Mode, Work] = {}
+        """What kernels do in modes of which that is known."""
+        self.bytes_in: np.ndarray | None = None
+        self.partition: Partition | None = None
+        self.path: Path_ = ()
+
+    def expand(self) -> None:
+        demand = self.demand
+        if demand.modes is not None:
+            self._full_form(demand.modes)
+        elif demand.profile is not None:
+            self._profile(profile_use(demand))
+        elif demand.work is not None:
+            self._cost_model(self._work_time(demand.work), None)
+        elif demand.training is not None:
+            self._training(demand.training)
+        if demand.modes is None:
+            self._short_form()
+
+    def _sample(self, key: str, distribution: Any) -> np.ndarray:
+        return np.asarray(distribution.sample(self.context.random.stream("sizes", *self.label, key), self.n))
+
+    def _short_form(self) -> None:
+        demand = self.demand
+        reference = None if demand.gpu_time is None else self._sample("gpu_time", demand.gpu_time)
+        typed = {key.removeprefix(GPU_TIME): self._sample(key, d) for key, d in demand.typed_gpu_time.items()}
+        if demand.cpu_time is not None:
+            if isinstance(demand.cpu_time, Speedup):
+                base = reference if reference is not None else next(iter(typed.values()), None)
+                if base is None:
+                    base = np.min([times for _, times in self.found], axis=0) if self.found else None
+                times = None if base is None else base * demand.cpu_time.speedup
+            else:
+                times = self._sample("cpu_time", demand.cpu_time)
+            if times is not None:
+                ways = [self._cpu_mode(device, times / device.speed) for device in self._of("cpu")]
+                self.found = ways + [way for way in self.found if not way[0].on_cpu]
+        own = {device.name: times for kind, times in typed.items() for device in self._of(kind)}
+        self.found = [way for way in self.found if way[0].type.name not in own]
+        if reference is not None:
+            taken = {mode.type.name for mode, _ in self.found if not mode.on_cpu}
+            generic = {d.name: reference / d.speed for d in self._of("gpu") if d.name not in taken}
+            own = {**generic, **own}
+        for device in self.context.cluster.types.values():
+            if device.name in own and device.kind != "cpu":
+                self._gpu_modes(device, own[device.name])
+
+    def _of(self, kind: str) -> list[DeviceType]:
+        return self.book.of_kind(kind)
+
+    def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
+        memory = self.demand.memory or 0
+        mode = self.book.mode(
+            device,
+            cpus=self.demand.cpus,
+            memory=memory,
+            span_any=self.demand.span == "any",
+            span_speed=self.demand.span_speed or 1.0,
+            span_speeds=span_speeds(self.demand),
+            partition=self.partition,
+            nodes=self.demand.nodes or 1,
+            exchange=(exchange := self._exchange(device, 1)),
+        )
+        return mode, times * _stretch(exchange)
+
+    def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
+        """What communication makes of a step, with so many ranks on each node: over the slowest links."""
+        communication = self.demand.communication
+        if communication is None:
+            return None
+        cluster, nodes = self.context.cluster, self.demand.nodes or 1
+        of = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
+        found = [
+            exchange_over(cluster, spec, nodes, communication.every, 0.0, [communication.phase(nodes, each, spec)],
+                          largest=communication.largest)
+            for spec in _kinds(of)
+        ]
+        return max(found, key=lambda one: one.nominal, default=None)
+
+    def _gpu_modes(
+        self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
+        exchange: Exchange | None = None, nodes: int | None = None,
+    ) -> None:  # fmt: skip
+        """The mode on a type, or those of `scaling`, whose times are for one GPU."""
+        demand = self.demand
+        counts = {"": 1.0} if demand.scaling is None else demand.scaling
+        stretch = 1.0
+        if demand.communication is not None:
+            exchange = self._exchange(device, max(1, round(gpus or demand.gpus or 1.0)))
+            stretch = _stretch(exchange)
+        for count, speedup in counts.items():
+            mode = self.book.mode(
+                device,
+                gpus=float(count) if count else gpus or demand.gpus or 1.0,
+                cpus=demand.cpus,
+                memory=demand.memory or 0,
+                gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
+                span_any=demand.span == "any",
+                span_speed=demand.span_speed or 1.0,
+                span_speeds=span_speeds(demand),
+                upload=demand.upload or 0.0,
+                download=demand.download or 0.0,
+                partition=self.partition,
+                nodes=nodes or demand.nodes or 1,
+                exchange=exchange,
+            )
+            self.found.append((mode, times / speedup * stretch))
+
+    def _full_form(self, modes: list[TaskMode]) -> None:
+        demand = self.demand
+        reference: np.ndarray | None = None
+        for number, way in enumerate(modes):
+            gpus = way.gpus or demanded_share(way.work) or demand.gpus or 1.0
+            cpus = demand.cpus if way.cpus is None else way.cpus
+            if way.time is None:
+                drawn, timed = None, self._computed(way, gpus, cpus or 1.0)
+            else:
+                drawn = self._drawn(number, way.time, reference)
+                timed = [] if drawn is None else self._scaled(way.device, drawn)
+            if reference is None:
+                reference = drawn if drawn is not None or not timed else np.min([times for _, times in timed], axis=0)
+            for device, times in timed:
+                mode = self.book.mode(
+                    device,
+                    gpus=gpus,
+                    cpus=cpus,
+                    memory=(demand.memory if way.memory is None else way.memory) or 0,
+                    gpu_memory=self._gpu_memory(way),
+                    span_any=(way.span or demand.span) == "any",
+                    span_speed=way.span_speed or demand.span_speed or 1.0,
+                    span_speeds=span_speeds(way, demand),
+                    upload=(demand.upload if way.upload is None else way.upload) or 0.0,
+                    download=(demand.download if way.download is None else way.download) or 0.0,
+                    name=way.name,
+                    partition=self.partition,
+                    nodes=way.nodes or (1 if way.span is not None else demand.nodes) or 1,
+                )
+                self.found.append((mode, times))
+                if way.work is not None:
+                    self.work[mode] = way.work
+
+    def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
+        """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
+        if isinstance(time, Speedup):
+            return None if reference is None else reference * time.speedup
+        return self._sample(f"modes.{number}", time)
+
+    def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
+        """Times on each type of a kind, by its speed; on a named type as they are."""
+        return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
+
+    def _computed(self, way: TaskMode, gpus: float, cores: float) -> list[tuple[DeviceType, np.ndarray]]:
+        """The times of a mode whose work is known, on each type of its device whose peak is."""
+        seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way, self.demand))
+        devices = self._of(way.device)
+        timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
+        if devices and not timed:
+            names = ", ".join(one.name for one in devices)
+            raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
+        return [(one, _on(one, peak, seconds, gpus, cores)) for one, peak in timed]
+
+    def _gpu_memory(self, way: TaskMode) -> int:
+        given = self.demand.gpu_memory if way.gpu_memory is None else way.gpu_memory
+        if given is None and way.profile is not None:
+            return profile_use(way, self.demand).gpu_memory
+        return given or 0
+
+    def _work_time(self, work: Work) -> Seconds:
+        return lambda peak, share: np.full(self.n, work.seconds(peak, share))
+
+    def _profile_time(self, use: ProfileUse) -> Seconds:
+        # The same draws for all modes: how many steps there are does not depend on where they are made.
+        steps = np.rint(self._sample("steps", use.steps))
+        if self.bytes_in is None:
+            self.bytes_in = steps * use.input_bytes
+        return lambda peak, share: steps * use.seconds_per_step(peak, share)
+
+    def _profile(self, use: ProfileUse) -> None:
+        self._cost_model(self._profile_time(use), use.gpu_memory)
+
+    def _training(self, training: Training) -> None:
+        """A mode for each width on every type of GPU whose peak is known and whose memory is enough."""
+        where = (*self.path, "training")
+        steps = np.rint(self._sample("training.steps", training.steps))
+        refused: list[str] = []
+        for nodes in training.widths or [self.demand.nodes or 1]:
+            try:
+                plan = training.plan(nodes * round(self.demand.gpus or 1))
+            except KeyProblem as problem:
+                wide = f" (on {nodes} nodes)" if training.widths else ""
+                raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
+            refused += self._trained(training, plan, nodes, steps)
+        if refused and not self.found:
+            raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
+
+    def _trained(self, training: Training, plan: formulas.Plan, nodes: int, steps: np.ndarray) -> list[str]:
+        """The modes of one width; why GPUs are left out whose memory is too little."""
+        demand, gpus = self.demand, round(self.demand.gpus or 1)
+        model = training.transformer()
+        state, kept = formulas.memory(model, plan)
+        refused = []
+        for device in self.context.cluster.types.values():
+            peak = peak_of(device)
+            wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
+            specs = _kinds(n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators))
+            if peak is None or not wanted or device.kind == "cpu" or not specs:
+                continue
+            if device.memory is not None and state + kept > device.memory:
+                parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
+                refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
+                continue
+            exchange = max(
+                (_step(self.context.cluster, spec, nodes, model, plan, _machine(spec, gpus, peak, training))
+                 for spec in specs), key=lambda one: one.nominal)  # fmt: skip
+            slowest = exchange.nominal
+            narrowest = min(spec.island_size or gpus for spec in specs)
+            if plan.tensor > min(gpus, narrowest):
+                text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
+                self.context.warnings.append(f"{self.label[0]}: {text}: a step takes {slowest:.4g} s")
+            held = math.ceil(state + kept) if device.memory is not None else 0
+            self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
+        return refused
+
+    def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
+        """A mode on every type whose peak is known (of a CPU: stated), or those of them in `devices`."""
+        demand = self.demand
+        gpus, cores = demanded_share(demand.work) or demand.gpus or 1.0, demand.cpus or 1.0
+        for device in self.context.cluster.types.values():
+            peak = peak_of(device)
+            wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
+            if peak is None or not wanted or not self._of(device.name):
+                continue
+            times = _on(device, peak, seconds, gpus, cores)
+            before = len(self.found)
+            if device.kind == "cpu":
+                self.found.append(self._cpu_mode(device, times))
+            else:
+                self._gpu_modes(device, times, gpu_memory or 0, gpus)
+            if demand.work is not None:
+                self.work.update((mode, demand.work) for mode, _ in self.found[before:])
+
+
+GIB = 2**30
+
+
+def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
+    """One of each kind of these nodes."""
+    alike = {id(node.spec): node.spec for node in nodes}.values()
+    return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
+
+
+def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formulas.Machine:
+    """What so many GPUs of each node compute and send."""
+    return formulas.Machine(
+        flops=peak.flops,
+        bandwidth=peak.bandwidth,
+        each=gpus,
+        inside=spec.nvlink.upload,
+        card=min(spec.network.upload, spec.network.download) / spec.cards,
+        cards=spec.cards,
+        latency_inside=spec.nvlink.latency,
+        latency=spec.network.latency,
+        efficiency=training.efficiency,
+        passes=training.passes,
+    )
+
+
+def _step(
+    cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.Plan,
+    machine: formulas.Machine,
+) -> Exchange:  # fmt: skip
+    """A step of training on nodes of this kind."""
+    step = formulas.step(model, plan, machine)
+    phases = list(formulas.phases(model, plan, machine).values())
+    flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
+    return exchange_over(cluster, spec, nodes, step.compute + step.update, step.filling, phases, flops, model.largest)
+
+
+def exchange_over(
+    cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
+    at_peak: float = math.nan, largest: float = 1.0,
+) -> Exchange:  # fmt: skip
+    """A step whose nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
+    card = min(spec.network.upload, spec.network.download) / spec.cards
+    seconds = compute + filling
+    for phase in phases:
+        over = phase.bytes / (card * min(phase.cards, spec.cards)) if nodes > 1 else 0.0
+        seconds += (1 + phase.waits) * max(0.0, phase.fixed + over - phase.hidden)
+    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest)
+
+
+def _stretch(exchange: Exchange | None) -> float:
+    """How many times as long as its computing a job with this communication takes."""
+    return 1.0 if exchange is None else exchange.nominal / exchange.compute
+
+
+def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
+    """Times on a share of a GPU, a gang of GPUs or so many cores; a gang divides the work evenly."""
+    if device.kind == "cpu":
+        wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
+        return seconds(wide, 1.0)
+    return seconds(peak, min(gpus, 1.0)) / max(gpus, 1.0)

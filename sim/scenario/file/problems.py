@@ -1,0 +1,221 @@
+"""From pydantic's errors to sentences with an address."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel, Tag, ValidationError
+
+from sim.errors import Problem, suggestion
+from sim.model.units import MOST
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.schema.fields import shown
+
+LIMITS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+
+
+def translate(error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()) -> list[Problem]:
+    """Every error of a validation of the value at `prefix` by `model`, addressed in the document."""
+    found: dict[tuple, Problem] = {}
+    data = value_at(document.data, prefix)
+    details = error.errors(include_url=False)
+    words = {detail["loc"][:-1]: detail for detail in details if _is_word(detail)}
+    for detail in details:
+        path = _in_data(detail["loc"], data, detail["type"])
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, ValueError) and hasattr(cause, "key"):  # KeyProblem, or its like of other rooms
+            path = _with_key(path, data, cause)
+        if _is_word(detail) and any(_is_beside(other, detail) for other in details):
+            continue  # told with the other forms
+        word = words.get(detail["loc"][:-1])
+        message = _sentence(detail, model) if word is None else _or_word(detail, word, model)
+        found.setdefault((path, message), document.problem((*prefix, *path), message))
+    return list(found.values())
+
+
+def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
+    """The path of what is wrong with a key of the mapping at `path`."""
+    inside = getattr(cause, "inside", None)
+    here = value_at(data, path)
+    if inside is None or not isinstance(here, dict):
+        return (*path, cause.key)
+    if cause.key not in here:
+        return (*path, inside)
+    return (*path, cause.key, inside)
+
+
+def _is_word(detail: Any) -> bool:
+    """Is it about a value that may be one of some words, or something else instead?"""
+    return detail["type"] == "literal_error" and str(detail["loc"][-1]).startswith("literal[")
+
+
+def _is_beside(other: Any, word: Any) -> bool:
+    """Is the other about another form of the value that might be a word?"""
+    before = word["loc"][:-1]
+    return not _is_word(other) and other["loc"][: len(before)] == before
+
+
+def _or_word(detail: Any, word: Any, model: type[BaseModel]) -> str:
+    """One sentence for a value that is none of the words, and not what it might be instead."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    known = _words(word.get("ctx", {}))
+    hint = suggestion(value, known) if isinstance(value, str) else ""
+    sentence = _sentence(detail, model)
+    if kind in LIMITS:
+        limit = f"a number that is {LIMITS[kind][0]} {_count(context[LIMITS[kind][1]])}"
+        return f"expected {', '.join(known)} or {limit}, not {_count(value)}"
+    if sentence.startswith("expected ") and sentence.endswith(f", not {shown(value)}"):
+        return f"expected {', '.join(known)} or {sentence.removeprefix('expected ')}{hint}"
+    return f"{sentence}; or give {' or '.join(known)}{hint}"
+
+
+def _words(context: dict[str, Any]) -> list[str]:
+    return [word.strip().strip("'") for word in _expected(context).replace(" or ", ", ").split(",")]
+
+
+def value_at(data: Any, path: Path_) -> Any:
+    for part in path:
+        data = data[part]
+    return data
+
+
+def _in_data(location: Iterable[Any], data: Any, kind: str) -> Path_:
+    """The part of pydantic's location that the file shows: without the tags of unions and short forms."""
+    path: list[Any] = []
+    parts = list(location)
+    for number, part in enumerate(parts):
+        inside = (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        )
+        if inside:
+            path.append(part)
+            data = data[part]
+        elif kind == "missing" and number == len(parts) - 1:
+            path.append(part)
+    return tuple(path)
+
+
+def _sentence(detail: Any, model: type[BaseModel]) -> str:
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        key = str(detail["loc"][-1])
+        # Of another form of the same mapping it may be a key.
+        known = [other for other in _fields(_models_at(model, detail["loc"][:-1])) if other != key]
+        return f'unknown key "{key}"{suggestion(key, known) or _listed(known)}'
+    if kind == "unexpected_keyword_argument":
+        return f'unknown key "{detail["loc"][-1]}"'
+    if kind == "missing":
+        return "this key is missing"
+    if kind in ("value_error", "assertion_error"):
+        return str(context.get("error", detail["msg"]))
+    if kind in ("union_tag_invalid", "literal_error", "enum"):
+        known = _words(context)
+        got = context.get("tag", value)
+        if not isinstance(got, str):
+            return f"expected one of {', '.join(known)}, not {shown(got)}"
+        hint = suggestion(got, known) or _listed(known, "one of")
+        return f"unknown {_noun(detail, context)} {shown(got)}{hint}"
+    if kind == "union_tag_not_found":
+        key = str(context.get("discriminator", "")).strip("'")
+        if isinstance(value, dict):
+            return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
+        return f"expected a mapping, not {shown(value)}"
+    return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+
+
+def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
+    if kind in LIMITS:
+        word, name = LIMITS[kind]
+        return f"must be {word} {_count(context[name])}, not {_count(value)}"
+    expected = {"string": "a text", "int": "a whole number", "float": "a number", "bool": "true or false",
+                "list": "a list", "tuple": "a list", "dict": "a mapping", "model": "a mapping",
+                "finite": "a finite number", "mapping": "a mapping"}  # fmt: skip
+    what = expected.get(kind.split("_")[0])
+    if what and ("type" in kind or "parsing" in kind or "from" in kind or kind == "finite_number"):
+        return f"expected {what}, not {shown(value)}"
+    if kind == "too_short":
+        least = context.get("min_length", 1)
+        return f"needs at least {least} {'entry' if least == 1 else 'entries'}"
+    if kind == "too_long":
+        return f"has more than {context.get('max_length')} entries"
+    if kind in ("string_too_short",):
+        return "is empty"
+    return None
+
+
+def _count(value: Any) -> str:
+    if isinstance(value, str):  # with a unit
+        return shown(value)
+    if abs(value) > MOST:
+        return shown(value)
+    return f"{int(value):,}" if abs(value) < 1e15 and value == int(value) else f"{value:g}"
+
+
+def _expected(context: dict[str, Any]) -> str:
+    return str(context.get("expected_tags", context.get("expected", "")))
+
+
+def _noun(detail: Any, context: dict[str, Any]) -> str:
+    named = str(context.get("discriminator", "")).strip("'")
+    if named.isidentifier():
+        return named
+    last = detail["loc"][-1] if detail["loc"] else "value"
+    return str(last) if isinstance(last, str) else "value"
+
+
+def _listed(names: Iterable[str], word: str = "the keys here are") -> str:
+    names = list(names)
+    return f"; {word} {', '.join(names)}" if names else ""
+
+
+def _fields(models: Iterable[type[BaseModel]]) -> list[str]:
+    names: dict[str, None] = {}
+    for model in models:
+        for name, info in model.model_fields.items():
+            names[info.alias or name] = None
+    return list(names)
+
+
+def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[BaseModel]]:
+    """The models that may stand at a location: a walk along the fields' annotations and the tags of unions."""
+    here: list[tuple[type[BaseModel], Any]] = [(model, None)]
+    for part in location:
+        inner: list[tuple[type[BaseModel], Any]] = []
+        for candidate, _ in here:
+            for name, info in candidate.model_fields.items():
+                if part in (name, info.alias):
+                    inner += _models_in([info.annotation, *info.metadata])
+        if inner:
+            here = inner
+            continue
+        tagged = [(one, tag) for one, tag in here if part in (one.__name__, tag) or part in _tags(one)]
+        here = tagged or here
+    return [candidate for candidate, _ in here]
+
+
+def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
+    """The models in annotations, each with the tag by which a union whose form a function decides knows it."""
+    annotations = tuple(annotations)
+    tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield annotation, tag
+        else:
+            yield from _models_in(typing.get_args(annotation))
+
+
+def _tags(model: type[BaseModel]) -> list[Any]:
+    """Values of the literal fields of a model: what a discriminated union knows it by."""
+    return [
+        value
+        for info in model.model_fields.values()
+        if typing.get_origin(info.annotation) is typing.Literal
+        for value in typing.get_args(info.annotation)
+    ]

@@ -1,0 +1,57 @@
+"""Measured profiles that scenarios include: `service: {profile: resnet50.service.yaml}`, `pcie: {profile: ...}`.
+
+A profile is a YAML file with a section of the name of the key that includes it, as `hetsim calibrate` writes it.  What
+stands beside `profile` in the scenario takes the place of the same key of the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, ValidationInfo
+
+from sim.errors import ScenarioError
+from sim.model.units import shown
+from sim.scenario.file import document
+from sim.scenario.file.problems import translate
+from sim.scenario.schema.fields import KeyProblem
+
+
+def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
+    """The mapping with what its `profile` says; KeyProblem for a file that is no such profile."""
+    if not isinstance(value, dict) or value.get("profile") is None:
+        return value
+    named = value["profile"]
+    if not isinstance(named, str) or not named:
+        raise KeyProblem("profile", f"expected the name of a file, not {shown(named)}")
+    path = Path((info.context or {}).get("base", ".")) / named
+    try:
+        read = document.read(path)
+    except ScenarioError as error:
+        raise KeyProblem("profile", str(error.problems[0])) from None
+    found = read.data.get(section)
+    if not isinstance(found, dict):
+        raise KeyProblem("profile", f"{path} has no section {section}:, as profiles of hetsim calibrate have")
+    if "profile" in found:
+        raise KeyProblem("profile", f"{path} includes another profile; only scenarios do")
+    try:
+        model.model_validate(found, context={"base": str(path.parent), "profile": True})
+    except ValidationError as error:
+        raise KeyProblem("profile", str(translate(error, read, model, (section,))[0])) from None
+    return {**_anchored(found, path.parent), **value}
+
+
+STAGES = ("upload", "compute", "download")
+
+
+def _anchored(section: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The section with files of measured times named from the scenario's point of view, not from the profile's."""
+    found = dict(section)
+    for name in STAGES:
+        stage = found.get(name)
+        if isinstance(stage, dict) and isinstance(stage.get("table"), str):
+            found[name] = {**stage, "table": str((folder / stage["table"]).resolve())}
+    if isinstance(found.get("variants"), list):
+        found["variants"] = [_anchored(one, folder) if isinstance(one, dict) else one for one in found["variants"]]
+    return found

@@ -1,0 +1,227 @@
+"""Stage times measured batch size by batch size: a mapping, or a table in a file, in place of a line.
+
+compute: {1: 6.1 ms, 2: 7.0 ms, 4: 9.2 ms, 8: 13 ms}
+compute: {table: latencies.csv, batch: size, time: p50_ms, where: {model: resnet50}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
+
+from sim.errors import ScenarioError, suggestion
+from sim.model.batch_times import Spread, StageTable
+from sim.model.units import TIME, parse, shown
+from sim.scenario.schema.fields import Flag, KeyProblem, Model, Name
+
+MAX_SIZE = 1_000_000
+MAX_MEASURED = 4096
+"""Sizes in a table."""
+FALL = 0.05
+"""Times that fall by more than this share from one size to a larger one are more than noise."""
+ABOUT = ("batch", "time", "unit", "where", "between", "extrapolate", "quantiles", "samples")
+OF_FILES = ("batch", "time", "unit", "where", "quantiles", "samples")
+"""Keys that stand beside a table, and those among them that are for tables in files."""
+
+
+KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_token", *ABOUT})
+"""Keys of a stage that is no mapping of sizes to times."""
+
+
+INLINE = {
+    "type": "object", "patternProperties": {"^[0-9]+$": {}}, "additionalProperties": False, "minProperties": 1,
+}  # fmt: skip
+"""JSON Schema of a table that is written as a mapping of sizes to times."""
+
+
+def short(value: Any) -> Any:
+    """`5 ms` is a fixed time, `{1: 5 ms, 2: 6 ms}` a table."""
+    if isinstance(value, str):
+        return {"fixed": value}
+    if isinstance(value, dict) and any(_is_size(key) for key in value) and not KEYS & set(value):
+        return {"table": value}
+    return value
+
+
+def _is_size(key: Any) -> bool:
+    return isinstance(key, str | int) and not isinstance(key, bool) and str(key).lstrip("-").replace(".", "").isdigit()
+
+
+def _unit(value: Any) -> Any:
+    if value not in TIME:
+        near = suggestion(value, TIME) if isinstance(value, str) else ""
+        raise ValueError(f"{shown(value)} is not a unit of time{near or '; one of ' + ', '.join(TIME)}")
+    return value
+
+
+def _ranks(value: Any) -> Any:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("expected columns by percentile, such as {p50: p50_ms, p99: p99_ms}")
+    return {_rank(key): name for key, name in value.items()}
+
+
+def _rank(key: Any) -> float:
+    """The probability of p99, 99 or min."""
+    text = {"min": "0", "max": "100"}.get(str(key), str(key)).removeprefix("p")
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100:
+        raise ValueError(f"{shown(key)} is not a percentile such as p50, p99, min or max")
+    return percent / 100
+
+
+class Measured(Model):
+    """What a stage takes by batch size, where it was measured: keys that stages share."""
+
+    table: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    """Measured times by batch size: a mapping such as {1: 6.1 ms, 2: 7 ms}, or a CSV or Parquet file."""
+    batch: Name | None = None
+    """Column of the file with the batch size, batch unless given."""
+    time: Name | None = None
+    """Column of the file with the time that policies expect; time unless given, with quantiles their mean."""
+    unit: Annotated[str, BeforeValidator(_unit)] | None = None
+    """Unit of the times in the file, where the names of its columns do not end with one."""
+    where: dict[str, str | float | bool] | None = None
+    """Which rows of the file count: those with these values in these columns; all unless given."""
+    between: Literal["linear", "step", "power"] = "linear"
+    """Between two measured sizes: linear (default), step, the time of the next larger one, or power: what a batch takes
+    beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
+    to it."""
+    extrapolate: Flag = False
+    """May batches be larger than the largest measured size? false unless given."""
+    quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
+    """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}, from which times are drawn."""
+    samples: Flag = False
+    """Are several rows of one size samples, from which times are drawn? false unless given."""
+
+    _built: StageTable | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _with_table(self, info: ValidationInfo) -> Measured:
+        if self.table is None:
+            for key in ABOUT:
+                if key in self.model_fields_set:
+                    raise KeyProblem(key, "this belongs to a table of measured times, and there is none here")
+            return self
+        if isinstance(self.table, dict):
+            for key in OF_FILES:
+                if key in self.model_fields_set:
+                    raise KeyProblem(key, "this belongs to a table in a file, and this one is written here")
+            self._built = _inline(self.table, self.between)
+        elif isinstance(self.table, str) and self.table:
+            self._built = self._file(Path((info.context or {}).get("base", ".")))
+        else:
+            raise KeyProblem("table", f"expected sizes with their times, or a file, not {shown(self.table)}")
+        return self
+
+    @property
+    def measured(self) -> StageTable | None:
+        """The table, where there is one."""
+        return self._built
+
+    def _file(self, base: Path) -> StageTable:
+        from sim.workload.costs.latency_table import read
+
+        path = base / str(self.table)
+        if not path.is_file():
+            raise KeyProblem(
+                "table", f"no file {shown(self.table)}" + ("" if base == Path() else f" (looked for {path})")
+            )
+        if self.quantiles and self.samples:
+            raise KeyProblem("samples", "the quantiles tell already how times scatter; leave one out")
+        time = self.time if self.time is not None or self.quantiles else "time"
+        try:
+            sizes, seconds, spread = read(
+                path, self.batch or "batch", time, self.unit, self.where or {}, self.quantiles or {}, self.samples
+            )
+        except ScenarioError as error:
+            raise KeyProblem("table", "\n".join(map(str, error.problems))) from None
+        return StageTable(sizes, seconds, self.between, spread)
+
+
+def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"]) -> StageTable:
+    """The table of a mapping: of times, of lists of samples, or of mappings of percentiles."""
+    sizes = [_size(key) for key in table]
+    keys = list(table)
+    for place in range(1, len(sizes)):
+        if sizes[place] <= sizes[place - 1]:
+            what = "twice" if sizes[place] == sizes[place - 1] else f"behind {sizes[place - 1]}"
+            raise KeyProblem("table", f"batch sizes increase, and {sizes[place]} stands {what}", keys[place])
+    if len(sizes) > MAX_MEASURED:
+        raise KeyProblem(
+            "table", f"{len(sizes):,} sizes are more than the {MAX_MEASURED:,} that are held; put it in a file"
+        )
+    spreads: list[Spread | None] = []
+    seconds = []
+    for size, (key, value) in zip(sizes, table.items(), strict=True):
+        try:
+            spread = _spread(value)
+            seconds.append(spread.mean if spread is not None else _seconds(value))
+        except ValueError as error:
+            raise KeyProblem("table", f"batches of {size}: {error}", key) from None
+        spreads.append(spread)
+    scattered = tuple(one for one in spreads if one is not None)
+    if scattered and len(scattered) < len(spreads):
+        one = sizes[spreads.index(None)]
+        raise KeyProblem(
+            "table",
+            f"batches of {one} have one time, and others samples or percentiles; give them all alike",
+            keys[spreads.index(None)],
+        )
+    return StageTable(tuple(sizes), tuple(seconds), between, scattered)
+
+
+def _size(key: Any) -> int:
+    text = str(key)
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SIZE:
+        raise KeyProblem("table", f"{shown(key)} is not a batch size: a whole number from 1 to {MAX_SIZE:,}", key)
+    return int(text)
+
+
+def _seconds(value: Any) -> float:
+    found = parse(value, TIME, "5 ms")
+    if found <= 0:
+        raise ValueError(f"{shown(value)} is no time that a batch takes; it must be above 0")
+    return found
+
+
+def _spread(value: Any) -> Spread | None:
+    if isinstance(value, list):
+        if not value:
+            raise ValueError("there are no samples")
+        return Spread(tuple(sorted(_seconds(one) for one in value)))
+    if not isinstance(value, dict):
+        return None
+    pairs = sorted((_rank(key), _seconds(one)) for key, one in value.items())
+    return of_percentiles([rank for rank, _ in pairs], [seconds for _, seconds in pairs])
+
+
+def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> Spread:
+    """The spread of percentiles, which must not fall; ValueError otherwise."""
+    for place in range(1, len(ranks)):
+        if seconds[place] < seconds[place - 1]:
+            low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
+            raise ValueError(f"{high} is below {low}")
+    return Spread(tuple(seconds), tuple(ranks))
+
+
+def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:
+    """What is to be known of a table, without its subject's name; `sizes` says of what its sizes are."""
+    found = []
+    fallen = table.falls(FALL)
+    if fallen is not None:
+        size, slower = fallen
+        one = "a batch of" if sizes == "batches of" else sizes
+        pair = f"{1e3 * table.of(size):.4g} ms, and one of {slower} takes {1e3 * table.of(slower):.4g} ms"
+        found.append(f"{what}: {one} {size} takes {pair}: times fall by more than noise ({FALL:.0%})")
+    if extrapolated:
+        largest = table.sizes[-1]
+        found.append(
+            f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two foretell"
+        )
+    return found

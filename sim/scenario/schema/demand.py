@@ -1,0 +1,552 @@
+"""What a task of a scenario demands: times, devices, memory, data, limits, and how much of it policies know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
+
+from sim.errors import UnknownName
+from sim.model import tasks
+from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.schema.fields import (
+    Count,
+    Flag,
+    KeyProblem,
+    Model,
+    Name,
+    NotNegative,
+    Number,
+    OneOrMany,
+    Positive,
+    Short,
+    unknown,
+)
+from sim.scenario.schema.tokens import Tokens
+from sim.scenario.schema.training import Communication, Training
+from sim.workload.costs import profiles
+from sim.workload.costs.roofline import Work
+from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
+
+GPU_TIME = "gpu_time."
+
+
+class Speedup(Model):
+    """`{speedup: 24}`: 24 × the drawn time of the reference mode (for `cpu_time` the GPU time)."""
+
+    speedup: Positive
+    """How many times as long as in the reference mode it takes."""
+
+
+def _speedup_or_not(value: Any) -> str:
+    is_it = isinstance(value, Speedup) or (isinstance(value, dict) and "speedup" in value)
+    return "<speedup>" if is_it else "<distribution>"
+
+
+Time = Annotated[
+    Annotated[TimeDistribution, Tag("<distribution>")] | Annotated[Speedup, Tag("<speedup>")],
+    Discriminator(_speedup_or_not),
+]
+
+
+Part = Annotated[Positive, Field(le=1)]
+NodeCount = Annotated[Count, Field(le=1_000_000)]
+
+
+def _check_gpus(value: float | None) -> float | None:
+    if value is not None and value > 1 and value != int(value):
+        raise ValueError(f"{value:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole")
+    return value
+
+
+def _known_profile(name: str) -> str:
+    try:
+        profiles.profile(name)
+    except UnknownName as error:
+        raise ValueError(unknown(error)) from None
+    return name
+
+
+def _efficiency(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"efficiency is a share above 0 and at most 1, not {value:g}")
+    return value
+
+
+class Factor(Model):
+    """`slo: {factor: 3}`: three times the task's fastest time."""
+
+    factor: Positive
+    """How many times the task's own fastest time."""
+
+
+def _factor_or_not(value: Any) -> str:
+    return "<factor>" if isinstance(value, dict | Factor) else "<time>"
+
+
+Limit = Annotated[Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)]
+
+
+class Stopping(Model):
+    """What stopping and resuming costs; see `sim.model.tasks.Stopping`."""
+
+    save: Seconds = 0.0
+    """Time to save the state on a stop, besides moving its bytes; 0 unless given."""
+    restore: Seconds = 0.0
+    """Time to restore the state on resuming, besides moving its bytes; 0 unless given."""
+    state: Bytes = 0
+    """Bytes of state that are moved to the host and back, 0 unless given."""
+    interval: Seconds | None = None
+    """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
+    checkpoint: Seconds = 0.0
+    """Time that each of those checkpoints takes, in which nothing is computed; 0 unless given."""
+    block: Seconds = 0.0
+    """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
+    idempotent: Flag = False
+    """Can blocks be thrown away and run again? false unless given."""
+    preemptible: Flag = True
+    """May policies stop it at all? true unless given."""
+
+    @field_validator("interval")
+    @classmethod
+    def _above_zero(cls, value: float | None) -> float | None:
+        if value == 0:
+            raise ValueError("checkpoints need an interval above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _written_when(self) -> Stopping:
+        if self.checkpoint and self.interval is None:
+            raise ValueError("checkpoint says how long one takes; interval must say how often there is one")
+        return self
+
+
+def _unit_mean(value: Any) -> Any:
+    """An error without a mean has mean 1: estimates right on average."""
+    if isinstance(value, dict) and "distribution" in value and "cv" in value and "mean" not in value:
+        return {**value, "mean": 1}
+    return value
+
+
+class Estimates(Model):
+    """What policies know of a time: the truth × a drawn `error` × a fixed `factor`; `exact` is the truth."""
+
+    known: Literal["time", "mean"] = "time"
+    """What error and factor are on: each task's own time, or only the mean of its class; time unless given."""
+    error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
+    """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
+    factor: Positive = 1.0
+    """A fixed factor on the truth, 1 unless given."""
+
+
+class User(Model):
+    """One of several users and its share of the arrivals."""
+
+    name: Name
+    """Name of the user."""
+    weight: NotNegative = 1.0
+    """Its share of the arrivals, relative to the others; 1 unless given."""
+
+
+class Users(Model):
+    """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
+
+    count: Annotated[Count, Field(le=1_000_000)]
+    """How many users, named u0, u1 and so on."""
+    zipf: NotNegative = 0.0
+    """Exponent s of shares proportional to k^-s; 0, all alike, unless given."""
+
+
+def _users(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"count": value}
+    if isinstance(value, list):
+        return [{"name": one} if isinstance(one, str | int) else one for one in value]
+    return value
+
+
+UserMix = Annotated[
+    Annotated[
+        Annotated[list[User], Field(min_length=1), Tag("<list>")] | Annotated[Users, Tag("<count>")],
+        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<count>"),
+    ],
+    Short(_users, {"type": "integer"}),
+]
+
+
+class SpanSpeeds(Model):
+    """Rates of a gang by the narrowest part of the cluster that holds it; one not given has that of the one before.
+
+    `island` and `switch` count where the nodes have them (`island`, `pcie: {switch: ...}`), `rack` where nodes have.
+    """
+
+    island: Part | None = None
+    """Rate of a gang within one NVLink island, 1 unless given."""
+    switch: Part | None = None
+    """Rate within one PCIe switch; that of the level before unless given."""
+    node: Part | None = None
+    """Rate within one node; that of the level before unless given."""
+    rack: Part | None = None
+    """Rate within one rack; that of the level before unless given."""
+    cluster: Part | None = None
+    """Rate across racks; that of the level before unless given."""
+
+    @model_validator(mode="after")
+    def _wider_is_slower(self) -> SpanSpeeds:
+        if not self.model_fields_set:
+            raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
+        speeds = self.resolved()
+        for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
+            if getattr(speeds, wide) > getattr(speeds, narrow):
+                raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
+        return self
+
+    def resolved(self) -> tasks.SpanSpeeds:
+        """All five rates."""
+        rates, rate = [], 1.0
+        for level in tasks.SpanSpeeds._fields:
+            rate = getattr(self, level) or rate
+            rates.append(rate)
+        return tasks.SpanSpeeds(*rates)
+
+
+def span_speeds(*demands: Any) -> tasks.SpanSpeeds | None:
+    """The rates by level that the first of these demands to say anything of spans gives."""
+    for demand in demands:
+        if demand.span_speeds is not None:
+            found: tasks.SpanSpeeds = demand.span_speeds.resolved()
+            return found
+        if demand.span_speed is not None:
+            return None
+    return None
+
+
+class PartitionColumn(Model):
+    """`partition: {column: vc, names: {11cb48: research}}`: which column of a trace tells the partition."""
+
+    column: Name = "partition"
+    """Column of the trace that names the partition (user and class as well), partition unless given."""
+    names: dict[str, Name] = {}
+    """Partitions of the cluster by what stands in the column, where that differs."""
+    others: Name | None = None
+    """Partition of tasks for which something else stands there; they are rejected unless given."""
+
+
+PartitionOf = Annotated[
+    Annotated[Name, Tag("<name>")] | Annotated[PartitionColumn, Tag("<column>")],
+    Discriminator(lambda value: "<column>" if isinstance(value, dict | PartitionColumn) else "<name>"),
+]
+
+
+def _devices(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class TaskMode(Model):
+    """One way to run, in full: on which devices, for how long, and what it holds there.
+
+    The time is given, or computed for each type of device from `work` or a `profile`.
+    """
+
+    device: Name
+    """Type or kind of device on which this mode runs, such as cpu, gpu or v100."""
+    time: Time | None = None
+    """Time on an idle device: a quantity, a distribution, or a speedup relative to the first mode."""
+    work: Work | None = None
+    """Operations and bytes, from which the time is computed for each type of device."""
+    profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    """A known piece of work, such as cnn_training, from which the time is computed."""
+    batch: Annotated[Count, Field(le=10**9)] | None = None
+    """Items in a step of the profile, 64 unless given."""
+    steps: NumberDistribution | None = None
+    """Steps of the profile, a number or a distribution; 1 unless given."""
+    efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
+    """Share of the device's best rates that the profile reaches, 50% unless given."""
+    name: Name | None = None
+    """Name of the mode in tables; made from the device unless given."""
+    nodes: NodeCount | None = None
+    """Number of nodes of the job; cpus, gpus and memory are then those on each.  1 unless given."""
+    cpus: NotNegative | None = None
+    """Cores held; 1 in a CPU mode and 0 in a GPU mode unless given."""
+    gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 in a GPU mode unless given."""
+    memory: Bytes | None = None
+    """Host memory held, none unless given."""
+    gpu_memory: Bytes | None = None
+    """Memory held on each GPU, none unless given."""
+    span: Literal["node", "any"] | None = None
+    """node (all on one node, the default) or any (cores or GPUs may be those of several)."""
+    span_speed: Part | None = None
+    """Rate of a gang over several nodes, 1 unless given."""
+    span_speeds: SpanSpeeds | None = None
+    """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
+    upload: Seconds | None = None
+    """Time of the upload alone on an idle link, none unless given."""
+    download: Seconds | None = None
+    """Time of the download alone on an idle link, none unless given."""
+
+    _gpus = field_validator("gpus")(_check_gpus)
+
+    @model_validator(mode="after")
+    def _one_time(self) -> TaskMode:
+        given = [key for key in ("time", "work", "profile") if getattr(self, key) is not None]
+        if len(given) != 1:
+            both = f", not {' and '.join(given)}" if given else ""
+            raise ValueError(f"a mode needs one of time, work and profile{both}")
+        if self.span_speed is not None and self.span_speeds is not None:
+            raise ValueError("span_speed and span_speeds cannot stand together; give one of them")
+        _check_profile_keys(self)
+        _check_share(self.work, self.gpus)
+        check_nodes(self, self.device == "cpu")
+        return self
+
+
+def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
+    """KeyProblem for what cannot stand with a number of nodes."""
+    nodes = demand.nodes
+    if nodes is None or nodes == 1:
+        return
+    if demand.span is not None:
+        text = f"the job is on {nodes} nodes exactly, and span: {demand.span} says how many it may use; leave one out"
+        raise KeyProblem("span", text)
+    if demand.gpus is not None and demand.gpus < 1:
+        raise KeyProblem("gpus", f"{demand.gpus:g} of a GPU on each of {nodes} nodes: a gang takes whole GPUs")
+    if getattr(demand, "scaling", None) is not None:
+        raise KeyProblem("scaling", f"it tells the number of GPUs of one node, and the job is on {nodes}; use modes")
+    if on_cores and demand.cpus is not None and demand.cpus != int(demand.cpus):
+        raise KeyProblem("cpus", f"{demand.cpus:g} cores on each of {nodes} nodes: a gang takes whole cores")
+
+
+def _check_profile_keys(demand: TaskMode | Demand, elsewhere: bool = False) -> None:
+    for name in ("batch", "steps", "efficiency"):
+        if getattr(demand, name) is not None and demand.profile is None and not elsewhere:
+            raise KeyProblem(name, "this belongs to a profile, and there is none here")
+
+
+def demanded_share(work: Work | None) -> float | None:
+    """The share of a GPU's multiprocessors that the work asks for; None where it says nothing of it."""
+    return work.share if work is not None and "share" in work.model_fields_set else None
+
+
+def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> None:
+    share = demanded_share(work)
+    if share is not None and scaling is not None:
+        raise KeyProblem("scaling", "work that demands a share of one GPU does not scale over several")
+    if share is not None and gpus is not None and share != gpus:
+        raise KeyProblem("gpus", f"{gpus:g} contradicts the share of {share:g} that the work demands; give one of them")
+
+
+class Demand(Model):
+    """What an entry of the workload and each of its classes may say; a class overrides its entry."""
+
+    class_: Name | None = Field(None, alias="class")
+    """Name of the class, for tables and policies; the entry's name unless given."""
+    gpu_time: TimeDistribution | None = None
+    """Time on a GPU of speed 1: a quantity or a distribution."""
+    typed_gpu_time: dict[str, TimeDistribution] = Field(default={}, alias="gpu_time.*")
+    """Time on a GPU of this type (gpu_time.v100), taken as it is: a quantity or a distribution."""
+    cpu_time: Time | None = None
+    """Time on a core of speed 1: a quantity, a distribution, or a speedup, times as long as on the GPU."""
+    modes: Annotated[list[TaskMode], OneOrMany, Field(min_length=1)] | None = None
+    """All ways to run, in full; in place of gpu_time, cpu_time and scaling."""
+    scaling: dict[str, Positive] | None = None
+    """Speed-up by number of GPUs, such as {1: 1, 2: 1.9}: a way to run for each."""
+    work: Work | None = None
+    """Operations and bytes, from which times are computed for each type of device."""
+    profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
+    """A known piece of work, such as cnn_training, from which times are computed."""
+    training: Training | None = None
+    """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
+    communication: Communication | None = None
+    """What the ranks of a job send each other, by which its times grow; nothing unless given."""
+    devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
+    """Types and kinds of devices that `work` or `profile` is computed for; all whose peak is known unless given."""
+    batch: Annotated[Count, Field(le=10**9)] | None = None
+    """Items in a step of the profile, 64 unless given."""
+    steps: NumberDistribution | None = None
+    """Steps of the profile, a number or a distribution; 1 unless given."""
+    efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
+    """Share of a device's best rates that the profile reaches, 50% unless given."""
+    nodes: NodeCount | None = None
+    """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
+    cpus: NotNegative | None = None
+    """Cores held in every way to run; 1 on cores and 0 on GPUs unless given."""
+    gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 unless given."""
+    memory: Bytes | None = None
+    """Host memory held, none unless given."""
+    gpu_memory: Bytes | None = None
+    """Memory held on each GPU, none unless given."""
+    span: Literal["node", "any", "recorded"] | None = None
+    """node (all on one node, the default), any (cores or GPUs of several), recorded (as the trace shows)."""
+    span_speed: Part | None = None
+    """Rate of a gang over several nodes, 1 unless given."""
+    span_speeds: SpanSpeeds | None = None
+    """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
+    bytes_in: BytesDistribution | None = None
+    """Bytes to upload before computing on an accelerator, none unless given."""
+    bytes_out: BytesDistribution | None = None
+    """Bytes to download at the end, none unless given."""
+    upload: Seconds | None = None
+    """Time of the upload alone on an idle link, none unless given."""
+    download: Seconds | None = None
+    """Time of the download alone on an idle link, none unless given."""
+    deadline: Limit | None = None
+    """Another name of slo."""
+    slo: Limit | None = None
+    """Time from arrival within which a task should be done, or a factor of its fastest time; none unless given."""
+    patience: TimeDistribution | None = None
+    """Time after which a waiting task gives up, a distribution; endless unless given."""
+    priority: Number | None = None
+    """Greater goes first, under policies that look at it; 0 unless given."""
+    partition: PartitionOf | None = None
+    """Partition to which the tasks are bound, or the column of a trace that names it."""
+    time_limit: Limit | None = None
+    """How long a task may hold its devices, or `{factor: 2}` of its fastest time."""
+    qos: Name | None = None
+    """Quality of service, for slurm_multifactor."""
+    account: Name | None = None
+    """Account, for partitions and for policies that share by account."""
+    user: Name | None = None
+    """The user whose tasks these are."""
+    users: UserMix | None = None
+    """Several users: a number of them, or a list with weights."""
+    estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
+    """What policies know of the times: exact unless given, or an error and a factor."""
+    stopping: Stopping | None = None
+    """What stopping and resuming costs; nothing, with all work kept, unless given."""
+    reads: list[Name] | None = None
+    """Names of data items that must be on the device."""
+    writes: list[Name] | None = None
+    """Names of data items that it makes."""
+    tokens: Tokens | None = None
+    """How long prompts and answers are, of requests to a language model."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_types(cls, value: Any) -> Any:
+        """`gpu_time.v100: ...` is a key of its own in the file and an entry of one field here."""
+        if not isinstance(value, dict):
+            return value
+        typed = {key: v for key, v in value.items() if isinstance(key, str) and key.startswith(GPU_TIME)}
+        if not typed:
+            return value
+        rest = {key: v for key, v in value.items() if key not in typed}
+        return {**rest, "gpu_time.*": typed}
+
+    _gpus = field_validator("gpus")(_check_gpus)
+
+    @field_validator("typed_gpu_time")
+    @classmethod
+    def _named(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key in value:
+            if not key.removeprefix(GPU_TIME):
+                raise ValueError("gpu_time. needs the name of a GPU type after the dot")
+        return value
+
+    @field_validator("time_limit")
+    @classmethod
+    def _some_time(cls, value: float | Factor | None) -> float | Factor | None:
+        if value == 0:
+            raise ValueError("a time limit is above 0; leave it out where there is none")
+        return value
+
+    @field_validator("scaling")
+    @classmethod
+    def _whole_counts(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for key in value or {}:
+            if not key.isdigit() or int(key) < 1:
+                raise ValueError(
+                    f'scaling maps whole numbers of GPUs to speed-ups, as in {{1: 1, 2: 1.9}}; "{key}" is none'
+                )
+        if value is not None and not value:
+            raise ValueError("scaling needs at least one number of GPUs")
+        return value
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Demand:
+        for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work"),
+                              ("span_speed", "span_speeds")):  # fmt: skip
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise ValueError(f"{first} and {second} cannot stand together; give one of them")
+        given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
+        if self.modes is not None and given:
+            raise ValueError("modes is the full form of gpu_time, cpu_time and scaling; give one of the two")
+        if self.modes is not None and (self.work or self.profile):
+            raise ValueError("modes is the full form of work and profile; give each mode its own")
+        if self.modes is not None and isinstance(self.modes[0].time, Speedup):
+            raise ValueError("the first of the modes has nothing to be a speedup of; give it a time")
+        _check_profile_keys(self, elsewhere=any(mode.profile for mode in self.modes or ()))
+        _check_share(self.work, self.gpus, self.scaling)
+        check_nodes(self, self.cpu_time is not None)
+        self._check_training()
+        return self
+
+    def _check_training(self) -> None:
+        for name in ("modes", "scaling", "training", "span"):
+            if self.communication is not None and getattr(self, name):
+                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot stand beside it"
+                raise KeyProblem("communication", text)
+        if self.training is None:
+            return
+        if self.training.widths is not None and self.nodes is not None:
+            raise KeyProblem("nodes", "training.widths tells the numbers of nodes; leave one of the two out")
+        others = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span")
+        for name in others:
+            if getattr(self, name):
+                key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
+                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot stand beside it")
+
+    def check_whole(self) -> None:
+        """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""
+        _check_share(self.work, self.gpus, self.scaling)
+        check_nodes(self, self.cpu_time is not None)
+        self._check_training()
+        if self.devices is not None and not (self.work or self.profile):
+            raise KeyProblem("devices", "this belongs to work or a profile, and there is none here")
+
+    @property
+    def limit(self) -> float | Factor | None:
+        """The relative deadline, under either of its names."""
+        return self.slo if self.slo is not None else self.deadline
+
+    @property
+    def dangling(self) -> bool:
+        """Whether `cpu_time` is a speedup of nothing."""
+        others = self.gpu_time or self.typed_gpu_time or self.work or self.profile
+        return isinstance(self.cpu_time, Speedup) and not others
+
+    @property
+    def has_times(self) -> bool:
+        return bool(self.gpu_time or self.cpu_time or self.typed_gpu_time or self.modes or self.work or self.profile
+                    or self.training)  # fmt: skip
+
+    def over(self, other: Demand) -> Demand:
+        """The demand with the values of this one (a class), and of `other` (its entry) where it gives none."""
+        values = {name: getattr(other, name) for name in Demand.model_fields}
+        given = self.model_fields_set & set(values)
+        for rivals in RIVALS:
+            if given & rivals:
+                values.update({name: Demand.model_fields[name].get_default() for name in rivals})
+        values.update({name: getattr(self, name) for name in given})
+        return Demand.model_construct(**values)
+
+
+RIVALS = (
+    frozenset({"deadline", "slo"}),
+    frozenset({"user", "users"}),
+    frozenset({"scaling", "gpus"}),
+    frozenset({"span_speed", "span_speeds"}),
+    frozenset({"nodes", "span"}),
+)
+"""Keys that say the same in two ways: a class that gives one replaces both of its entry."""
+
+PROFILE_KEYS = ("profile", "batch", "steps", "efficiency")
+
+
+def profile_use(demand: Demand | TaskMode, default: Demand | None = None) -> profiles.ProfileUse:
+    """The profile that a demand names, with its parameters, or those of `default` where it gives none."""
+    values = {key: getattr(demand, key) for key in PROFILE_KEYS}
+    if default is not None:
+        values = {key: getattr(default, key) if value is None else value for key, value in values.items()}
+    return profiles.ProfileUse.model_validate({key: v for key, v in values.items() if v is not None})

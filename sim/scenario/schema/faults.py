@@ -1,0 +1,99 @@
+"""The `faults:` part of a scenario: what breaks, how often, for how long, and what is announced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from sim.model.units import Fraction, Seconds
+from sim.scenario.schema.fields import Flag, KeyProblem, Model, Name, Positive, Short
+from sim.workload.distributions import TimeDistribution
+
+Names = Annotated[list[Name], Short(lambda value: [value] if isinstance(value, str) else value, {"type": "string"})]
+
+
+class Maintenance(Model):
+    """A window in which nodes are down.
+
+    Policies are told at `announced`; from then on, with `drain`, the nodes take nothing new.
+    """
+
+    nodes: Names = Field(min_length=1)
+    """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
+    start: Seconds = Field(alias="from")
+    """When they go down."""
+    length: Seconds = Field(alias="for")
+    """For how long they are down."""
+    announced: Seconds | None = None
+    """When policies are told; when it begins unless given."""
+    drain: Flag = True
+    """Do the nodes take nothing new from the announcement on? true unless given."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Maintenance:
+        if not self.length:
+            raise KeyProblem("for", "a maintenance takes some time")
+        if self.announced is not None and self.announced > self.start:
+            raise KeyProblem("announced", "a maintenance is announced before it begins")
+        return self
+
+
+class Fault(Model):
+    """One source of faults: random (`on`, `every`, `repair` or `slow` and `lasting`), a `maintenance`, or a `file`.
+
+    `on` names kinds (gpu, node, link, uplink), types, or single devices, nodes and links.  `together` is the chance
+    that each other node of the same rack fails along.
+    """
+
+    name: Name | None = None
+    """Name of this source of faults, by which its random streams are keyed."""
+    on: Names | None = None
+    """What it befalls: gpu, node, link, uplink, a type of device, or names of devices, nodes or links (r0/uplink)."""
+    every: TimeDistribution | None = None
+    """Time from being sound to the next fault of one device, a distribution."""
+    repair: TimeDistribution | None = None
+    """Time from a failure to its repair, a distribution."""
+    slow: Positive | None = None
+    """Instead of failing, a device takes this many times as long."""
+    lasting: TimeDistribution | None = Field(None, alias="for")
+    """How long a slowdown lasts, a distribution."""
+    together: Fraction = 0.0
+    """Probability that each other node of the same rack fails along, 0 unless given."""
+    maintenance: Maintenance | None = None
+    """A window in which nodes are down on purpose."""
+    file: str | None = None
+    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (of slow)."""
+
+    @field_validator("file")
+    @classmethod
+    def _there(cls, value: str | None, info: ValidationInfo) -> str | None:
+        base = (info.context or {}).get("base", ".")
+        if value is not None and not (Path(base) / value).is_file():
+            raise ValueError(f'there is no file "{value}"')
+        return value
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Fault:
+        kinds = [key for key in ("on", "maintenance", "file") if getattr(self, key) is not None]
+        if len(kinds) != 1:
+            raise ValueError("a fault is random (on, every, repair), a maintenance, or in a file; give one of them")
+        if kinds[0] != "on":
+            for key in ("every", "repair", "slow", "lasting"):
+                if getattr(self, key) is not None:
+                    named = "for" if key == "lasting" else key
+                    raise KeyProblem(named, f"this belongs to random faults, not to a {kinds[0]}")
+            return self
+        if self.every is None or self.every.mean == 0:
+            raise KeyProblem("every", "how often? Give a distribution of the time between two faults, above 0")
+        length = self.lasting if self.slow is not None else self.repair
+        if length is None:
+            raise KeyProblem("for" if self.slow else "repair", "how long does it last? Give a distribution")
+        if self.slow is not None and self.slow < 1:
+            raise KeyProblem("slow", f"a factor of at least 1 by which things take longer, not {self.slow:g}")
+        if not 0 <= self.together <= 1:
+            raise KeyProblem("together", "a probability is from 0 to 1")
+        if self.together and any(where != "node" for where in self.on or ()):
+            raise KeyProblem("together", "racks are of nodes: on: node")
+        return self

@@ -1,0 +1,305 @@
+"""`service: {kind: llm}`: a language model that answers token by token."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
+
+from sim.model.step_times import LinearSteps, RooflineSteps
+from sim.model.units import Bytes, Seconds
+from sim.scenario.file.profile_files import included
+from sim.scenario.schema.cluster import NamedPeak
+from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, Positive, Short
+from sim.scenario.schema.service import BOTH_WAYS, Network, Service
+from sim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
+from sim.workload.costs.architectures import Architecture
+from sim.workload.costs.roofline import Peak
+
+PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
+MAX_TOKENS = 10**9
+FILLED = 0.9
+"""Share of the memory that servers fill unless told otherwise (vLLM: gpu_memory_utilization)."""
+_WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
+
+
+class Cache(Model):
+    """Keys and values: bytes a token, and how many tokens a block holds."""
+
+    per_token: Annotated[Bytes, Field(gt=0)] | None = None
+    """Bytes of keys and values for one token, on all GPUs of a replica together; not needed next to tokens."""
+    tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
+    """Tokens whose keys and values a replica holds; as many as fit next to the model unless given."""
+    block: Annotated[Count, Field(le=65_536)] = 16
+    """Tokens in a block of memory, 16 unless given."""
+
+
+class Prefixes(Model):
+    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for so many tokens."""
+
+    tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
+    """Tokens that one of a request's hash_ids stands for, 512 unless given."""
+
+
+class Autoscale(Model):
+    """From `min` to `max` replicas, so many that each has about `target` requests; one change each `cooldown`."""
+
+    min: Count = 1
+    """Fewest replicas, 1 unless given."""
+    max: Count
+    """Most replicas."""
+    target: Positive
+    """Requests that each replica should have."""
+    cooldown: Seconds = 0.0
+    """Least time between two changes, 0 unless given."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Autoscale:
+        if self.max < self.min:
+            raise KeyProblem("max", f"at most {self.max} replicas and at least {self.min} contradict each other")
+        return self
+
+
+class Disaggregated(Model):
+    """Replicas that only prefill, and replicas that decode; keys and values move between them."""
+
+    prefill: Count
+    """Replicas that only read prompts."""
+    decode: Count
+    """Replicas that only decode."""
+
+
+class TokenLimits(Model):
+    """What a request may take: to its first token, and for each further token on average."""
+
+    ttft: Seconds | None = None
+    """Longest time from arrival to the first token; no limit unless given."""
+    tpot: Seconds | None = None
+    """Longest mean time for each further token; no limit unless given."""
+
+
+class LanguageModel(Model):
+    """A language model served by replicas, each on `gpus` devices of one node (the step times are for so many).
+
+    `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
+    memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
+    keys and values take, as far as they are not given: an estimate from published figures.
+    """
+
+    kind: Literal["llm"]
+    """llm: a language model that answers token by token."""
+    profile: str | None = None
+    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
+    step: StepTime
+    """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
+    gpu: NamedPeak | None = None
+    """Figures of the GPU for the estimate: a name of `hetsim list models`, or matrix_flops, bandwidth, link, memory."""
+    tensor_parallel: Count | None = None
+    """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
+    device: Name = "gpu"
+    """Type or kind of device of the replicas, gpu unless given."""
+    gpus: Count = 1
+    """Devices of one node that each replica is on, 1 unless given."""
+    replicas: Count | None = None
+    """How many replicas, 1 unless given."""
+    model: Weights = 0
+    """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
+    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}; 0 unless given."""
+    memory_share: Share | None = None
+    """Share of the devices' memory that model, keys and values may fill; all of it unless given, and 90% where the
+    model is an architecture."""
+    kv: Cache | None = None
+    """Memory that keys and values take; without it memory is no limit."""
+    max_num_batched_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
+    """Most tokens of a step: one for each sequence that decodes, and those of prompts; no limit unless given."""
+    max_num_seqs: Annotated[Count, Field(le=1_000_000)] = 256
+    """Most requests in a replica at a time; unless given 256, or fewer if no more were measured or fit into a step."""
+    max_output_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | Literal["exact"] | None = None
+    """Longest answer that a request announces, at which answers end; exact: each announces its own length; none unless
+    given."""
+    timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    """Time after its arrival at which a client aborts a request, even one that runs; endless unless given."""
+    preemption: Literal["recompute", "swap"] = "recompute"
+    """When memory runs out: recompute (default) or swap to the host."""
+    prefix_cache: Annotated[Prefixes, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
+    """Keeps beginnings of prompts: true, or the tokens that a hash stands for; off unless given."""
+    disaggregated: Disaggregated | None = None
+    """Separate replicas for prompts and for decoding."""
+    autoscale: Autoscale | None = None
+    """Adds and gives up replicas with the load."""
+    network: Annotated[Network, BOTH_WAYS] = Network()
+    """Delay between the clients and the replicas: one time for both ways, or request and response; 0 unless given."""
+    front_end: Seconds = 0.0
+    """Time of each request in front of the replicas, before it waits there: tokenization, routing; 0 unless given."""
+    slo: TokenLimits = TokenLimits()
+    """Limits on first and further tokens that a request should keep."""
+    batching: PolicyName = None
+    """A policy of who joins a step, for this service: a name, or name and parameters."""
+    routing: PolicyName = None
+    """A policy of which replica serves a request, for this service: a name, or name and parameters."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        found = included(value, "service", cls, info)
+        return _estimated(found) if isinstance(found, dict) else found
+
+    @property
+    def weights(self) -> int:
+        """Bytes of weights of a replica."""
+        return self.model.bytes if isinstance(self.model, Architecture) else self.model
+
+    @property
+    def figures(self) -> tuple[Architecture, Peak, int] | None:
+        """Model, GPU and number of GPUs of an estimate."""
+        if isinstance(self.model, Architecture) and self.gpu is not None:
+            return self.model, self.gpu, self.gpus
+        return None
+
+    @property
+    def estimated(self) -> bool:
+        """Are the steps those of published figures, with nothing measured?"""
+        return self.step.roofline is not None and not self.step.roofline.model_fields_set
+
+    @property
+    def share(self) -> float:
+        """Of the devices' memory that may be filled."""
+        if self.memory_share is not None:
+            return self.memory_share
+        return FILLED if isinstance(self.model, Architecture) else 1.0
+
+    @property
+    def times(self) -> LinearSteps | RooflineSteps:
+        """Seconds of its steps."""
+        return self.step.times(self.figures)
+
+    def _check_estimate(self) -> None:
+        """KeyProblem where the steps of a roofline lack a figure."""
+        if self.step.roofline is None:
+            return
+        if not isinstance(self.model, Architecture):
+            raise KeyProblem("model", "a roofline needs the architecture; name it, as in model: llama-2-70b")
+        if self.gpu is None:
+            raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name it, as in gpu: h100")
+        missing = figures_missing(self.gpu, self.gpus)
+        if missing is not None:
+            raise KeyProblem("gpu", f"{missing}; give its figures")
+
+    @model_validator(mode="after")
+    def _whole(self, info: ValidationInfo) -> LanguageModel:
+        self._check_estimate()
+        step = self.step
+        if not (info.context or {}).get("profile"):  # the scenario that includes it says how large steps may be
+            self._measured_numbers()
+            self._batch_limits()
+        whole = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
+        if not (step.roofline or step.fixed or whole):
+            raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
+        times = self.times
+        decoding, reading = times.of(0, 1, 0), times.fixed
+        if step.decode is not None and step.decode.measured is not None:
+            decoding = min(step.decode.measured.seconds)
+        for key, needed in (("ttft", reading), ("tpot", decoding)):
+            limit = getattr(self.slo, key)
+            if limit is not None and limit < needed:
+                what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
+                raise KeyProblem("slo", what)
+        if self.disaggregated is not None and self.autoscale is not None:
+            raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
+        for other in ("disaggregated", "autoscale"):
+            if self.replicas is not None and getattr(self, other) is not None:
+                raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
+        if self.prefix_cache is not None and self.kv is None:
+            raise KeyProblem("prefix_cache", "prefixes are kept in KV blocks; give kv: {per_token: ...}")
+        if self.prefix_cache is not None and self.kv is not None and self.prefix_cache.tokens % self.kv.block:
+            what = f"{self.prefix_cache.tokens} tokens are no whole number of blocks of {self.kv.block}"
+            raise KeyProblem("prefix_cache", what)
+        for key in ("disaggregated", "preemption"):
+            needed = self.disaggregated is not None if key == "disaggregated" else self.preemption == "swap"
+            if needed and self.kv is None:
+                raise KeyProblem(key, "keys and values are moved; give kv: {per_token: ...}")
+        return self
+
+
+    @property
+    def most_sequences(self) -> int:
+        """Most requests in a replica: unless it is given, no more than were measured."""
+        decode = self.step.decode
+        if "max_num_seqs" in self.model_fields_set:
+            return self.max_num_seqs
+        most = self.max_num_seqs
+        if self.max_num_batched_tokens is not None:
+            most = min(most, self.max_num_batched_tokens)
+        if decode is None or decode.measured is None or decode.extrapolate:
+            return most
+        return min(most, decode.measured.sizes[-1])
+
+    def _batch_limits(self) -> None:
+        """A step has a token for every sequence, and a replica room for more than one announced answer."""
+        budget, kv = self.max_num_batched_tokens, self.kv
+        if budget is not None and "max_num_seqs" in self.model_fields_set and budget < self.max_num_seqs:
+            text = f"a step of {budget:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
+            raise KeyProblem("max_num_batched_tokens", f"{text}; let it be at least {self.max_num_seqs:,}")
+        if kv is None:
+            return
+        if kv.per_token is None and kv.tokens is None:
+            raise KeyProblem("kv", "how much fits?  Give per_token (bytes), or tokens (of a replica)")
+        if kv.tokens is not None and kv.tokens < kv.block:
+            raise KeyProblem("kv", f"{kv.tokens:,} tokens do not fill one block of {kv.block}")
+        if kv.per_token is None and (self.preemption == "swap" or self.disaggregated is not None):
+            raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
+
+    def _measured_numbers(self) -> None:
+        """No step is larger than what was measured, unless the table says that it goes on."""
+        decode, prefill = self.step.decode, self.step.prefill
+        if decode is not None and decode.measured is not None and not decode.extrapolate:
+            largest = decode.measured.sizes[-1]
+            if "max_num_seqs" in self.model_fields_set and self.max_num_seqs > largest:
+                sizes = decode.measured.sizes
+                text = f"step.decode was measured from {sizes[0]} to {largest} sequences; extrapolate: true goes beyond"
+                raise KeyProblem("max_num_seqs", text)
+        if prefill is not None and prefill.measured is not None and not prefill.extrapolate:
+            largest = prefill.measured.sizes[-1]
+            if self.max_num_batched_tokens is None or self.max_num_batched_tokens > largest:
+                sizes = prefill.measured.sizes
+                range_ = f"from {sizes[0]:,} to {largest:,} tokens"
+                text = f"step.prefill was measured {range_}; extrapolate: true goes beyond"
+                raise KeyProblem("max_num_batched_tokens", f"{text}, or let a step read no more than that")
+
+
+def _estimated(value: dict[str, Any]) -> dict[str, Any]:
+    """What an architecture says, where the scenario does not: bytes of keys and values, number of GPUs, steps."""
+    found = dict(value)
+    parallel = found.get("tensor_parallel")
+    if parallel is not None:
+        if "gpus" in found and found["gpus"] != parallel:
+            raise KeyProblem("gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
+        found["gpus"] = parallel
+    try:
+        model = _WEIGHTS.validate_python(found.get("model", 0))
+    except ValidationError:
+        return {"step": {"roofline": {}}, **found}  # the field says what is wrong
+    if not isinstance(model, Architecture):
+        return {"step": {"roofline": {}}, **found} if "gpu" in found else found
+    found["model"] = model
+    devices = parallel if isinstance(parallel, int) and parallel > 0 else found.get("gpus", 1)
+    if isinstance(devices, int) and devices > 0:
+        kv = found.get("kv", {})
+        if isinstance(kv, dict) and "per_token" not in kv:
+            found["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}
+    if "step" not in found:
+        if "gpu" not in found:
+            raise KeyProblem("gpu", "the steps of a model on which GPU?  Name it, as in gpu: h100, or give step")
+        found["step"] = {"roofline": {}}
+    return found
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, LanguageModel):
+        return "<llm>"
+    return "<llm>" if isinstance(value, dict) and "kind" in value else "<batches>"
+
+
+AnyService = Annotated[
+    Annotated[Service, Tag("<batches>")] | Annotated[LanguageModel, Tag("<llm>")], Discriminator(_kind)
+]

@@ -1,0 +1,286 @@
+"""The `policy:` part: short and long form, and parameters checked against the policy's own signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from sim import registry
+from sim.errors import Problem, UnknownName, suggestion
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.file.problems import translate
+
+DEFAULT_SCHEDULER = "fcfs"
+PARTS = ("scheduler", "placement", "admission", "batching", "routing")
+
+
+def long_form(policy: Any) -> Any:
+    """`fcfs` → {scheduler: {name: fcfs}}; what is no policy at all is returned as it is, for the check to name.
+
+    The name of a batching policy alone stands for it; a placement beside the scheduler becomes its parameter.
+    """
+    if policy is None:
+        policy = {}
+    if isinstance(policy, str):
+        policy = {"batching" if _batches(policy) else "scheduler": policy}
+    if not isinstance(policy, dict):
+        return policy
+    if "name" in policy and not set(policy) & {"scheduler"}:
+        outer = {key: policy[key] for key in ("admission", "batching", "routing") if key in policy}
+        policy = {"scheduler": {key: v for key, v in policy.items() if key not in outer}, **outer}
+    parts = {key: _named(value) if key in PARTS else value for key, value in policy.items()}
+    scheduler = parts.setdefault("scheduler", {"name": DEFAULT_SCHEDULER})
+    if isinstance(scheduler, dict):
+        scheduler.setdefault("name", DEFAULT_SCHEDULER)
+        if "placement" in parts and "placement" not in scheduler:
+            placement = parts.pop("placement")
+            bare = isinstance(placement, dict) and set(placement) == {"name"}
+            scheduler["placement"] = placement["name"] if bare else placement
+    return parts
+
+
+def _batches(name: str) -> bool:
+    """Is this the name of a batching policy and of no scheduler?  Of services the batching is what matters."""
+    return name in registry.policies("batching") and name not in registry.policies("scheduler")
+
+
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else dict(value) if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A policy with validated parameters, ready to be made anew for every run."""
+
+    kind: str
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, Any] = field(default_factory=dict, compare=False)
+    """The parameters as the scenario writes them, units and all."""
+
+    def make(self) -> Any:
+        """A fresh policy object (for a placement given as a function: the function)."""
+        item = registry.policy(self.kind, self.name)
+        values = {key: v.make() if isinstance(v, PolicySpec) else v for key, v in self.parameters.items()}
+        if inspect.isclass(item):
+            return item(**values)
+        if self.kind == "scheduler":
+            return _list_scheduler()(item, **values)
+        return item
+
+    @property
+    def label(self) -> str:
+        """`easy_backfill (placement: best_fit)`: for messages and tables."""
+        shown = []
+        for key, value in self.parameters.items():
+            text = value.label if isinstance(value, PolicySpec) else self.written.get(key, value)
+            shown.append(f"{key}: {str(text).lower() if isinstance(text, bool) else text}")
+        return self.name + (f" ({', '.join(shown)})" if shown else "")
+
+
+@dataclass(frozen=True)
+class Policies:
+    """The policies of a scenario."""
+
+    scheduler: PolicySpec
+    admission: PolicySpec | None = None
+    batching: PolicySpec | None = None
+    of_service: dict[int, PolicySpec] = field(default_factory=dict)
+    """Batching policies that entries of the workload name for themselves, by their numbers."""
+    routing: PolicySpec | None = None
+    routing_of: dict[int, PolicySpec] = field(default_factory=dict)
+    """Likewise routing policies."""
+
+    @property
+    def label(self) -> str:
+        parts = [self.scheduler, self.admission, self.batching, self.routing]
+        return " + ".join(part.label for part in parts if part is not None)
+
+
+def check_policies(document: Document, base: Path) -> tuple[Policies | None, list[Problem]]:
+    """The policies that the document's `policy` (in long form) names, or all that is wrong with them."""
+    here: Path_ = ("policy",)
+    policy = long_form(document.data.get("policy"))
+    if not isinstance(policy, dict):
+        return None, [document.problem(here, "expected the name of a scheduler, or a mapping")]
+    problems: list[Problem] = []
+    specs: dict[str, PolicySpec | None] = {}
+    for part, value in policy.items():
+        if part == "placement":
+            problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
+        elif part not in PARTS:
+            near = suggestion(part, PARTS) or f"; the keys here are {', '.join(PARTS)}"
+            problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
+        else:
+            specs[part], found = _check(document, (*here, part), part, value, base)
+            problems += found
+    of_service, found = _of_services(document, base, "batching")
+    routing_of, more = _of_services(document, base, "routing")
+    problems += found + more
+    scheduler = specs.get("scheduler")
+    if problems or scheduler is None:
+        return None, problems
+    admission, batching, routing = (specs.get(part) for part in ("admission", "batching", "routing"))
+    return Policies(scheduler, admission, batching, of_service, routing, routing_of), []
+
+
+def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, PolicySpec], list[Problem]]:
+    """The policies of a kind that services name for themselves."""
+    entries = document.data.get("workload")
+    specs: dict[int, PolicySpec] = {}
+    problems: list[Problem] = []
+    for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        service = entry.get("service") if isinstance(entry, dict) else None
+        value = service.get(kind) if isinstance(service, dict) else None
+        if value is not None:
+            path: Path_ = ("workload", number, "service", kind)
+            spec, found = _check(document, path, kind, value, base)
+            problems += found
+            if spec is not None:
+                specs[number] = spec
+    return specs, problems
+
+
+def _check(
+    document: Document, path: Path_, kind: str, value: Any, base: Path
+) -> tuple[PolicySpec | None, list[Problem]]:
+    """One policy given as a name or as {name, parameters}."""
+    named = path if isinstance(value, str) else (*path, "name")
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        article = "an" if kind[0] in "aeiou" else "a"
+        return None, [document.problem(path, f"expected the name of {article} {kind}, or a mapping with its name")]
+    name = value["name"]
+    try:
+        item = registry.policy(kind, name)
+    except UnknownName as error:
+        return None, [document.problem(named, str(error))]
+    given = {key: v for key, v in value.items() if key != "name"}
+    problems: list[Problem] = []
+    nested: dict[str, PolicySpec] = {}
+    signature = policy_parameters(kind, item)
+    if "placement" in given and "placement" in signature and given["placement"] is not None:
+        spec, problems = _check(document, (*path, "placement"), "placement", given.pop("placement"), base)
+        if spec:
+            nested["placement"] = spec
+    elif "placement" in signature:
+        given.pop("placement", None)
+    inner = {
+        key: base_class
+        for key, p in signature.items()
+        if (base_class := scheduler_type(p)) and given.get(key) is not None
+    }
+    for key, base_class in inner.items():
+        spec, found = _check_inner(document, (*path, key), f'{kind} "{name}"', base_class, given.pop(key), base)
+        problems += found
+        if spec:
+            nested[key] = spec
+    model = parameter_model(
+        f"{kind} {name}", {k: p for k, p in signature.items() if k not in nested and k not in inner}
+    )
+    try:
+        checked = model.model_validate(given, context={"base": str(base)})
+    except ValidationError as error:
+        return None, problems + _parameter_problems(error, document, path, model, kind, name, signature)
+    values = {key: getattr(checked, key) for key in signature if key in checked.model_fields_set}
+    return (None if problems else PolicySpec(kind, name, {**values, **nested}, given)), problems
+
+
+def scheduler_type(parameter: inspect.Parameter) -> type | None:
+    """The class that a parameter wants a scheduler of: such a parameter is given as another policy, name or mapping.
+
+    A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`, with
+    `| None` where none need be given.
+    """
+    from sim.policy.contract import Scheduler
+
+    annotation = parameter.annotation
+    for candidate in (annotation, *get_args(annotation)):
+        if inspect.isclass(candidate) and issubclass(candidate, Scheduler):
+            return candidate
+    return None
+
+
+def _check_inner(
+    document: Document, path: Path_, outer: str, wanted: type, value: Any, base: Path
+) -> tuple[PolicySpec | None, list[Problem]]:
+    """The scheduler that another policy works with."""
+    from sim.policy.contract import Scheduler
+    from sim.policy.planned import PlannedScheduler
+
+    spec, problems = _check(document, path, "scheduler", value, base)
+    if spec is None or wanted is Scheduler:
+        return spec, problems
+    item = registry.policy("scheduler", spec.name)
+    if inspect.isclass(item) and issubclass(item, wanted):
+        return spec, problems
+    what = "a static policy, one that makes a plan" if wanted is PlannedScheduler else f"a {wanted.__name__}"
+    named = path if isinstance(value, str) else (*path, "name")
+    return None, [*problems, document.problem(named, f'{outer} wants {what}, which "{spec.name}" is not')]
+
+
+def _parameter_problems(
+    error: ValidationError,
+    document: Document,
+    path: Path_,
+    model: type[BaseModel],
+    kind: str,
+    name: str,
+    signature: Any,
+) -> list[Problem]:
+    problems = translate(error, document, model, path)
+    unknown = {".".join(map(str, (*path, *d["loc"]))) for d in error.errors() if d["type"] == "extra_forbidden"}
+    said = []
+    for problem in problems:
+        if problem.key in unknown:
+            key = problem.key.rpartition(".")[2]
+            listed = f"; its parameters are {', '.join(signature)}" if signature else "; it has no parameters"
+            message = f'{kind} "{name}" has no parameter "{key}"{suggestion(key, signature) or listed}'
+            problem = Problem(message, problem.key, problem.file, problem.line, problem.column)
+        said.append(problem)
+    return said
+
+
+def policy_parameters(kind: str, item: Any) -> dict[str, inspect.Parameter]:
+    """What a scenario may give: of an order key, the parameters of the list scheduler around it."""
+    if kind == "scheduler" and not inspect.isclass(item):
+        parameters = registry.parameters(_list_scheduler())
+        parameters.pop("order", None)
+        return parameters
+    return registry.parameters(item)
+
+
+def parameter_model(title: str, signature: dict[str, inspect.Parameter]) -> type[BaseModel]:
+    """A pydantic model of the parameters in a signature; kept, for making it takes a tenth of a small run."""
+    try:
+        return _kept_model(title, tuple(signature.items()))
+    except TypeError:  # a default or an annotation that has no hash
+        return _model(title, tuple(signature.items()))
+
+
+def _model(title: str, signature: tuple[tuple[str, inspect.Parameter], ...]) -> type[BaseModel]:
+    fields: dict[str, Any] = {}
+    for key, parameter in signature:
+        annotation = (
+            Any if parameter.annotation is inspect.Parameter.empty or key == "placement" else parameter.annotation
+        )
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[key] = (annotation, default)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False, protected_namespaces=())
+    return create_model(title, __config__=config, **fields)
+
+
+_kept_model = lru_cache(256)(_model)
+
+
+def _list_scheduler() -> Callable[..., Any]:
+    from sim.policy.lists import ListScheduler
+
+    return ListScheduler

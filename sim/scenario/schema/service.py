@@ -1,0 +1,224 @@
+"""`service:`: an entry whose requests are launched together in batches, and what a batch costs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
+
+from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.file.profile_files import included
+from sim.scenario.schema.batch_tables import INLINE as TABLE
+from sim.scenario.schema.batch_tables import Measured, short
+from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
+from sim.workload.distributions import TimeDistribution
+
+MOST_NOISE = 0.3
+"""Noise beyond this is cut off so often that the means are no longer those given."""
+
+
+class Stage(Measured):
+    """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
+
+    per_item: Seconds = 0.0
+    """Time for each request of the batch, 0 unless given."""
+    fixed: Seconds = 0.0
+    """Time once a batch, 0 unless given."""
+
+
+class ComputeStage(Measured):
+    """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution); or
+    measured ones (`table`).
+
+    A request's own time grows with its tokens besides, where it has some (`tokens:` of the entry, or a trace).
+    """
+
+    per_item: TimeDistribution | None = None
+    """Time for each request of the batch, a quantity or a distribution."""
+    fixed: Seconds = 0.0
+    """Time once a batch, 0 unless given."""
+    per_prompt_token: Seconds = 0.0
+    """Time for each token of a request's prompt, 0 unless given."""
+    per_output_token: Seconds = 0.0
+    """Time for each token of a request's answer, 0 unless given."""
+
+    @property
+    def by_tokens(self) -> bool:
+        """Do the tokens of a request matter?"""
+        return self.per_prompt_token > 0 or self.per_output_token > 0
+
+
+def _noise(value: float) -> float:
+    if not 0 <= value <= MOST_NOISE:
+        raise ValueError(f"noise is a relative standard deviation from 0 to {MOST_NOISE:.0%}, not {value:g}")
+    return value
+
+
+BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinstance(value, str) else value,
+                  {"type": "string"})  # fmt: skip
+FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
+
+
+class Variant(Model):
+    """One way to serve: the devices it runs on, and its coefficients there (a fused graph, a smaller model, ...)."""
+
+    name: Name | None = None
+    """Name of the variant in tables; made from the device unless given."""
+    device: Name = "gpu"
+    """Type or kind of device on which it runs, gpu unless given."""
+    upload: Annotated[Stage, FIXED_ONLY] = Stage()
+    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
+    compute: Annotated[ComputeStage, FIXED_ONLY]
+    """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
+    download: Annotated[Stage, FIXED_ONLY] = Stage()
+    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
+    gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
+    cpus: NotNegative | None = None
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
+    memory: Bytes | None = None
+    """Host memory held by a batch, none unless given."""
+    gpu_memory: Bytes | None = None
+    """Memory held on each GPU by a batch, whatever its size; none unless given."""
+    gpu_memory_per_item: Bytes = 0
+    """Memory held on each GPU for each request of a batch, none unless given."""
+    max_batch: Count | None = None
+    """Most requests in a batch; as many as memory holds, or no limit, unless given."""
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Variant:
+        check_whole(self)
+        return self
+
+
+def check_whole(way: Variant) -> None:
+    """KeyProblem for coefficients that make no sense together."""
+    for name in ("upload", "compute", "download"):
+        _check_table(way, name)
+    each, fixed = way.compute.per_item, way.compute.fixed
+    if way.compute.measured is not None or (way.compute.by_tokens and (each is None or each.mean > 0)):
+        pass  # every batch, or every request, takes time of its own
+    elif each is None and not fixed:
+        raise KeyProblem("compute", "a batch needs some time; give per_item, fixed or both")
+    elif each is not None and each.mean == 0:
+        raise KeyProblem("compute", "per_item must be above 0; leave it out if a batch of any size takes the same")
+    elif each is None and way.max_batch is None:
+        raise KeyProblem("compute", "without per_item a batch of any size takes the same; give max_batch besides")
+    if way.device == "cpu" and (way.upload != Stage() or way.download != Stage()):
+        raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
+
+
+def _check_table(way: Variant, name: str) -> None:
+    """KeyProblem where a stage is both measured and a line, or batches may be larger than what was measured."""
+    stage = getattr(way, name)
+    table = stage.measured
+    if table is None:
+        return
+    for key in ("per_item", "fixed"):
+        if key in stage.model_fields_set:
+            raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the time of the whole batch")
+    largest = table.sizes[-1]
+    if way.max_batch is not None and way.max_batch > largest and not stage.extrapolate:
+        text = f"the largest measured size of {name} is {largest}; extrapolate: true there goes beyond"
+        raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
+
+
+class Cache(Model):
+    """Results kept for popular inputs: requests draw one of `inputs`, the k-th with a share proportional to k^-zipf."""
+
+    inputs: Annotated[Count, Field(le=10_000_000)]
+    """How many different inputs there are."""
+    zipf: NotNegative = 1.0
+    """Exponent of their popularity: the k-th has a share proportional to k^-zipf; 1 unless given."""
+    size: Annotated[Count, Field(le=10_000_000)]
+    """How many results are kept."""
+    evict: Literal["lru", "clock"] = "lru"
+    """Which result goes when there is no room: lru (default) or clock."""
+    hit: Seconds = 0.0
+    """Time of an answer from the cache, 0 unless given."""
+
+
+class Network(Model):
+    """Delays between the front end and the node that serves: of a request there, of a response back."""
+
+    request: Seconds = 0.0
+    """Time of a request from the front end to the node, 0 unless given."""
+    response: Seconds = 0.0
+    """Time of a response back to the front end, 0 unless given."""
+
+
+class Service(Model):
+    """What serving costs: one variant inline, or several under `variants`.
+
+    `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
+    deviation of all stage times; `batching` a policy for this service in place of the common one; `profile` a file
+    of `hetsim calibrate` with everything that is not given here.
+    """
+
+    profile: str | None = None
+    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
+    upload: Annotated[Stage, FIXED_ONLY] | None = None
+    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
+    compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
+    """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
+    download: Annotated[Stage, FIXED_ONLY] | None = None
+    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
+    device: Name | None = None
+    """Type or kind of device on which it runs, gpu unless given."""
+    gpus: Positive | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
+    cpus: NotNegative | None = None
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
+    memory: Bytes | None = None
+    """Host memory held by a batch, none unless given."""
+    gpu_memory: Bytes | None = None
+    """Memory held on each GPU by a batch, whatever its size; none unless given."""
+    gpu_memory_per_item: Bytes | None = None
+    """Memory held on each GPU for each request of a batch, none unless given."""
+    max_batch: Count | None = None
+    """Most requests in a batch; as many as memory holds, or no limit, unless given."""
+    variants: Annotated[list[Variant], OneOrMany, Field(min_length=1)] | None = None
+    """Several ways to serve, each with its own device and times."""
+    model: Bytes | None = None
+    """Bytes of weights that an accelerator must hold before it serves, none unless given."""
+    noise: Annotated[Fraction, AfterValidator(_noise)] = 0.0
+    """Relative standard deviation of all stage times, from 0 (default) to 30%."""
+    cache: Cache | None = None
+    """Keeps results of popular inputs; none unless given."""
+    network: Annotated[Network, BOTH_WAYS] = Network()
+    """Delay between front end and node: one time for both ways, or request and response; 0 unless given."""
+    batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
+    """A batching policy for this service in place of the common one: a name, or name and parameters."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        return included(value, "service", cls, info)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Service:
+        inline = [key for key in INLINE if getattr(self, key) is not None]
+        if self.variants is not None and inline:
+            raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
+        if self.variants is None and self.compute is None:
+            raise ValueError("a service needs compute: {per_item: ..., fixed: ...}, or variants that have it")
+        return self
+
+    @property
+    def ways(self) -> list[Variant]:
+        """All variants; of the inline form the one."""
+        if self.variants is not None:
+            return self.variants
+        return [Variant.model_construct(**{key: value for key in INLINE if (value := getattr(self, key)) is not None})]
+
+    @model_validator(mode="after")
+    def _inline_is_whole(self) -> Service:
+        if self.variants is None:
+            check_whole(self.ways[0])
+        return self
+
+
+INLINE = (
+    "upload", "compute", "download", "device", "gpus", "cpus", "memory", "gpu_memory", "gpu_memory_per_item",
+    "max_batch",
+)  # fmt: skip

@@ -1,0 +1,176 @@
+"""`step:` of a language model: a line, measured tables, or a roofline of its figures."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, ValidationError, WithJsonSchema, model_validator
+
+from sim.errors import UnknownName
+from sim.model.batch_times import StageTable
+from sim.model.step_times import LinearSteps, RooflineSteps
+from sim.model.tasks import StageTime
+from sim.model.units import SIZE, Fraction, Seconds, parse
+from sim.scenario.schema.batch_tables import INLINE, short
+from sim.scenario.schema.fields import KeyProblem, Model, Short, unknown
+from sim.scenario.schema.service import Stage
+from sim.workload.costs import architectures
+from sim.workload.costs.architectures import Architecture
+from sim.workload.costs.roofline import Peak
+from sim.workload.costs.step_costs import Efficiency, roofline_steps
+
+
+def _as_stage(value: Any) -> Any:
+    return value if isinstance(value, str) else short(value)
+
+
+STAGE = Short(_as_stage, INLINE)
+
+
+def _share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError("a share of the peak is above 0 and at most 1")
+    return value
+
+
+Share = Annotated[Fraction, AfterValidator(_share)]
+
+
+class Roofline(Model):
+    """What the hardware reaches of its peaks: the figures are those of the service's `model`, `gpu` and
+    `tensor_parallel`."""
+
+    memory: Share = Efficiency.memory
+    """Share of the memory bandwidth that is reached when weights, keys and values are read, 0.75 unless given."""
+    compute: Share = Efficiency.compute
+    """Share of the peak of the matrix units reached when tokens are multiplied with weights, 0.6 unless given."""
+    attention: Share = Efficiency.attention
+    """Share of that peak that attention reaches while prompts are read, 0.3 unless given."""
+    link: Share = Efficiency.link
+    """Share of the bandwidth between the GPUs that is reached, 0.6 unless given."""
+    link_latency: Seconds = Efficiency.link_latency
+    """Time once for each sum over the GPUs, of which a layer has two; 10 us unless given."""
+    host: Seconds = Efficiency.host
+    """Time in which the host issues the kernels of a step, which is no shorter; 0 unless given."""
+
+
+class StepTime(Model):
+    """Seconds of a step: `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token
+    of context of the sequences that decode; or what steps take that only decode or only read (`decode`, `prefill`); or
+    what the hardware allows (`roofline`)."""
+
+    fixed: Seconds = 0.0
+    """Time of any step, 0 unless given; a step that decodes and reads has it once."""
+    per_sequence: Seconds = 0.0
+    """Time for each sequence that decodes, 0 unless given."""
+    per_prompt_token: Seconds = 0.0
+    """Time for each prompt token that is read, 0 unless given."""
+    per_context_token: Seconds = 0.0
+    """Time for each token of context of the sequences that decode, 0 unless given."""
+    decode: Annotated[Stage, STAGE] | None = None
+    """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
+    prefill: Annotated[Stage, STAGE] | None = None
+    """What a step takes that only reads prompts, by their tokens: a line {fixed, per_item}, or measured times."""
+    roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
+    """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
+
+    @model_validator(mode="after")
+    def _stages(self) -> StepTime:
+        if self.roofline is not None:
+            for key in ("per_sequence", "per_prompt_token", "per_context_token", "decode", "prefill"):
+                if key in self.model_fields_set:
+                    raise KeyProblem(key, "the roofline says what that takes; give one of the two")
+        for name, line in (("decode", "per_sequence"), ("prefill", "per_prompt_token")):
+            stage: Stage | None = getattr(self, name)
+            if stage is None:
+                continue
+            if line in self.model_fields_set:
+                raise KeyProblem(name, f"{name} and {line} cannot stand together; {name} is the time of the step")
+            table = stage.measured
+            if table is not None:
+                for key in ("fixed", "per_item"):
+                    if key in stage.model_fields_set:
+                        raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the whole time")
+                if table.spread:
+                    raise KeyProblem(name, "times of steps are not drawn; give one time for each number")
+            least = stage.fixed + stage.per_item if table is None else min(table.seconds)
+            if not least:
+                raise KeyProblem(name, "a step takes some time; give fixed or per_item, or times by number")
+            if self.fixed > least:
+                raise KeyProblem("fixed", f"every step takes at least that, and {name} has a shorter one")
+        return self
+
+    def times(self, figures: tuple[Architecture, Peak, int] | None) -> LinearSteps | RooflineSteps:
+        """The step times; with a roofline from these figures of model, GPU and number of GPUs."""
+        if self.roofline is not None:
+            assert figures is not None
+            one = self.roofline
+            reached = Efficiency(
+                one.memory, one.compute, one.attention, one.link, one.link_latency, one.host, self.fixed
+            )  # fmt: skip
+            return roofline_steps(*figures, reached)
+        stages = {name: self._stage(getattr(self, name)) for name in ("decode", "prefill")}
+        return LinearSteps(
+            self.fixed, self.per_sequence, self.per_prompt_token, self.per_context_token, **stages
+        )
+
+    def _stage(self, stage: Stage | None) -> StageTable | StageTime | None:
+        if stage is None:
+            return None
+        if stage.measured is None:
+            return StageTime(stage.fixed, stage.per_item)
+        return stage.measured.above(self.fixed)
+
+
+def _named(value: Any) -> Any:
+    """Bytes of weights, the name of an architecture, or one with changes: {name: llama-2-70b, bytes_per_weight: 1}."""
+    if isinstance(value, Architecture):
+        return value
+    if isinstance(value, dict):
+        changes = dict(value)
+        name = changes.pop("name", None)
+        known = {} if name is None else _architecture(name).model_dump(exclude_none=True)
+        try:
+            return Architecture.model_validate({**known, **changes})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            told = first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{where}: {told}" if where else told) from None
+    if isinstance(value, str) and value in architectures.MODELS:
+        return _architecture(value)
+    try:
+        return int(parse(value, SIZE, "2 GB"))
+    except ValueError:
+        if isinstance(value, str) and value[:1].isalpha():
+            return _architecture(value)
+        raise
+
+
+def _architecture(name: Any) -> Architecture:
+    if not isinstance(name, str):
+        raise ValueError("name is the name of a model, such as llama-2-70b")
+    try:
+        return architectures.model(name)
+    except UnknownName as error:
+        raise ValueError(f"{unknown(error)} (or give bytes of weights, such as 14 GB)") from None
+
+
+Weights = Annotated[
+    int | Architecture,
+    BeforeValidator(_named),
+    WithJsonSchema({"anyOf": [
+        {"type": "string", "examples": ["14 GB", "llama-2-70b"]}, {"const": 0},
+        {"type": "object", "properties": {"name": {"enum": sorted(architectures.MODELS)}}},
+    ]}),
+]  # fmt: skip
+"""Bytes of weights, or an architecture: by name, by its figures, or by name with changes."""
+
+
+def figures_missing(gpu: Peak, devices: int) -> str | None:
+    """What is not known of a GPU and steps need."""
+    if gpu.matrix_flops is None:
+        return "the peak of its matrix units is not known (matrix_flops)"
+    if devices > 1 and gpu.link is None:
+        return "the bandwidth to its neighbors is not known (link)"
+    return None

@@ -1,0 +1,96 @@
+"""The `trace:` of a workload entry: its reader, and the reader's parameters checked against its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from sim import registry
+from sim.errors import Problem, ScenarioError, UnknownName
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.file.problems import translate
+from sim.scenario.schema.policy import parameter_model
+from sim.workload.traces import TaskTable
+
+if TYPE_CHECKING:
+    from sim.workload.rows.job_rows import Parts
+
+
+@dataclass(frozen=True)
+class TraceSpec:
+    """A trace with validated parameters, ready to be read."""
+
+    format: str
+    parameters: dict[str, Any]
+
+    def read(self) -> TaskTable:
+        """The tasks; ScenarioError with file, line and column otherwise."""
+        reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
+        return reader(**self.parameters)
+
+    def parts(self, folder: Path) -> Parts | None:
+        """The tasks as tables on end, of which a nameless file in a folder holds what memory need not; None where the
+        format is read as a whole."""
+        parts = getattr(registry.entry("traces", self.format), "parts", None)
+        return None if parts is None else parts(folder, **self.parameters)
+
+
+def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
+    """The traces of all workload entries by their number, and all that is wrong with their keys.
+
+    Works on the raw document, so that a missing file is reported beside the errors of other parts.
+    """
+    entries = document.data.get("workload")
+    entries = entries if isinstance(entries, list) else [entries]
+    single = isinstance(document.data.get("workload"), dict)
+    specs: dict[int, TraceSpec] = {}
+    problems: list[Problem] = []
+    for number, entry in enumerate(entries):
+        trace = entry.get("trace") if isinstance(entry, dict) else None
+        if isinstance(trace, dict) and isinstance(trace.get("format"), str):
+            path: Path_ = ("workload", "trace") if single else ("workload", number, "trace")
+            spec, found = _check(document, path, trace, base)
+            problems += found
+            if spec:
+                specs[number] = spec
+    return specs, problems
+
+
+def _check(
+    document: Document, path: Path_, trace: dict[str, Any], base: Path
+) -> tuple[TraceSpec | None, list[Problem]]:
+    try:
+        reader = registry.entry("traces", trace["format"])
+    except UnknownName as error:
+        return None, [document.problem((*path, "format"), str(error))]
+    signature = dict(inspect.signature(reader, eval_str=True).parameters)
+    model = parameter_model(f"trace {trace['format']}", signature)
+    given = {key: value for key, value in trace.items() if key != "format"}
+    try:
+        checked = model.model_validate(given, context={"base": str(base)})
+    except ValidationError as error:
+        return None, translate(error, document, model, path)
+    values = {key: getattr(checked, key) for key in checked.model_fields_set}
+    check = getattr(reader, "check", None)
+    if check is not None:
+        try:
+            wrong: list[tuple[str, str]] = check(**values)
+        except ScenarioError as error:
+            return None, error.problems
+        if wrong:
+            return None, [document.problem((*path, *_parts(key, trace)), message) for key, message in wrong]
+    return TraceSpec(trace["format"], values), []
+
+
+def _parts(key: str, trace: dict[str, Any]) -> tuple[str, ...]:
+    """The path of a key such as columns.gpu_time.v100; what does not stand in the trace ends it."""
+    first, _, rest = key.partition(".")
+    inside = trace.get(first)
+    if first not in trace:
+        return ()
+    return (first, rest) if rest and isinstance(inside, dict) and rest in inside else (first,)

@@ -1,0 +1,198 @@
+"""`training:` of a task: a transformer, how its training is divided among GPUs, and what it reaches of their peak."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from sim.errors import UnknownName
+from sim.model.cluster import NodeSpec
+from sim.model.exchange import Phase
+from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.schema.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
+from sim.theory import training
+from sim.theory.collectives import Pattern, over_nodes
+from sim.workload.costs import architectures
+from sim.workload.distributions import NumberDistribution
+
+Degree = Annotated[Count, Field(le=1_000_000)]
+EFFICIENCY, PASSES = 0.703, 2.51
+"""Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
+
+
+class Transformer(Model):
+    """A decoder by its figures, or by its name."""
+
+    name: Name | None = None
+    """A model of `hetsim list models`, such as llama-2-70b, in place of its figures."""
+    layers: Degree | None = None
+    """Number of layers."""
+    hidden: Degree | None = None
+    """Width of a layer, which has 12 hidden² weights."""
+    heads: Degree | None = None
+    """Attention heads of a layer."""
+    sequence: Degree
+    """Tokens of a sample."""
+    vocabulary: Degree | None = None
+    """Tokens that there are."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Transformer:
+        figures = ("layers", "hidden", "heads", "vocabulary")
+        given = [key for key in figures if getattr(self, key) is not None]
+        if self.name is None:
+            missing = [key for key in figures if key not in given]
+            if missing:
+                raise KeyProblem(missing[0], "this is missing; give the figures of the model, or its name")
+        elif given:
+            raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
+        elif self.name not in architectures.MODELS:
+            raise KeyProblem("name", str(UnknownName("model", self.name, architectures.MODELS)))
+        return self
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer."""
+        return 1 if self.name is None else architectures.MODELS[self.name].experts
+
+    def described(self) -> training.Transformer:
+        """What its training is computed from."""
+        if self.name is None:
+            assert self.layers and self.hidden and self.heads and self.vocabulary
+            return training.Transformer(self.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+        found = architectures.MODELS[self.name]
+        size = found.head_size or found.hidden // found.heads
+        width, kept = found.heads * size, 2 * (found.kv_heads or found.heads) * size
+        inner = found.active_experts * found.intermediate
+        block = training.Block(
+            shared=found.attention / found.layers,
+            expert=found.expert / found.layers,
+            experts=found.experts,
+            active=found.active_experts,
+            attention=width,
+            # Queries, keys, values and what attention gives; of the feed-forward block what goes into each matrix.
+            activations=2 * (width + kept) + 2 * width + (6 if found.gated else 4) * inner,
+            tied=found.tied,
+        )
+        return training.Transformer(
+            found.layers, found.hidden, found.heads, self.sequence, found.vocabulary, block
+        )
+
+
+class Communication(Model):
+    """What the ranks of a job send each other: a rank is a GPU, or a node of a job on cores."""
+
+    pattern: Pattern
+    """all_reduce, reduce_scatter, all_gather, all_to_all, or ring (each to the next)."""
+    bytes: Bytes
+    """Bytes of each rank, each time."""
+    every: Annotated[Seconds, Field(gt=0)]
+    """Computing time from one to the next."""
+    largest: Fraction = 1.0
+    """Share of the bytes that belong to one tensor, the largest, for the placement `skew`; all unless given."""
+    overlap: Fraction = 0.0
+    """Share of that time behind which communication can hide, none unless given."""
+
+    def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
+        """It, in one step, among so many ranks on each of some nodes of this kind."""
+        within = over_nodes(
+            self.pattern, nodes, each, self.bytes, spec.nvlink.upload, math.inf, spec.cards,
+            spec.network.latency, spec.nvlink.latency,
+        )  # fmt: skip
+        size, ranks = float(self.bytes), nodes * each
+        sent = {
+            "all_reduce": 2 * (nodes - 1) / nodes * size,
+            "all_to_all": each * (ranks - each) / ranks * size if ranks else 0.0,
+            "ring": size,
+        }.get(self.pattern, (nodes - 1) / nodes * size)
+        cards = 1 if self.pattern == "ring" else each
+        shape: Literal["all_to_all", "ring"] = "all_to_all" if self.pattern == "all_to_all" else "ring"
+        return Phase(shape, nodes, sent if nodes > 1 else 0.0, within, self.overlap * self.every, cards)
+
+
+class Training(Model):
+    """Parallel training, from which the time of a step and the memory on each GPU follow."""
+
+    model: Transformer
+    """The network, by its figures or its name."""
+    batch: Degree
+    """Samples of a step, over all GPUs."""
+    micro_batch: Degree = 1
+    """Samples that go through a pipeline at once, 1 unless given."""
+    tensor: Degree = 1
+    """Degree of tensor parallelism, 1 unless given."""
+    pipeline: Degree = 1
+    """Stages of the pipeline, 1 unless given."""
+    data: Degree | None = None
+    """Degree of data parallelism; what the GPUs leave unless given."""
+    experts: Degree = 1
+    """Degree of expert parallelism: so many of the data-parallel ranks divide the experts; 1 unless given."""
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
+    """Order of the micro-batches in the pipeline, 1f1b unless given."""
+    chunks: Degree = 1
+    """Parts of its layers that a stage of an interleaved pipeline has, 1 unless given."""
+    recomputation: Literal["none", "selective", "full"] = "none"
+    """Which activations are computed again for the backward pass, none unless given."""
+    sequence_parallel: Flag = False
+    """Do tensor-parallel ranks divide the remaining activations too? false unless given."""
+    sharded_optimizer: Flag = False
+    """Do data-parallel ranks divide the state of the optimizer? false unless given."""
+    buckets: Degree = 1
+    """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
+    efficiency: Fraction = EFFICIENCY
+    """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
+    passes: NotNegative = PASSES
+    """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
+    widths: Annotated[list[Degree], Field(min_length=1)] | None = None
+    """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
+    steps: NumberDistribution
+    """Steps of a task, a number or a distribution."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Training:
+        model = self.model.described()
+        if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
+            raise KeyProblem("data", "it follows from the width of the job, of which there are several; leave it out")
+        if self.efficiency == 0:
+            raise KeyProblem("efficiency", "a share above 0")
+        if (self.chunks > 1) != (self.schedule == "interleaved"):
+            text = "an interleaved pipeline has 2 chunks or more, others have 1"
+            raise KeyProblem("chunks", f"{text}; here are {self.chunks} and schedule {self.schedule}")
+        if self.pipeline * self.chunks > model.layers:
+            parts = f"{self.pipeline} stages" + (f" of {self.chunks} chunks" if self.chunks > 1 else "")
+            raise KeyProblem("pipeline", f"{parts} are more than the {model.layers} layers")
+        for key, whole, what in (("pipeline", model.layers, "layers"), ("tensor", model.heads, "heads")):
+            degree = getattr(self, key) * (self.chunks if key == "pipeline" else 1)
+            if whole % degree:
+                raise KeyProblem(key, f"{whole} {what} do not divide into {degree} equal parts")
+        if self.model.experts % self.experts:
+            text = f"{self.model.experts} experts do not divide into {self.experts} equal parts"
+            raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
+        return self
+
+    def plan(self, gpus: int) -> training.Plan:
+        """What it is on so many GPUs; KeyProblem where the degrees do not fit them."""
+        stage = self.tensor * self.pipeline
+        data = self.data or max(1, gpus // stage)
+        if stage * data != gpus:
+            degrees = f"tensor {self.tensor} × pipeline {self.pipeline} × data {data}"
+            text = f"{degrees} are {stage * data} GPUs, the job has {gpus}"
+            raise KeyProblem("data" if self.data else "tensor", text)
+        if self.batch % (data * self.micro_batch):
+            samples = f"{self.batch} samples do not divide into micro-batches of {self.micro_batch}"
+            raise KeyProblem("batch", f"{samples} on {data} data-parallel ranks")
+        if data % self.experts:
+            raise KeyProblem("experts", f"{data} data-parallel ranks do not divide into groups of {self.experts}")
+        found = training.Plan(
+            self.batch, self.micro_batch, self.tensor, self.pipeline, data, self.schedule, self.chunks,
+            self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.experts, self.buckets,
+        )  # fmt: skip
+        if self.chunks > 1 and found.micro_batches % self.pipeline:
+            text = f"{found.micro_batches} micro-batches do not divide into rounds of {self.pipeline} stages"
+            raise KeyProblem("batch", f"{text}, as an interleaved pipeline needs")
+        return found
+
+    def transformer(self) -> training.Transformer:
+        return self.model.described()

@@ -1,0 +1,182 @@
+"""A whole scenario file as a model: what `hetsim validate` checks and `hetsim schema` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from sim.errors import Problem, UnknownName
+from sim.model.units import MOST_SECONDS, TIME, Fraction, Seconds, parse
+from sim.registry import POLICY_KINDS
+from sim.scenario.file.document import Document
+from sim.scenario.file.problems import translate
+from sim.scenario.schema.cluster import Cluster
+from sim.scenario.schema.faults import Fault
+from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
+from sim.scenario.schema.site import Site
+from sim.scenario.schema.sweep import is_range, read_range
+from sim.scenario.schema.workload import DataItem, Entry
+
+MOST_REPLICATIONS = 100_000
+"""More are a mistake: intervals shrink with the square root of their number."""
+
+
+LEAST_FOR_PRECISION = 10
+"""Replications before a precision is believed: with fewer, narrow intervals come about by chance."""
+
+
+def _warmup(value: Any) -> float | str:
+    try:
+        return "auto" if value == "auto" else parse(value, TIME, "5 s", most=MOST_SECONDS)
+    except ValueError as error:
+        raise ValueError(f"{error}; or auto, which finds it from replications") from None
+
+
+Warmup = Annotated[
+    float | str,
+    PlainValidator(_warmup),
+    WithJsonSchema({"anyOf": [{"type": "string", "examples": ["5 s", "auto"]}, {"const": 0}]}),
+]
+
+
+class Precision(Model):
+    """Replicate until the interval of `metric` is within ± `precision` of its mean, ten to `max` times."""
+
+    precision: Fraction
+    """Half-width of the interval to reach, as a share of the mean, such as 5%."""
+    metric: Name
+    """The metric whose interval counts, such as response_mean."""
+    max: Annotated[Count, Field(ge=LEAST_FOR_PRECISION, le=MOST_REPLICATIONS)] = 200
+    """Most replications to make, 200 unless given."""
+    confidence: Fraction = 0.95
+    """Confidence of the interval, 95% unless given."""
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        from sim.results.one_run.metrics import metric
+
+        try:
+            metric(value)
+        except UnknownName as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("precision", "confidence")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if not 0 < value < 1:
+            raise ValueError(f"expected a share above 0 and below 1, such as 5%, not {value:g}")
+        return value
+
+
+Replications = Annotated[
+    Annotated[Count, Field(le=MOST_REPLICATIONS), Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
+    Discriminator(lambda value: "<precision>" if isinstance(value, dict | Precision) else "<count>"),
+]
+
+_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+_POLICY_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string"},
+        {
+            "type": "object",
+            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_KINDS},
+        },
+    ],
+}
+
+
+class ScenarioModel(Model):
+    """One scenario: a cluster, a workload and a policy.  Policies are checked apart: by `policy_schema`."""
+
+    name: Name = "scenario"
+    """Name of the scenario, which stands in tables, pictures and directories."""
+    description: str = ""
+    """What the scenario is about, in words; lists and reports show it."""
+    seed: Seed = 0
+    """Seed of all random streams, 0 unless given; the same seed gives the same tables to the last bit."""
+    horizon: Seconds | None = None
+    """When the run ends, with the warm-up; left out, it goes on until nothing waits, runs or is to come."""
+    warmup: Warmup = 0.0
+    """Tasks that arrive before this time are not measured, none unless given; auto finds the time by MSER-5."""
+    replications: Replications = 1
+    """How many runs with random numbers of their own, 1 unless given; or a precision to reach."""
+    cluster: Cluster
+    """The machines, their links, power and prices."""
+    site: Site = Site()
+    """How the site is run: partitions, and what happens at a time limit."""
+    workload: Annotated[list[Entry], OneOrMany, Field(min_length=1)]
+    """The streams of tasks and requests, independent of each other."""
+    data: Annotated[list[DataItem], OneOrMany] = []
+    """Named pieces of data that exist before the run, for tasks to read."""
+    faults: Annotated[list[Fault], OneOrMany] = []
+    """What breaks and when: random failures, slowdowns, maintenance, files of events; nothing unless given."""
+    policy: Annotated[Any, Field(json_schema_extra=lambda schema: schema.update(_POLICY_SCHEMA))] = None
+    """A scheduler's name, or scheduler, placement, admission, batching and routing, each a name or a mapping of name
+    and parameters; fcfs unless given."""
+    sweep: Annotated[dict[str, Any], Short(lambda v: {} if v is None else v, {"type": "null"})] = {}
+    """Values to try by key: a list, or a range with low and high; `hetsim sweep` runs all combinations."""
+
+    @field_validator("horizon")
+    @classmethod
+    def _some_time(cls, value: float | None) -> float | None:
+        if value == 0:
+            raise ValueError("must be above 0; leave it out to run until everything is done")
+        return value
+
+    @field_validator("sweep")
+    @classmethod
+    def _lists(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for key, values in value.items():
+            if is_range(values):
+                try:
+                    read_range(values)
+                except ValueError as error:
+                    raise KeyProblem(key, str(error)) from None
+            elif not isinstance(values, list) or not values:
+                what = "an empty one" if values == [] else shown(values)
+                raise KeyProblem(key, f"expected a list of the values to try, not {what}")
+        return value
+
+    @model_validator(mode="after")
+    def _window(self) -> ScenarioModel:
+        if self.horizon is not None and not isinstance(self.warmup, str) and self.warmup >= self.horizon:
+            raise KeyProblem(
+                "warmup", f"{self.warmup:g} s must be shorter than the horizon of {self.horizon:g} s, which includes it"
+            )
+        return self
+
+
+def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Problem]]:
+    """The model of a document, or everything that is wrong with it."""
+    try:
+        return ScenarioModel.model_validate(document.data, context={"base": str(base)}), []
+    except ValidationError as error:
+        return None, translate(error, document, ScenarioModel)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of scenario files."""
+    schema = ScenarioModel.model_json_schema(by_alias=True, mode="validation")
+    for definition in [schema, *schema.get("$defs", {}).values()]:
+        properties = definition.get("properties", {})
+        if "gpu_time.*" in properties:
+            # One field here, a family of keys (gpu_time.v100, ...) in the file.
+            typed = properties.pop("gpu_time.*")
+            one = {**typed["additionalProperties"], "description": typed["description"]}
+            definition["patternProperties"] = {"^gpu_time\\..+": one}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hetsim scenario", **{
+        key: value for key, value in schema.items() if key != "title"
+    }}  # fmt: skip

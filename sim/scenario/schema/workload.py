@@ -1,0 +1,153 @@
+"""The `workload:` and `data:` parts of a scenario: streams of tasks, synthetic or from tables."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from sim.model.units import Bytes, Seconds
+from sim.scenario.building.resample import Resample
+from sim.scenario.schema.demand import Demand
+from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
+from sim.scenario.schema.language_model import AnyService
+from sim.workload.arrivals import Arrivals
+
+MAX_TASKS = 50_000_000
+"""More tasks than this in one stream are a mistake rather than a wish: their columns alone take gigabytes."""
+
+
+def _named_process(value: Any) -> Any:
+    if isinstance(value, dict) and not isinstance(value.get("process", ""), str):
+        raise ValueError(f"process is the name of an arrival process, not {shown(value['process'])}")
+    return value
+
+
+class DataItem(Model):
+    """A named piece of data that exists before the run; without `home` every host has a copy."""
+
+    name: Name
+    """Name of the item, for reads and writes."""
+    size: Bytes
+    """Bytes of it."""
+    home: Name | None = None
+    """Node on whose host it lies; everywhere unless given."""
+
+
+TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
+OF_REQUESTS = "the times of requests stand under service"
+NOT_OF_REQUESTS = (
+    "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
+    "partition", "time_limit", "qos", "account", "communication",
+)  # fmt: skip
+
+
+def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
+    """ValueError if the demand says any of these."""
+    for name in keys:
+        if getattr(demand, name):
+            key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
+            raise ValueError(f"{why}; {key} cannot stand beside it")
+
+
+class TaskClass(Demand):
+    """One of several classes of an entry; `weight` is its probability per arrival, relative to the others."""
+
+    weight: NotNegative = 1.0
+    """Its probability per arrival, relative to the other classes; 1 unless given."""
+
+
+class Trace(Model):
+    """A table of tasks; the other keys are those of its reader (`hetsim list traces`)."""
+
+    model_config = {**Model.model_config, "extra": "allow"}
+
+    format: str
+    """Name of the reader of the file; `hetsim list traces` has all."""
+    path: str
+    """The file, relative to the scenario."""
+
+
+class Entry(Demand):
+    """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`; with a `service`, of requests."""
+
+    name: Name | None = None
+    """Name of the stream, unique; its random streams are keyed by it."""
+    arrivals: Annotated[Arrivals, BeforeValidator(_named_process)] | None = None
+    """When tasks come: an arrival process and its parameters."""
+    count: Annotated[Count, Field(le=MAX_TASKS)] | None = None
+    """Most tasks of this stream; no limit unless given."""
+    until: Seconds | None = None
+    """No arrivals from this time on; the horizon unless given."""
+    weight: Positive | None = None
+    """Weight of each task, for policies and metrics that weigh; 1 unless given."""
+    classes: Annotated[list[TaskClass], OneOrMany, Field(min_length=1)] | None = None
+    """Kinds of tasks, one of which is drawn for each arrival."""
+    trace: Trace | None = None
+    """A table of tasks or requests in a file, in place of arrivals and times."""
+    skip: Annotated[int, Field(ge=0, le=MAX_TASKS, strict=True)] | None = None
+    """Rows of a trace that are left out at its beginning, in the order of arrival; none unless given."""
+    time_scale: Positive | None = None
+    """Factor on the arrival times of a trace, 1 unless given."""
+    load: Positive | None = None
+    """Stretches the arrivals of a trace until the work is this share of what the cluster can do."""
+    unfit: Literal["error", "reject", "leave_out"] = "error"
+    """What becomes of rows of a trace that can never run here."""
+    resample: Resample | None = None
+    """Draws the rows of a trace again in every replication."""
+    service: AnyService | None = None
+    """What serving a request costs, which makes this a stream of requests."""
+
+    @field_validator("classes")
+    @classmethod
+    def _some_weight(cls, value: list[TaskClass] | None) -> list[TaskClass] | None:
+        if value is not None and not any(one.weight > 0 for one in value):
+            raise ValueError("at least one class needs a weight above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _whole_entry(self) -> Entry:
+        if self.trace is not None:
+            if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
+                others = "time_scale, arrivals, resample or a service"
+                raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot stand beside it")
+            if self.resample is not None and self.arrivals is not None:
+                raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
+            if self.service is None:
+                refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
+            else:
+                refuse(self, ("classes", "tokens"), "these requests come from the trace")
+                refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
+            return self
+        if any(one.span == "recorded" for one in [self, *(self.classes or [])]):
+            raise KeyProblem("span", "recorded is about the rows of a trace, and there is no trace here")
+        if self.skip is not None:
+            raise KeyProblem("skip", "it leaves out rows of a trace, and there is no trace here")
+        if self.time_scale is not None:
+            raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
+        if self.unfit != "error":
+            raise KeyProblem("unfit", "it is about the rows of a trace, and there is no trace here")
+        if self.load is not None:
+            raise KeyProblem("load", "it stretches the arrival times of a trace, and there is no trace here")
+        if self.resample is not None:
+            raise KeyProblem("resample", "it draws the rows of a trace again, and there is no trace here")
+        if self.arrivals is None:
+            raise ValueError("an entry needs arrivals (and times), or a trace")
+        tokens = [one for one in [self, *(self.classes or [])] if one.tokens is not None]
+        if tokens and self.service is None:
+            raise KeyProblem("tokens", "these are of requests to a language model (service: {kind: llm, ...})")
+        if self.service is not None:
+            for one in [self, *(self.classes or [])]:
+                refuse(one, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
+            return self
+        forms = "gpu_time, cpu_time, modes, work or a profile"
+        if self.classes is None and not self.has_times:
+            raise ValueError(f"the tasks have no time on any device; give {forms}")
+        for number, one in enumerate(self.classes or []):
+            if not one.over(self).has_times:
+                raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
+        for whole in [one.over(self) for one in self.classes] if self.classes else [self]:
+            whole.check_whole()
+        if any(one.dangling for one in ([one.over(self) for one in self.classes] if self.classes else [self])):
+            raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
+        return self

@@ -1,0 +1,466 @@
+"""Profiles of deep-learning jobs: the work of a training or inference step, derived from the network's
+layers.
+
+    classes:
+      - {profile: cnn_training,  weight: 3, steps: 2000}
+      - {profile: lstm_training, weight: 1, steps: 500}
+
+Formulas, for 4-byte floats.  A multiply-add is two operations; biases, activations and losses are left out,
+being small beside the rest.  Per sample and forward:
+
+    convolution             2 · k² · in channels · out channels · out pixels
+    transposed convolution  2 · k² · in channels · out channels · in pixels
+    dense                   2 · in · out
+    pooling                 k² · outputs
+    simple recurrent        2 · units · (in + units) a token; four times that for an LSTM
+    embedding               none: it only copies rows
+
+Backward costs twice the forward pass (one product for the gradient of the inputs, one for that of the
+weights), so training does 3 × the forward operations, as is customary.
+
+Memory traffic of a step, each layer being a kernel of its own: a layer reads its weights once a step (a
+recurrent layer once a token, since each token is a kernel; an embedding reads the rows it copies), reads
+its input and writes its output.  Backward moves twice the forward traffic of activations and reads the
+weights again.  Then the gradients are written and read, and Adam reads and writes the weights and two
+moments: 8 × the weights.
+
+GPU memory: for training the weights, their gradients and two moments, and all activations of the batch; for
+inference the weights and the largest input and output of a layer.  The frameworks' own needs come on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from sim.errors import UnknownName
+from sim.model.units import Fraction
+from sim.workload.costs.roofline import Peak, Work
+from sim.workload.distributions import NumberDistribution
+
+FLOAT = 4
+"""Bytes of a number, and of a token or label."""
+ADAM_TRAFFIC = 8
+"""Gradient written and read; weight and two moments read and written."""
+ADAM_COPIES = 4
+"""Weight, gradient and two moments are held."""
+
+Shape = tuple[int, ...]
+Kind = Literal["training", "inference"]
+
+
+class Layer:
+    """A layer, knowing its shapes and costs for one sample.
+
+    `output(shape)` is the shape it makes of an input shape; the other methods take the input shape too.
+    """
+
+    def output(self, shape: Shape) -> Shape:
+        """Shape of the output."""
+        raise NotImplementedError
+
+    def parameters(self, shape: Shape) -> int:
+        """Trainable numbers, biases included."""
+        return 0
+
+    def flops(self, shape: Shape) -> int:
+        """Operations of the forward pass."""
+        return 0
+
+    def weight_reads(self, shape: Shape, batch: int) -> int:
+        """Numbers of weights read by the forward pass of a batch."""
+        return self.parameters(shape)
+
+    def kernels(self, shape: Shape) -> int:
+        """Kernels of the forward pass of a batch."""
+        return 1
+
+
+@dataclass(frozen=True)
+class Conv2D(Layer):
+    """k × k convolution of (height, width, channels); padding is valid or same."""
+
+    filters: int
+    kernel: int
+    stride: int = 1
+    padding: Literal["valid", "same"] = "valid"
+
+    def output(self, shape: Shape) -> Shape:
+        lost = self.kernel - 1 if self.padding == "valid" else 0
+        return (*(math.ceil((size - lost) / self.stride) for size in shape[:2]), self.filters)
+
+    def parameters(self, shape: Shape) -> int:
+        return (self.kernel**2 * shape[2] + 1) * self.filters
+
+    def flops(self, shape: Shape) -> int:
+        return 2 * self.kernel**2 * shape[2] * math.prod(self.output(shape))
+
+
+@dataclass(frozen=True)
+class TransposedConv2D(Layer):
+    """Transposed convolution with padding same: each side grows by the stride."""
+
+    filters: int
+    kernel: int
+    stride: int = 1
+
+    def output(self, shape: Shape) -> Shape:
+        return shape[0] * self.stride, shape[1] * self.stride, self.filters
+
+    def parameters(self, shape: Shape) -> int:
+        return (self.kernel**2 * shape[2] + 1) * self.filters
+
+    def flops(self, shape: Shape) -> int:
+        return 2 * self.kernel**2 * self.filters * math.prod(shape)
+
+
+@dataclass(frozen=True)
+class MaxPool(Layer):
+    """k × k pooling with stride k; a remainder at the edge is dropped."""
+
+    size: int
+
+    def output(self, shape: Shape) -> Shape:
+        return shape[0] // self.size, shape[1] // self.size, shape[2]
+
+    def flops(self, shape: Shape) -> int:
+        return self.size**2 * math.prod(self.output(shape))
+
+
+@dataclass(frozen=True)
+class Dense(Layer):
+    """Fully connected; flattens its input.  `reshape` is the shape its outputs are taken as, else
+    (units,)."""
+
+    units: int
+    reshape: Shape = ()
+
+    def output(self, shape: Shape) -> Shape:
+        return self.reshape or (self.units,)
+
+    def parameters(self, shape: Shape) -> int:
+        return (math.prod(shape) + 1) * self.units
+
+    def flops(self, shape: Shape) -> int:
+        return 2 * math.prod(shape) * self.units
+
+
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """A row of a table for each token: (tokens,) becomes (tokens, dimension)."""
+
+    vocabulary: int
+    dimension: int
+
+    def output(self, shape: Shape) -> Shape:
+        return (*shape, self.dimension)
+
+    def parameters(self, shape: Shape) -> int:
+        return self.vocabulary * self.dimension
+
+    def weight_reads(self, shape: Shape, batch: int) -> int:
+        return batch * math.prod(self.output(shape))
+
+
+@dataclass(frozen=True)
+class SimpleRNN(Layer):
+    """h ← tanh(W x + U h + b) over (tokens, features); gives the last h."""
+
+    units: int
+    gates = 1
+
+    def output(self, shape: Shape) -> Shape:
+        return (self.units,)
+
+    def parameters(self, shape: Shape) -> int:
+        return self.gates * self.units * (shape[1] + self.units + 1)
+
+    def flops(self, shape: Shape) -> int:
+        return shape[0] * self.gates * 2 * self.units * (shape[1] + self.units)
+
+    def weight_reads(self, shape: Shape, batch: int) -> int:
+        return shape[0] * self.parameters(shape)
+
+    def kernels(self, shape: Shape) -> int:
+        return shape[0]
+
+
+@dataclass(frozen=True)
+class LSTM(SimpleRNN):
+    """Long short-term memory over (tokens, features): four gates; gives the last h."""
+
+    gates = 4
+
+
+@dataclass(frozen=True)
+class Network:
+    """Layers in a row on an input of a given shape; figures are for one sample unless they name a batch."""
+
+    input: Shape
+    layers: tuple[Layer, ...]
+
+    def _stages(self) -> Iterable[tuple[Layer, Shape]]:
+        """Each layer with the shape of its input."""
+        shape = self.input
+        for layer in self.layers:
+            yield layer, shape
+            shape = layer.output(shape)
+
+    @property
+    def output(self) -> Shape:
+        """Shape of the output."""
+        shape = self.input
+        for layer in self.layers:
+            shape = layer.output(shape)
+        return shape
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers."""
+        return sum(layer.parameters(shape) for layer, shape in self._stages())
+
+    @property
+    def flops(self) -> int:
+        """Operations of the forward pass."""
+        return sum(layer.flops(shape) for layer, shape in self._stages())
+
+    @property
+    def kernels(self) -> int:
+        """Kernels of the forward pass of a batch."""
+        return sum(layer.kernels(shape) for layer, shape in self._stages())
+
+    @property
+    def activation_traffic(self) -> int:
+        """Bytes of activations that the forward pass reads and writes."""
+        ends = (math.prod(shape) + math.prod(layer.output(shape)) for layer, shape in self._stages())
+        return FLOAT * sum(ends)
+
+    @property
+    def activation_memory(self) -> int:
+        """Bytes kept for the backward pass: the input and the output of every layer."""
+        outputs = sum(math.prod(layer.output(shape)) for layer, shape in self._stages())
+        return FLOAT * (math.prod(self.input) + outputs)
+
+    @property
+    def working_memory(self) -> int:
+        """Bytes held in inference: the largest input and output of a layer together."""
+        ends = (math.prod(shape) + math.prod(layer.output(shape)) for layer, shape in self._stages())
+        return FLOAT * max(ends)
+
+    def weight_traffic(self, batch: int) -> int:
+        """Bytes of weights that the forward pass of a batch reads."""
+        return FLOAT * sum(layer.weight_reads(shape, batch) for layer, shape in self._stages())
+
+    def forward_bytes(self, batch: int = 1) -> int:
+        """Bytes that the forward pass of a batch moves."""
+        return self.weight_traffic(batch) + batch * self.activation_traffic
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How often a step runs a network forward and backward; a backward pass counts as two forward ones.
+
+    `updated` says whether the step changes the weights.
+    """
+
+    network: Network
+    forward: int = 1
+    backward: int = 1
+    updated: bool = True
+    inputs_only: int = 0
+    """Backward passes for the gradient of the inputs alone, at the cost of one forward pass each."""
+
+    @property
+    def equivalent(self) -> int:
+        """Forward passes of the same cost."""
+        return self.forward + 2 * self.backward + self.inputs_only
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of deep-learning job: what its training step and its inference step run, and the input of a
+    sample.
+
+    `parameters`, `flops` and `activation_memory` (bytes) are of all networks and one sample, forward.
+    """
+
+    name: str
+    kind: Kind
+    training: tuple[Passes, ...]
+    inference: tuple[Passes, ...]
+    training_input: int = field(metadata={"unit": "bytes a sample, label included"})
+    inference_input: int = field(metadata={"unit": "bytes a sample"})
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of all networks."""
+        return sum(passes.network.parameters for passes in self._passes(self.kind))
+
+    @property
+    def flops(self) -> int:
+        """Operations of one forward pass of each network on one sample."""
+        return sum(passes.network.flops for passes in self._passes(self.kind))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes moved by one forward pass of each network on one sample."""
+        return sum(passes.network.forward_bytes() for passes in self._passes(self.kind))
+
+    @property
+    def activation_memory(self) -> int:
+        """Bytes of activations of one sample."""
+        return sum(passes.network.activation_memory for passes in self._passes(self.kind))
+
+    def _passes(self, kind: Kind) -> tuple[Passes, ...]:
+        return self.training if kind == "training" else self.inference
+
+    def step(self, kind: Kind | None = None, batch: int = 64, efficiency: float = 0.5) -> Work:
+        """The work of one step on a batch; `kind` defaults to the profile's own."""
+        flops = moved = kernels = 0  # whole numbers, exact
+        for passes in self._passes(kind or self.kind):
+            network = passes.network
+            flops += passes.equivalent * batch * network.flops
+            moved += passes.equivalent * batch * network.activation_traffic
+            # Each pass reads the weights once, backward as well as forward.
+            reads = passes.forward + passes.backward + passes.inputs_only
+            moved += reads * network.weight_traffic(batch)
+            kernels += passes.equivalent * network.kernels
+            if passes.updated:
+                moved += ADAM_TRAFFIC * FLOAT * network.parameters
+                kernels += 1
+        return Work(flops=f"{flops} FLOP", bytes=f"{moved} B", kernels=kernels, efficiency=efficiency)
+
+    def input_bytes(self, batch: int = 64, kind: Kind | None = None) -> int:
+        """Bytes that a step's batch uploads."""
+        return batch * (self.training_input if (kind or self.kind) == "training" else self.inference_input)
+
+    def gpu_memory(self, batch: int = 64, kind: Kind | None = None) -> int:
+        """Bytes of GPU memory that weights, optimizer and activations need."""
+        total = 0
+        for passes in self._passes(kind or self.kind):
+            network = passes.network
+            if passes.updated:
+                total += ADAM_COPIES * FLOAT * network.parameters
+                total += passes.forward * batch * network.activation_memory
+            else:
+                total += FLOAT * network.parameters + batch * network.working_memory
+        return total
+
+
+IMAGE = (28, 28, 1)
+
+CNN = Network(
+    IMAGE,
+    (Conv2D(32, 3), MaxPool(2), Conv2D(64, 3), MaxPool(2), Conv2D(64, 3), Dense(64), Dense(10)),
+)
+"""Digits: convolutions 32-64-64 of 3 × 3 with pooling after the first two, dense 64-10."""
+
+RNN = Network((100,), (Embedding(10_000, 128), SimpleRNN(64), Dense(1)))
+"""Sentiment: 100 tokens of a vocabulary of 10,000, embedding 128, 64 recurrent units, dense 1."""
+
+LONG_SHORT_TERM = Network((100,), (Embedding(10_000, 128), LSTM(128), Dense(10_000)))
+"""Next word: the same embedding, 128 LSTM units, dense 10,000."""
+
+GENERATOR = Network(
+    (100,),
+    (
+        Dense(7 * 7 * 256, reshape=(7, 7, 256)),
+        TransposedConv2D(128, 5),
+        TransposedConv2D(64, 5, stride=2),
+        TransposedConv2D(1, 5, stride=2),
+    ),
+)
+"""Noise to image: dense 7·7·256, transposed convolutions 128-64-1 of 5 × 5 with strides 1, 2, 2."""
+
+DISCRIMINATOR = Network(
+    IMAGE, (Conv2D(64, 5, stride=2, padding="same"), Conv2D(128, 5, stride=2, padding="same"), Dense(1))
+)
+"""Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1."""
+
+
+def _pair(name: str, training: tuple[Passes, ...], inference: Network, inputs: tuple[int, int]) -> list[Profile]:
+    once = (Passes(inference, backward=0, updated=False),)
+    kinds: tuple[Kind, Kind] = ("training", "inference")
+    return [Profile(f"{name}_{kind}", kind, training, once, *inputs) for kind in kinds]
+
+
+def _simple(name: str, network: Network) -> list[Profile]:
+    sample = FLOAT * math.prod(network.input)
+    return _pair(name, (Passes(network),), network, (sample + FLOAT, sample))
+
+
+# A step of adversarial training makes a batch of images, judges them and as many real ones (two forward and
+# two backward passes of the discriminator), and trains the generator through the discriminator (one more
+# backward pass of it, for its inputs only).  The noise is drawn on the device in training; inference
+# uploads it.
+_ADVERSARIAL = (Passes(GENERATOR), Passes(DISCRIMINATOR, forward=2, backward=2, inputs_only=1))
+
+PROFILES: Mapping[str, Profile] = {
+    made.name: made
+    for made in (
+        *_simple("cnn", CNN),
+        *_simple("rnn", RNN),
+        *_simple("lstm", LONG_SHORT_TERM),
+        *_pair("gan", _ADVERSARIAL, GENERATOR, (FLOAT * math.prod(IMAGE), FLOAT * 100)),
+    )
+}
+"""All profiles by name: cnn, rnn, lstm and gan, each with _training and _inference."""
+
+
+def profile(name: str) -> Profile:
+    """The profile of that name; UnknownName with a suggestion otherwise."""
+    if name not in PROFILES:
+        raise UnknownName("profile", name, PROFILES)
+    return PROFILES[name]
+
+
+def _known(name: str) -> str:
+    try:
+        profile(name)
+    except UnknownName as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+def _share(value: Any) -> Any:
+    if not 0 < value <= 1:
+        raise ValueError(f"efficiency must be above 0 and at most 1, not {value:g}")
+    return value
+
+
+class ProfileUse(BaseModel):
+    """A profile as a scenario uses it: `{profile: cnn_training, steps: 2000}`.
+
+    `steps` is a number or a distribution over numbers.  `efficiency` is the share of the device's peaks
+    that such small networks reach besides the launch overheads, an assumption to calibrate.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    profile: Annotated[str, AfterValidator(_known)]
+    batch: Annotated[int, Field(ge=1, strict=True)] = 64
+    steps: Annotated[NumberDistribution, Field(validate_default=True)] = 1  # type: ignore[assignment]
+    efficiency: Annotated[Fraction, AfterValidator(_share)] = 0.5
+
+    @property
+    def work(self) -> Work:
+        """The work of one step."""
+        return profile(self.profile).step(batch=self.batch, efficiency=self.efficiency)
+
+    def seconds_per_step(self, peak: Peak, share: float = 1.0) -> float:
+        """Seconds of a step's compute on a share of a device, CPU or GPU; transfers are not in it."""
+        return self.work.step_seconds(peak, share)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that each step uploads."""
+        return profile(self.profile).input_bytes(self.batch)
+
+    @property
+    def gpu_memory(self) -> int:
+        """Bytes of GPU memory needed."""
+        return profile(self.profile).gpu_memory(self.batch)

@@ -1,0 +1,60 @@
+"""Steps of a language model from published figures of its architecture and its GPUs.
+
+Each kernel of a step is bound by arithmetic or by memory (Williams, Waterman and Patterson, Roofline, CACM 2009), and
+reaches a share of the peak, its efficiency.  With tensor parallelism each of `devices` GPUs has its part of every
+matrix, and each layer adds up partial results twice; a ring moves 2 (n - 1) / n of them over each link (Shoeybi et al.,
+Megatron-LM, 2019).  Work is thought to be divided evenly, and experts to be chosen evenly and independently.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.model.step_times import RooflineSteps
+from sim.workload.costs.architectures import Architecture
+from sim.workload.costs.roofline import Peak
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Shares of the peaks that kernels reach, and the times that no figure of a GPU tells.
+
+    The shares are medians of what was fitted to published measurements (docs/llm.md says how far off they are).
+    """
+
+    memory: float = 0.75
+    compute: float = 0.6
+    attention: float = 0.3
+    link: float = 0.6
+    link_latency: float = 10e-6
+    host: float = 0.0
+    fixed: float = 0.0
+
+
+def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
+    """The step times of a model on so many GPUs of a node; `gpu` needs `matrix_flops`, and `link` if several."""
+    assert gpu.matrix_flops is not None
+    read = 1.0 / (devices * gpu.bandwidth * reached.memory)
+    peak = devices * gpu.matrix_flops
+    multiply = 2.0 / (peak * reached.compute)
+    width, several = model.bytes_per_weight, model.experts > 1
+    shared = model.attention + model.head + (0 if several else model.expert)
+    latency = per_token = 0.0
+    if devices > 1:
+        assert gpu.link is not None
+        sums = 2 * model.layers
+        latency = sums * reached.link_latency
+        per_token = sums * model.hidden * 2.0 * 2.0 * (devices - 1) / devices / (gpu.link * reached.link)
+    return RooflineSteps(
+        fixed=reached.fixed,
+        host=reached.host,
+        weights=shared * width * read,
+        experts=model.experts * model.expert * width * read if several else 0.0,
+        expert_share=model.active_experts / model.experts,
+        per_token=model.active_parameters * multiply,
+        per_answer=model.head * multiply,
+        per_context_token=model.stored(devices) * read,
+        per_pair=model.operations_per_pair / (peak * reached.attention),
+        link_latency=latency,
+        link_per_token=per_token,
+    )

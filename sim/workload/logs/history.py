@@ -1,0 +1,211 @@
+"""What the history of a cluster says of jobs to come: when they come, and how long they take, by user and class.
+
+Run times    as part of the time limit, drawn from those of the same user and class (the partition, where the log has
+             no class) that have ended; of the user, of the class, of all where these are fewer than `FEW`.  Of a job
+             that has run for a while only those that ran longer are drawn; jobs without a limit draw times themselves.
+Arrivals     the jobs of the same hours of an earlier day over again, drawn with their run times anew: the rhythm of the
+             day and bursts stay, weekdays do not; of a log shorter than that any window of it.
+Reference: for run times by user Tsafrir, Etsion, Feitelson, Backfilling Using System-Generated Predictions Rather than
+User Runtime Estimates (2007); the arrivals are a block bootstrap (Künsch, 1989).
+Weakness: jobs that are still running are no part of what has ended, so that long ones are drawn a little too rarely.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.workload.logs.recorded_log import LABELS
+from sim.workload.logs.summary import durations, held
+from sim.workload.traces import TaskTable
+
+FEW = 10
+"""Jobs below which a pool is too small to draw from."""
+ENOUGH = 20
+"""Jobs that a history needs at least."""
+MAX_POOL = 500
+"""The last jobs of a pool that are drawn from."""
+DAY = 86400.0
+
+
+@dataclass
+class History:
+    """Jobs with a recorded start, by submission, as columns; `limit` is inf without one."""
+
+    source: str
+    submit: np.ndarray
+    start: np.ndarray
+    runtime: np.ndarray
+    limit: np.ndarray
+    cpus: np.ndarray
+    gpus: np.ndarray
+    kind: np.ndarray
+    labels: dict[str, np.ndarray]
+    """Texts by name: user, class, partition, account, qos; empty where a job has none."""
+    nodes: np.ndarray = field(default_factory=lambda: np.ones(0))
+    """Nodes on which a job has equal parts of its devices; 1 where it is not told."""
+
+    def __post_init__(self) -> None:
+        if not len(self.nodes):
+            self.nodes = np.ones(len(self.submit))
+
+    def __len__(self) -> int:
+        return len(self.submit)
+
+    @property
+    def end(self) -> np.ndarray:
+        return self.start + self.runtime
+
+    def take(self, rows: np.ndarray) -> History:
+        """Some of the jobs."""
+        names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind", "nodes")
+        labels = {name: values[rows] for name, values in self.labels.items()}
+        return replace(self, labels=labels, **{name: getattr(self, name)[rows] for name in names})
+
+
+def history_of(table: TaskTable, source: str) -> History:
+    """The jobs of a log; ScenarioError where it has no recorded starts, or too few jobs."""
+    start = table.extra.get("recorded_start")
+    if start is None or table.requests:
+        text = "is no log of jobs with recorded starts, from which arrivals and run times could be learned"
+        raise ScenarioError(Problem(text, file=source))
+    took = durations(table)
+    gpus, cpus = held(table)
+    rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & ((gpus > 0) | (cpus > 0)))
+    if len(rows) < ENOUGH:
+        text = f"only {len(rows):,} jobs with a recorded start; a model of arrivals and run times needs {ENOUGH}"
+        raise ScenarioError(Problem(text, file=source))
+    rows = rows[np.argsort(table.arrival[rows], kind="stable")]
+    limit = table.extra.get("time_limit")
+    limit = np.full(len(table), math.inf) if limit is None else np.where(limit > 0, limit, math.inf).astype(float)
+    known = {"user": table.user, "class": table.class_, **{name: table.extra.get(name) for name in (*LABELS, "qos")}}
+    labels = {name: _texts(known.get(name), len(table)) for name in ("user", "class", "partition", "account", "qos")}
+    if not any(labels["class"]):
+        labels["class"] = labels["partition"]
+    kind = _texts(table.devices, len(table))
+    begun = np.maximum(start, table.arrival)
+    counts = table.numbers.get("nodes")
+    nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
+    whole = History(source, table.arrival, begun, took, limit, cpus, gpus, kind, labels, nodes)
+    return whole.take(rows)
+
+
+def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
+    if values is None:
+        return np.full(count, "", dtype=object)
+    return np.array(["" if one is None or one != one else str(one) for one in values.tolist()], dtype=object)
+
+
+class RunTimes:
+    """How long jobs take, from those that have ended; see the module."""
+
+    def __init__(self, ended: History):
+        if len(ended) < ENOUGH:
+            text = f"only {len(ended):,} jobs have ended: a model of run times needs {ENOUGH} or more"
+            raise ScenarioError(Problem(text, file=ended.source))
+        order = np.argsort(ended.end, kind="stable")
+        pools: dict[tuple[str, ...], list[int]] = {}
+        users, classes = ended.labels["user"], ended.labels["class"]
+        for row in order.tolist():
+            for key in ((users[row], classes[row]), (users[row], "*"), ("*", classes[row]), ("*", "*")):
+                pools.setdefault(key, []).append(row)
+        self._pools = {key: self._pool(ended, rows[-MAX_POOL:]) for key, rows in pools.items() if len(rows) >= FEW}
+
+    @staticmethod
+    def _pool(ended: History, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        runtime, limit = ended.runtime[rows], ended.limit[rows]
+        limited = np.isfinite(limit)
+        return runtime, np.minimum(runtime[limited] / limit[limited], 1.0)
+
+    def draw(
+        self, user: str, class_: str, limit: float, elapsed: float, count: int, random: np.random.Generator
+    ) -> np.ndarray:
+        """Run times of a job that has run for `elapsed` seconds by now, each more than that."""
+        for key in ((user, class_), (user, "*"), ("*", class_), ("*", "*")):
+            if key not in self._pools:
+                continue
+            runtime, ratio = self._pools[key]
+            values = ratio * limit if math.isfinite(limit) and len(ratio) >= FEW else np.minimum(runtime, limit)
+            longer = values[values > elapsed]
+            if len(longer) >= (FEW if elapsed else 1):
+                return random.choice(longer, count)
+        if limit > elapsed and math.isfinite(limit):  # as long as none before it: any time until its limit
+            return random.uniform(elapsed, limit, count)
+        return elapsed * (1.0 + random.exponential(0.5, count)) + 1.0
+
+    def median(self, user: str, class_: str, limit: float, elapsed: float = 0.0) -> float:
+        """Of a job without a limit: what a scheduler would be told."""
+        return float(np.median(self.draw(user, class_, limit, elapsed, 101, np.random.default_rng(0))))
+
+
+class ArrivalTimes:
+    """When jobs come, and which they are like; see the module."""
+
+    def __init__(self, submitted: History, horizon: float, now: float):
+        self.submit = submitted.submit
+        self.horizon = horizon
+        first, last = float(self.submit[0]), float(self.submit[-1])
+        last = now if now - last < DAY else last  # a log that ends on the day before goes up to now
+        if last - first < horizon:
+            before, ahead = (last - first) / 3600, horizon / 3600
+            text = f"{before:.3g} h of log before the snapshot are too few for {ahead:.3g} h ahead"
+            raise ScenarioError(Problem(f"{text}; look less far (--hours) or give a longer log", file=submitted.source))
+        days = np.arange(math.ceil(max(0.0, now + horizon - last) / DAY - 1e-9), int((now - first) / DAY) + 1)
+        self.begins = now - DAY * days[days > 0] if (days > 0).any() else None
+        """Where the windows of earlier days begin."""
+        self.bounds = first, last - horizon
+
+    def draw(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds from now on, ascending and before the horizon, and the rows that the jobs are like."""
+        if self.begins is not None and len(self.begins) >= 3:
+            begin = float(random.choice(self.begins))
+        else:
+            begin = float(random.uniform(*self.bounds))
+        rows = np.flatnonzero((self.submit >= begin) & (self.submit < begin + self.horizon))
+        return self.submit[rows] - begin, rows
+
+
+def forecast_errors(history: History, horizon: float) -> dict[str, float]:
+    """How well the models did on the last third of the log, each job forecast from those that had ended before.
+
+    `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs
+    inside the central 90 % of what was drawn.  `arrivals_inside_90`, and `arrivals_error` (mean absolute, over the
+    mean): the number of jobs in windows as long as the horizon, of the last third as well; NaN where there is none.
+    """
+    random = np.random.default_rng(0)
+    rows = np.arange(2 * len(history) // 3, len(history))
+    rows = rows[np.linspace(0, len(rows) - 1, min(200, len(rows))).astype(int)]
+    errors, inside = [], []
+    users, classes = history.labels["user"], history.labels["class"]
+    model, made = None, -1
+    for number, row in enumerate(rows.tolist()):
+        if model is None or number - made >= 20:
+            ended = history.take(np.flatnonzero(history.end < history.submit[row]))
+            if len(ended) < ENOUGH:
+                continue
+            model, made = RunTimes(ended), number
+        drawn = model.draw(users[row], classes[row], float(history.limit[row]), 0.0, 200, random)
+        actual = float(history.runtime[row])
+        errors.append(abs(float(np.median(drawn)) - actual) / max(actual, 1.0))
+        inside.append(bool(np.quantile(drawn, 0.05) <= actual <= np.quantile(drawn, 0.95)))
+    counts, told = [], []
+    begin = float(np.quantile(history.submit, 2 / 3))
+    for now in np.linspace(begin, float(history.submit[-1]), 11)[:-1].tolist():
+        past = history.take(np.flatnonzero(history.submit < now))
+        if now + horizon > history.submit[-1] or len(past) < ENOUGH or now - past.submit[0] < horizon:
+            continue
+        model_ = ArrivalTimes(past, horizon, now)
+        drawn_counts = np.array([len(model_.draw(random)[1]) for _ in range(50)])
+        counts.append(int(((history.submit >= now) & (history.submit < now + horizon)).sum()))
+        told.append((drawn_counts.mean(), *np.quantile(drawn_counts, [0.05, 0.95])))
+    known = np.array(told).reshape(-1, 3)
+    came = np.array(counts, dtype=float)
+    return {
+        "run_time_median_error": float(np.median(errors)) if errors else math.nan,
+        "run_time_inside_90": float(np.mean(inside)) if inside else math.nan,
+        "arrivals_error": float(np.abs(known[:, 0] - came).mean() / max(came.mean(), 1e-9)) if len(came) else math.nan,
+        "arrivals_inside_90": float(((known[:, 1] <= came) & (came <= known[:, 2])).mean()) if len(came) else math.nan,
+    }

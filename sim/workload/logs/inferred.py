@@ -1,0 +1,239 @@
+"""What the recorded starts of a log show of its site: limits, times of less capacity, and which jobs go first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.workload.logs.recorded_log import LABELS, MAX_JOBS, SHORT, SLACK, Jobs, Occupancy, Steps, chosen_of
+
+PROMPT = 120.0
+"""A start so soon after an end of the same group is taken to be let in by it."""
+FEW = 3
+"""Starts that show a limit, at least."""
+BINS = 60
+LEAST_BIN = 3600.0
+"""Stretches of time for which a capacity is inferred: so many, at least an hour each."""
+PRESSED = 0.5
+"""The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
+NEAR = 0.9
+"""Of the whole capacity: what is held at most by so much of it was up."""
+MAX_OF_GROUP = 500
+"""Jobs of a user, a queue, ... that are looked at for a limit, evenly chosen."""
+MAX_CLASSES = 24
+SURE = 0.01
+SELDOM = 0.2
+"""Starts that may lead above what is taken for a limit."""
+
+
+@dataclass
+class Limits:
+    """What the jobs of one kind of label hold at most, where the log shows that more were kept waiting."""
+
+    kind: str
+    most: dict[str, float]
+    starts: int
+    """Starts that followed an end of their own group at once, though there had been room before."""
+
+
+@dataclass
+class Order:
+    """Classes of one kind of label of which one passes the other: first, second, jobs passed, jobs passed back."""
+
+    kind: str
+    pairs: list[tuple[str, str, int, int]]
+
+
+# Limits ---------------------------------------------------------------------------------------------------------
+
+
+def limits_of(jobs: Jobs, steps: Steps, capacity: float, warm: float) -> Limits | None:
+    """The kind of label whose limits explain the most waiting, if any does.
+
+    A group has a limit where most of the time in which its jobs wait although there is room it holds one and the same
+    amount, and seldom more; or where such jobs start right after one of its own ended, far more often than by chance.
+    """
+    best: tuple[float, Limits] | None = None
+    for kind in LABELS:
+        if kind not in jobs.labels:
+            continue
+        found, explained, starts = {}, 0.0, 0
+        for code, name in enumerate(jobs.names[kind]):
+            rows = np.flatnonzero(jobs.labels[kind] == code)
+            told = _limit(jobs, steps, rows, capacity, warm)
+            if told is not None:
+                found[name], seconds, count = told
+                explained, starts = explained + seconds, starts + count
+        if found and (best is None or explained > best[0]):
+            best = explained, Limits(kind, found, starts)
+    return None if best is None else best[1]
+
+
+def _limit(jobs: Jobs, steps: Steps, rows: np.ndarray, capacity: float, warm: float) -> tuple[float, float, int] | None:
+    """The most that these jobs hold, how long others of them waited for that, and how many starts show it."""
+    waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm)]
+    if len(waited) < FEW:
+        return None
+    waited = waited[np.unique(np.linspace(0, len(waited) - 1, min(len(waited), MAX_OF_GROUP)).astype(int))]
+    own = Occupancy(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
+    ends = np.sort(jobs.end[rows])
+    at = own.at(steps.times)
+    kept = np.zeros(len(steps.times), dtype=bool)
+    """Steps in which a job of the group waits that would fit."""
+    roomy = prompt = 0
+    for row in waited.tolist():
+        part = slice(int(steps.first[row]), int(steps.last[row]))
+        fits = capacity - steps.held[part] >= jobs.amount[row] - SLACK
+        kept[part] |= fits
+        if fits[-1] and float(steps.length[part][fits].sum()) > SHORT:
+            roomy += 1
+            before = np.searchsorted(ends, jobs.start[row], side="right") - 1
+            prompt += bool(before >= 0 and jobs.start[row] - ends[before] <= PROMPT)
+    if roomy < FEW:
+        return None
+    most = _plateau(at[kept], steps.length[kept])
+    if most is not None and float((own.at(jobs.start[waited]) > most + SLACK).mean()) > SELDOM:
+        most = None
+    if most is None:
+        if not _beyond_chance(prompt, roomy, ends, steps.times[-1]):
+            return None
+        most = own.peak()
+    least = float(jobs.amount[waited].min())
+    seconds = float(steps.length[kept & (at + least > most + SLACK)].sum())
+    return (most, seconds, prompt) if seconds else None
+
+
+def _beyond_chance(prompt: int, roomy: int, ends: np.ndarray, last: float) -> bool:
+    """Do more starts follow an end at once than would if they fell anywhere?"""
+    from scipy.stats import binom
+
+    gaps = np.minimum(np.diff(np.append(ends, max(last, ends[-1]))), PROMPT)
+    chance = min(1.0, float(gaps.sum()) / max(last - float(ends[0]), SLACK))
+    return prompt >= max(FEW, roomy / 2) and float(binom.sf(prompt - 1, roomy, chance)) < SURE
+
+
+def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
+    """The level that is held for more than half of the time, if there is one and it is not 0."""
+    if not length.sum():
+        return None
+    values, place = np.unique(level, return_inverse=True)
+    time = np.bincount(place, length)
+    most = int(np.argmax(time))
+    return float(values[most]) if values[most] > 0 and time[most] > length.sum() / 2 else None
+
+
+def at_limit_of(jobs: Jobs, steps: Steps, limits: Limits | None) -> dict[int, tuple[Occupancy, float]]:
+    """By job: what its group holds, and the most that it may; only jobs of groups with a limit."""
+    if limits is None:
+        return {}
+    found: dict[int, tuple[Occupancy, float]] = {}
+    for code, name in enumerate(jobs.names[limits.kind]):
+        if name in limits.most:
+            rows = np.flatnonzero(jobs.labels[limits.kind] == code)
+            own = Occupancy(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
+            found |= dict.fromkeys(rows.tolist(), (own, limits.most[name]))
+    return found
+
+
+def limited(
+    jobs: Jobs, steps: Steps, row: int, part: slice, at_limit: dict[int, tuple[Occupancy, float]]
+) -> np.ndarray:
+    """In which of its steps a job is kept waiting by the limit of its group."""
+    if row not in at_limit:
+        return np.zeros(part.stop - part.start, dtype=bool)
+    own, most = at_limit[row]
+    kept: np.ndarray = own.at(steps.times[part]) + jobs.amount[row] > most + SLACK
+    return kept
+
+
+# Capacity -------------------------------------------------------------------------------------------------------
+
+
+def capacity_curve(
+    jobs: Jobs, steps: Steps, capacity: float, warm: float, at_limit: dict[int, tuple[Occupancy, float]]
+) -> np.ndarray:
+    """The capacity that was up in each step.
+
+    In a stretch of time in half of which jobs wait that would fit into the whole cluster and are at no limit, what was
+    held there at most (and in the stretches next to it) is what was up; elsewhere the whole cluster.
+    """
+    low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
+    curve = np.full(len(steps.times), capacity)
+    bins = min(BINS, int((high - low) / LEAST_BIN))
+    if bins < 2:
+        return np.maximum(curve, steps.held)
+    edges = np.linspace(low, high, bins + 1)
+    bin_of = np.clip(np.searchsorted(edges, steps.times, side="right") - 1, 0, bins - 1)
+    pressed = np.zeros(len(steps.times), dtype=bool)
+    for row, part in steps.waiting(jobs, chosen_of(jobs, steps)):
+        fits = capacity - steps.held[part] >= jobs.amount[row] - SLACK
+        pressed[part] |= fits & ~limited(jobs, steps, row, part, at_limit)
+    time = np.bincount(bin_of, steps.length, bins)
+    share = np.bincount(bin_of, steps.length * pressed, bins) / np.maximum(time, SLACK)
+    most = np.zeros(bins)
+    np.maximum.at(most, bin_of, steps.held)
+    around = np.maximum(most, np.maximum(np.append(most[1:], 0.0), np.append(0.0, most[:-1])))
+    doubtful = (share > PRESSED) & (around < NEAR * capacity) & (edges[:-1] >= warm)
+    levels = np.where(doubtful, around, capacity)
+    inside = (steps.times >= low) & (steps.times < high)
+    curve[inside] = levels[bin_of[inside]]
+    return np.maximum(curve, steps.held)
+
+
+# Order ----------------------------------------------------------------------------------------------------------
+
+
+def order_of(jobs: Jobs) -> Order | None:
+    """The kind of label by which jobs pass each other one way only, as a partial order; None where none does.
+
+    A job passes one that came before it, waits, and asks for no more than it does.  One class goes before another where
+    of the other's waiting jobs a larger share is passed by its own than the other way round (Fisher's exact test, 1 %
+    for all pairs together); pairs that follow from others are left out.
+    """
+    best: tuple[int, Order] | None = None
+    for kind in LABELS[1:]:
+        if kind not in jobs.labels or not 2 <= len(jobs.names[kind]) <= MAX_CLASSES:
+            continue
+        passes, waiting = _passes(jobs, jobs.labels[kind], len(jobs.names[kind]))
+        pairs = _surely(passes, waiting)
+        if pairs:
+            names = jobs.names[kind]
+            told = [(names[a], names[b], int(passes[a, b]), int(passes[b, a])) for a, b in _reduced(pairs)]
+            count = sum(one[2] for one in told)
+            if best is None or count > best[0]:
+                best = count, Order(kind, sorted(told, key=lambda one: -one[2]))
+    return None if best is None else best[1]
+
+
+def _passes(jobs: Jobs, codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many waiting jobs of one class (column) were passed by any of another (row), and how many waited."""
+    found, waiting = np.zeros((count, count), dtype=int), np.zeros(count, dtype=int)
+    chosen = np.flatnonzero(jobs.wait > SHORT)
+    chosen = chosen[np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_JOBS)).astype(int)] if len(chosen) else chosen
+    for row in chosen.tolist():
+        if codes[row] < 0:
+            continue
+        later = slice(row + 1, int(np.searchsorted(jobs.arrival, jobs.start[row])))
+        passed = (jobs.start[later] < jobs.start[row]) & (jobs.amount[later] >= jobs.amount[row]) & (codes[later] >= 0)
+        found[np.unique(codes[later][passed]), codes[row]] += 1
+        waiting[codes[row]] += 1
+    return found, waiting
+
+
+def _surely(passes: np.ndarray, waiting: np.ndarray) -> set[tuple[int, int]]:
+    from scipy.stats import fisher_exact
+
+    found = set()
+    pairs = [(a, b) for a in range(len(passes)) for b in range(len(passes)) if a != b and passes[a, b]]
+    for a, b in pairs:
+        table = [[passes[a, b], waiting[b] - passes[a, b]], [passes[b, a], waiting[a] - passes[b, a]]]
+        if float(fisher_exact(table, alternative="greater")[1]) < SURE / len(pairs):
+            found.add((a, b))
+    return found
+
+
+def _reduced(pairs: set[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pairs that do not follow from two others; of a circle nothing follows."""
+    classes = {one for pair in pairs for one in pair}
+    return sorted((a, b) for a, b in pairs if not any((a, c) in pairs and (c, b) in pairs for c in classes))

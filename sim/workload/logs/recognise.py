@@ -1,0 +1,111 @@
+"""Which format a trace is in, told from its first lines: for commands that are given a file and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+from sim.workload.readers.task_table import KNOWN, PARQUET
+from sim.workload.rows.text_rows import NUMBER
+
+LOOKED_AT = 65_536
+"""Bytes read of a file."""
+
+COLUMNS = (
+    ("openb", {"cpu_milli", "gpu_milli"}),
+    ("philly", {"num_gpus", "gpu_time", "timestamp"}),
+    ("helios", {"gpu_num", "vc"}),
+    ("acme", {"gpu_num", "type"}),
+    ("alibaba_dlrm", {"instance_sn", "role"}),
+    ("alibaba_spot", {"gpu_model", "worker_num"}),
+    ("slurm", {"JobID", "Submit"}),
+    ("azure_llm", {"TIMESTAMP", "ContextTokens"}),
+    ("burstgpt", {"Timestamp", "Request tokens"}),
+)
+"""Formats by columns that no other has together; the first that fits."""
+
+TEXTS = (("kubernetes", '"Pod"'), ("wfformat", '"workflow"'), ("philly", '"attempts"'), ("mooncake", '"hash_ids"'))
+"""Formats in JSON by a word that they have near their beginning."""
+
+
+REQUESTS = {"arrival", "prompt_tokens"}
+"""Columns of a plain table of requests, where it has no times."""
+
+
+NODES = (
+    ("openb_nodes", {"sn", "gpu", "model"}), ("philly_vc", {"vc", "node num"}), ("slurm_nodes", {"NodeName", "State"}),
+)  # fmt: skip
+"""Lists of nodes by their columns."""
+
+
+def node_list(file: str | Path) -> str | None:
+    """The format of a list of nodes, where the file is one rather than a log; None where nothing tells so."""
+    text = _beginning(Path(file))
+    if text is None:
+        return None
+    if text.lstrip().startswith("NodeName="):
+        return "slurm_nodes"
+    columns = _columns(_head(text))
+    return next((name for name, needed in NODES if needed <= columns), None)
+
+
+def recognise(file: str | Path) -> str | None:
+    """The name of a trace format; None where the file gives no hint, or cannot be read."""
+    path = Path(file)
+    if path.suffix.lower() in PARQUET:
+        return "tasks"
+    text = _beginning(path)
+    if text is None:
+        return None
+    ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
+    if ending.lower() == ".swf" or text.startswith(";"):
+        return "swf"
+    if text.lstrip()[:1] in ("{", "["):
+        return next((name for name, word in TEXTS if word in text), None)
+    head = _head(text)
+    if head.count("\t") in (6, 9) and "," not in head.split("\t")[-1]:
+        return "gavel"
+    columns = _columns(head)
+    if columns >= REQUESTS and not any(name.startswith(("cpu_time", "gpu_time")) for name in columns):
+        return "requests"
+    return next((name for name, needed in COLUMNS if needed <= columns), None)
+
+
+def maybe_table(file: str | Path) -> bool:
+    """May this be a plain task table?  Also where the file cannot be looked at, so that its reader says why."""
+    path = Path(file)
+    text = None if path.suffix.lower() in PARQUET else _beginning(path)
+    if text is None or not text.strip():
+        return True
+    if "\0" in text or "\ufffd" in text[:-1]:  # no text; the last sign may have been cut
+        return True
+    head = _head(text)
+    named = any(name in KNOWN or name.startswith("gpu_time.") for name in _columns(head))
+    # A line of words may be a header with names that are all misspelt; one with numbers is none.
+    return named or (text.lstrip()[:1] not in ("{", "[") and "," in head and not _numbers(head))
+
+
+def _beginning(path: Path) -> str | None:
+    """The first text of a file, compressed with gzip or not; None where it cannot be read."""
+    try:
+        with path.open("rb") as source:
+            zipped = source.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else path.open("rb") as source:
+            return source.read(LOOKED_AT).decode("utf-8-sig", errors="replace")
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
+def _head(text: str) -> str:
+    return text.split("\n", 1)[0].strip("\r ")
+
+
+def _columns(head: str) -> set[str]:
+    """The cells of the first line, whatever separates them: that it is the wrong sign is for the reader to say."""
+    return {cell.strip().strip('"') for cell in re.split(r"[,;|\t]", head)}
+
+
+def _numbers(head: str) -> bool:
+    return any(NUMBER.fullmatch(cell) for cell in _columns(head))

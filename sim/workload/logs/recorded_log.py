@@ -1,0 +1,127 @@
+"""The jobs of a log with recorded starts: what they held over time, and when each of them waited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.workload.logs.summary import durations, held
+from sim.workload.traces import TaskTable
+
+LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")
+"""By which limits and orders are looked for."""
+SLACK = 1e-9
+SHORT = 60.0
+"""Waits of less than a minute are the pace of a scheduler, no sign of a limit."""
+MOMENT = 60.0
+MAX_JOBS = 5_000
+"""Jobs whose waits are looked at second by second; of larger logs evenly chosen ones."""
+
+
+@dataclass
+class Jobs:
+    """Columns of the jobs with a recorded start, by arrival."""
+
+    unit: str
+    arrival: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    amount: np.ndarray
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
+    """Codes by kind of label; -1 where a job has none."""
+    names: dict[str, list[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    @property
+    def wait(self) -> np.ndarray:
+        return self.start - self.arrival
+
+    def peak(self) -> float:
+        """The most that was held, but for moments."""
+        found = Occupancy(self.start, self.end, self.amount).peak()
+        return max(found, float(self.amount.max(initial=0.0)))
+
+
+@dataclass
+class Occupancy:
+    """What is held over time, as steps: `level[k]` from `times[k]` on."""
+
+    def __init__(self, start: np.ndarray, end: np.ndarray, amount: np.ndarray):
+        times = np.concatenate([start, end])
+        change = np.concatenate([amount, -amount])
+        order = np.lexsort((change, times))  # ends before starts at one instant
+        self.times, first = np.unique(times[order], return_index=True)
+        total = np.cumsum(change[order])
+        self.level = np.append(total[first[1:] - 1], total[-1:]) if len(total) else total
+        self.level = np.where(np.abs(self.level) < 1e-6, 0.0, self.level)
+
+    def peak(self) -> float:
+        """The highest level, but for `MOMENT` seconds: a log that rounds its times shows jobs that overlap."""
+        length = np.append(np.diff(self.times), 0.0)
+        order = np.argsort(-self.level, kind="stable")
+        above = np.searchsorted(np.cumsum(length[order]), min(MOMENT, length.sum() / 2), side="right")
+        return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
+
+    def at(self, times: np.ndarray) -> np.ndarray:
+        """The level at each of these times (right after what happens then)."""
+        place = np.searchsorted(self.times, times, side="right") - 1
+        return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
+
+
+def jobs_of(table: TaskTable) -> Jobs | None:
+    """The jobs of a table that have a recorded start; None where none has."""
+    start = table.extra.get("recorded_start")
+    if start is None or table.requests:
+        return None
+    gpus, cores = held(table)
+    took = durations(table)
+    amount = gpus if gpus.any() else cores
+    rows = np.flatnonzero(np.isfinite(start) & np.isfinite(took) & (amount > 0))
+    if not len(rows):
+        return None
+    rows = rows[np.argsort(table.arrival[rows], kind="stable")]
+    begun = np.maximum(start[rows], table.arrival[rows])
+    jobs = Jobs("GPUs" if gpus.any() else "cores", table.arrival[rows], begun, begun + took[rows], amount[rows])
+    for kind in LABELS:
+        values = {"user": table.user, "class": table.class_}.get(kind, table.extra.get(kind))
+        if values is not None:
+            _label(jobs, kind, values[rows])
+    return jobs
+
+
+def _label(jobs: Jobs, kind: str, values: np.ndarray) -> None:
+    import pandas as pd
+
+    texts = np.array(["" if value != value or value is None else str(value) for value in values.tolist()], dtype=object)
+    codes, names = pd.factorize(np.where(texts == "", None, texts))  # type: ignore[call-overload]
+    if len(names):
+        jobs.labels[kind], jobs.names[kind] = codes, [str(name) for name in names]
+
+
+class Steps:
+    """The log as steps of time between all its events, with what is held, and the steps in which each job waits."""
+
+    def __init__(self, jobs: Jobs):
+        self.times = np.unique(np.concatenate([jobs.arrival, jobs.start, jobs.end]))
+        self.length = np.append(np.diff(self.times), 0.0)
+        self.held = Occupancy(jobs.start, jobs.end, jobs.amount).at(self.times)
+        self.first = np.searchsorted(self.times, jobs.arrival)
+        self.last = np.searchsorted(self.times, jobs.start)
+
+    def waiting(self, jobs: Jobs, chosen: np.ndarray | None = None) -> Iterator[tuple[int, slice]]:
+        """Each job that waits, and its steps."""
+        rows = np.flatnonzero(self.last > self.first) if chosen is None else chosen
+        for row in rows.tolist():
+            yield row, slice(int(self.first[row]), int(self.last[row]))
+
+
+def chosen_of(jobs: Jobs, steps: Steps) -> np.ndarray:
+    """Jobs that wait, of large logs evenly chosen ones."""
+    rows = np.flatnonzero(steps.last > steps.first)
+    if len(rows) <= MAX_JOBS:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, MAX_JOBS).astype(int)]

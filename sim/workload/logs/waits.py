@@ -1,0 +1,154 @@
+"""Why jobs of a log waited, as far as the log itself tells: capacity, limits, order, and what cannot be told.
+
+A log with recorded starts says at every instant what was held and who waited.  Each waiting second of each job gets the
+first of these reasons that holds:
+
+    no room         the job did not fit into what was free of the whole cluster
+    nodes down      it did not fit into what was free of the capacity that was up then (`capacity_curve`)
+    before the log  the head of the log, in which jobs ran that the log does not know (`warm_end`)
+    limit           its user, queue, ... held as much as it ever did (`limits_of`)
+    priority        a job of a class that goes before its own (`order_of`) waited for room
+    order           a job that came earlier waited for room
+    held back       it fitted, and nothing in the log says why it did not start
+
+Capacity is one pool of GPUs, or of cores where no job holds a GPU: how jobs lie on nodes does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.workload.logs.inferred import Limits, Order, at_limit_of, capacity_curve, limited, limits_of, order_of
+from sim.workload.logs.recorded_log import SLACK, Jobs, Steps, chosen_of, jobs_of
+from sim.workload.traces import TaskTable
+
+REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "order", "held back")
+
+
+@dataclass
+class Explained:
+    """The recorded waits of a log by reason, and what was inferred for that."""
+
+    jobs: Jobs
+    capacity: float
+    curve: list[tuple[float, float]]
+    """Times, and the capacity that was up from each of them on."""
+    warm_end: float
+    limits: Limits | None
+    order: Order | None
+    shares: dict[str, float]
+    """Of all waiting seconds, by reason."""
+    looked_at: int
+
+    @property
+    def mean_wait(self) -> float:
+        return float(self.jobs.wait.mean())
+
+
+def explain(table: TaskTable, capacity: float | None = None, cut: bool = False) -> Explained | None:
+    """The recorded waits of a log by reason; None where it has no recorded starts, or nothing waits.
+
+    `capacity`: of the cluster, in GPUs or cores; the most that was ever held unless given.  `cut`: the log begins with
+    what was in the cluster then (a warm start), so that nothing unknown runs in its head.
+    """
+    jobs = jobs_of(table)
+    if jobs is None or not (jobs.wait > 0).any():
+        return None
+    whole = max(jobs.peak(), capacity or 0.0)
+    steps = Steps(jobs)
+    warm = float(jobs.arrival[0]) if cut else warm_end(jobs, steps)
+    limits = limits_of(jobs, steps, whole, warm)
+    at_limit = at_limit_of(jobs, steps, limits)
+    curve = capacity_curve(jobs, steps, whole, warm, at_limit)
+    order = order_of(jobs)
+    shares, looked_at = _attributed(jobs, steps, whole, curve, warm, at_limit, order)
+    points = [(float(steps.times[0]), float(curve[0]))]
+    points += [(float(steps.times[k]), float(curve[k])) for k in (np.flatnonzero(np.diff(curve)) + 1).tolist()]
+    return Explained(jobs, whole, points, warm, limits, order, shares, looked_at)
+
+
+# The head of the log --------------------------------------------------------------------------------------------
+
+
+def warm_end(jobs: Jobs, steps: Steps) -> float:
+    """When the log first holds what it holds in the median of its time between first and last submission.
+
+    Before that its occupancy rises from nothing, which no cluster in use does: jobs ran that it does not know.
+    """
+    low, high = jobs.arrival[0], jobs.arrival[-1]
+    inside = (steps.times >= low) & (steps.times < high)
+    level, length = steps.held[inside], steps.length[inside]
+    if not length.sum():
+        return float(low)
+    order = np.argsort(level)
+    middle = level[order][np.searchsorted(np.cumsum(length[order]), length.sum() / 2)]
+    reached = np.flatnonzero(inside & (steps.held >= middle))
+    return float(steps.times[reached[0]]) if len(reached) else float(low)
+
+
+# Reasons --------------------------------------------------------------------------------------------------------
+
+
+def _attributed(
+    jobs: Jobs, steps: Steps, capacity: float, curve: np.ndarray, warm: float, at_limit: dict[int, Any],
+    order: Order | None,
+) -> tuple[dict[str, float], int]:  # fmt: skip
+    """The share of all waiting seconds by reason, and how many jobs were looked at."""
+    rows = chosen_of(jobs, steps)
+    earliest = np.full(len(steps.times), math.inf)
+    """In each step the arrival of the first job that waits for room."""
+    codes = None if order is None else jobs.labels[order.kind]
+    before = {} if order is None else _before(order, jobs.names[order.kind])
+    lacking: dict[int, np.ndarray] = {}
+    """By class: in which steps one of its jobs waits for room."""
+    for row, part in steps.waiting(jobs, rows):
+        short = curve[part] - steps.held[part] < jobs.amount[row] - SLACK
+        earliest[part] = np.where(short, np.minimum(earliest[part], jobs.arrival[row]), earliest[part])
+        if codes is not None and codes[row] >= 0:
+            known = lacking.setdefault(int(codes[row]), np.zeros(len(steps.times), dtype=bool))
+            known[part] |= short
+    found = dict.fromkeys(REASONS, 0.0)
+    for row, part in steps.waiting(jobs, rows):
+        amount, length = jobs.amount[row] - SLACK, steps.length[part]
+        first = np.zeros(len(length), dtype=bool)
+        if codes is not None:
+            for code in before.get(int(codes[row]), ()):
+                if code in lacking:
+                    first |= lacking[code][part]
+        holds = (
+            capacity - steps.held[part] < amount,
+            curve[part] - steps.held[part] < amount,
+            steps.times[part] < warm,
+            limited(jobs, steps, row, part, at_limit),
+            first,
+            earliest[part] < jobs.arrival[row],
+            np.ones(len(length), dtype=bool),
+        )
+        left = np.ones(len(length), dtype=bool)
+        for reason, here in zip(REASONS, holds, strict=True):
+            found[reason] += float(length[left & here].sum())
+            left &= ~here
+    total = math.fsum(found.values())
+    return {reason: value / total for reason, value in found.items()}, len(rows)
+
+
+def _before(order: Order, names: list[str]) -> dict[int, set[int]]:
+    """By class: those that go before it, those that follow from others included."""
+    direct: dict[int, set[int]] = {}
+    for first, second, *_ in order.pairs:
+        direct.setdefault(names.index(second), set()).add(names.index(first))
+    found: dict[int, set[int]] = {}
+    for code in direct:
+        seen: set[int] = set()
+        ahead = list(direct[code])
+        while ahead:
+            one = ahead.pop()
+            if one not in seen and one != code:
+                seen.add(one)
+                ahead += direct.get(one, ())
+        found[code] = seen
+    return found

@@ -1,0 +1,375 @@
+"""Cells of a log with columns of its own: instants, durations, sizes and counts in whatever form they are written.
+
+A reader of cells takes a text (CSV), or a number, a date or a duration (Parquet, JSON), and returns a number in
+seconds, bytes or units; it raises ValueError with the rest of a sentence that begins with the cell.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+from sim.errors import suggestion
+from sim.model.units import MOST_BYTES, MOST_SECONDS, SIZE, TIME, shown
+from sim.workload.rows.text_rows import NUMBER
+
+Cell = Callable[[Any], float]
+
+TIMES = {**TIME, "seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "hour": 3600.0, "minute": 60.0}
+LETTERS = {"K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40, "P": 2.0**50}
+"""A letter alone is a power of 1,024, as Slurm, LSF and Linux print sizes."""
+SIZES = {**SIZE, **LETTERS, **{f"{letter}i": factor for letter, factor in LETTERS.items()}}
+_LOWER = {f"{letter}{end}".casefold(): f"{letter}{end}" for letter in LETTERS for end in ("", "B", "iB")}
+"""Sizes in whatever case; bits are written as such nowhere in logs."""
+COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+,\d+)")
+"""Numbers with a decimal comma, and points between thousands."""
+MOST_COUNT = 1e6
+COUNTS = {"milli": 1000.0, "percent": 100.0}
+"""What one unit of a count is divided by."""
+EPOCH = ("epoch s", "epoch ms", "epoch us", "epoch ns")
+ISO = "iso"
+
+_CLOCK = re.compile(r"(?:(\d+)(?:-| days?,? ))?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}(?:\.\d+)?))?")
+_PARTS = re.compile(
+    r"(?:(\d+)\s*d(?:ays?)?,?)?\s*(?:(\d+)\s*h(?:(?:ou)?rs?)?)?\s*(?:(\d+)\s*m(?:in(?:ute)?s?)?)?"
+    r"\s*(?:(\d+(?:\.\d+)?)\s*s(?:ec(?:ond)?s?)?)?",
+    re.IGNORECASE,
+)
+_ISO_PARTS = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([a-zA-Zµ]+)")
+_LONG_FRACTION = re.compile(r"(\.\d{6})\d+")
+_OFFSET = re.compile(r"([-+])(\d{2}):?(\d{2})")
+
+
+def plain(value: Any) -> float:
+    """A number as it is, or as it is written."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    comma = isinstance(value, str) and (COMMA.fullmatch(value) or NUMBER.fullmatch(value.replace(",", "")))
+    hint = '; numbers are written as 1234.5 (a mapped CSV may say decimal: ",")' if comma else ""
+    raise ValueError(f"is not a number{hint}")
+
+
+def number(least: float = 0.0, most: float = MOST_SECONDS, divisor: float = 1.0) -> Cell:
+    """Reads numbers within bounds."""
+
+    def read(value: Any) -> float:
+        return bounded(plain(value) / divisor, least, most)
+
+    return read
+
+
+def bounded(found: float, least: float = 0.0, most: float = MOST_SECONDS) -> float:
+    """The number, if it lies within the bounds."""
+    if not math.isfinite(found):
+        raise ValueError("is not finite")
+    if found < least:
+        raise ValueError("is negative" if least == 0 else f"is below {least:g}")
+    if found > most:
+        raise ValueError(f"is more than {most:g}")
+    return found + 0.0
+
+
+def scaled(value: Any, factor: float) -> float:
+    """A number times a factor; by division where the factor is below 1, so that 3 ms is the float 0.003."""
+    found = plain(value)
+    return found * factor if factor >= 1 else found / round(1 / factor)
+
+
+# Durations and sizes --------------------------------------------------------------------------------------------
+
+
+def duration(unit: str | None) -> Cell:
+    """Reads durations: numbers in the unit (seconds where none is stated), `1-02:03:04`, `02:03:04`, `5 min`."""
+    factor = TIMES[unit or "s"]
+
+    def read(value: Any) -> float:
+        if isinstance(value, timedelta):
+            if unit is not None:
+                raise ValueError(f"is a duration of the file's own type; leave the unit {unit} out")
+            return bounded(value.total_seconds())
+        if isinstance(value, str) and not NUMBER.fullmatch(value):
+            found = clock(value)
+            if found is None:
+                found = composite(value)
+            if found is None:
+                found = _with_unit(value, TIMES, "1-02:03:04, 02:03:04 or 5 min")
+            if unit is not None:
+                raise ValueError(f"has a unit of its own, and units says {unit}")
+            return bounded(found)
+        return bounded(scaled(value, factor))
+
+    return read
+
+
+def clock(text: str) -> float | None:
+    """Seconds of `1-02:03:04`, `1-02`, `02:03:04` or `03:04` (minutes and seconds, as Slurm's); None for others."""
+    match = _CLOCK.fullmatch(text)
+    if not match or (match[1] is None and match[3] is None):
+        return None
+    days, *parts = match.groups()
+    numbers = [float(part) for part in parts if part is not None]
+    if days is None and len(numbers) == 2:
+        numbers = [0.0, *numbers]
+    hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
+    return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def composite(text: str) -> float | None:
+    """Seconds of `1h30m`, `2 days 3 hours`, `45m` or `PT1H30M`; None for others."""
+    match = _PARTS.fullmatch(text) or _ISO_PARTS.fullmatch(text)
+    if not match or not any(match.groups()):
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return days * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def count(unit: str | None) -> Cell:
+    """Reads counts: numbers, in thousandths or hundredths where the unit says so, and `500m` (0.5, as Kubernetes)."""
+    divisor = COUNTS[unit] if unit else 1.0
+
+    def read(value: Any) -> float:
+        if isinstance(value, str) and value.endswith("m") and NUMBER.fullmatch(value[:-1]):
+            if unit is not None:
+                raise ValueError(f"has a unit of its own, and units says {unit}")
+            return bounded(float(value[:-1]) / COUNTS["milli"], most=MOST_COUNT)
+        return bounded(plain(value) / divisor, most=MOST_COUNT)
+
+    return read
+
+
+def with_point(read: Cell) -> Cell:
+    """Reads what is written with a decimal comma, as `1.234,5`."""
+
+    def pointed(value: Any) -> float:
+        if not isinstance(value, str):
+            return read(value)
+        if COMMA.fullmatch(value):
+            return read(value.replace(".", "").replace(",", "."))
+        if "." in value and NUMBER.fullmatch(value):
+            raise ValueError('has a decimal point, and decimal says ","')
+        return read(value)
+
+    return pointed
+
+
+def size(unit: str | None) -> Cell:
+    """Reads sizes: numbers in the unit (bytes where none is stated), `16G` and `16GiB` (powers of 1,024), `16GB`."""
+    factor = SIZES[unit or "B"]
+
+    def read(value: Any) -> float:
+        if isinstance(value, str) and not NUMBER.fullmatch(value):
+            found = _with_unit(value, SIZES, "16G, 16GiB or 16GB")
+            if unit is not None:
+                raise ValueError(f"has a unit of its own, and units says {unit}")
+        else:
+            found = scaled(value, factor)
+        return float(math.floor(bounded(found, most=MOST_BYTES)))
+
+    return read
+
+
+def _with_unit(text: str, units: dict[str, float], examples: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if not match:
+        raise ValueError(f"is not a number, nor written as {examples}")
+    if units is SIZES and match[2] not in units and match[2].casefold() in _LOWER:
+        return scaled(match[1], units[_LOWER[match[2].casefold()]])
+    if match[2] not in units:
+        raise ValueError(f"has the unit {match[2]}, which is not known here{suggestion(match[2], units)}")
+    return scaled(match[1], units[match[2]])
+
+
+# Instants -------------------------------------------------------------------------------------------------------
+
+
+def zone_of(name: str) -> tzinfo:
+    """The zone of a name such as Europe/Berlin, UTC or +02:00; ValueError where there is none."""
+    match = _OFFSET.fullmatch(name)
+    if match:
+        minutes = int(match[2]) * 60 + int(match[3])
+        if minutes >= 24 * 60 or int(match[3]) > 59:
+            raise ValueError(f"{shown(name)} is no offset from UTC")
+        return timezone(timedelta(minutes=-minutes if match[1] == "-" else minutes))
+    if name in ("UTC", "Z"):
+        return UTC
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        near = suggestion(name, zoneinfo.available_timezones())
+        raise ValueError(f"{shown(name)} is not a time zone such as Europe/Berlin, UTC or +02:00{near}") from None
+
+
+def is_date(form: str) -> bool:
+    """Does this way of writing instants tell a date?  Otherwise they are numbers of the log's own time."""
+    return form not in TIMES
+
+
+def check_form(form: str) -> None:
+    """ValueError unless it is `iso`, an epoch, a unit of time, or a format with a whole date in it."""
+    if form == ISO or form in EPOCH or form in TIMES:
+        return
+    if "%" not in form:
+        known = [ISO, *EPOCH, *TIMES]
+        near = suggestion(form, known)
+        choice = "iso, epoch s (or ms, us, ns), a unit such as s, or a format such as %Y-%m-%d %H:%M:%S"
+        raise ValueError(f"{shown(form)} is not a way of writing times{near or f': {choice}'}")
+    parts = set(re.findall(r"%(.)", form))
+    if "s" in parts:
+        raise ValueError("%s is not known to every system; write epoch s for seconds since 1970")
+    whole = parts & set("cx") or (parts & set("Yy") and (parts & set("mbB") and "d" in parts or "j" in parts))
+    if not whole:
+        raise ValueError(f"{shown(form)} does not name a whole date: it needs a year (%Y), a month (%m) and a day (%d)")
+    try:
+        sample = datetime(2020, 11, 25, 13, 14, 15, tzinfo=UTC)
+        datetime.strptime(sample.strftime(form), form)
+    except (ValueError, re.error) as error:
+        raise ValueError(f"{shown(form)} is not a format of dates: {error}") from None
+
+
+class Instants:
+    """Reads instants: of dates seconds since 1970, of other times seconds of the log's own time.
+
+    `repeated` counts local times that the clocks of the zone showed twice (the earlier is taken), `skipped` those that
+    they never showed.
+    """
+
+    def __init__(self, form: str | None, zone: tzinfo | None):
+        self.form = form
+        self.zone = zone
+        self.repeated = self.skipped = 0
+        self._slices = None if form is None else _sliced(form)
+
+    def __call__(self, value: Any) -> float:
+        form = self.form
+        if isinstance(value, datetime):
+            if form is not None:
+                raise ValueError(f"is a time stamp of the file's own type; leave time: {form} out")
+            return self._seconds(value)
+        if form is not None and form in TIMES:
+            return bounded(scaled(value, TIMES[form]))
+        if form in EPOCH:
+            return bounded(scaled(value, TIMES[form.removeprefix("epoch ")]))
+        return self._text(value if isinstance(value, str) else str(value))
+
+    def _text(self, text: str) -> float:
+        if self.form is None or self.form == ISO:
+            if len(text) < 10 or text.isdecimal():
+                raise ValueError(_no_date(text))
+            try:
+                return self._seconds(datetime.fromisoformat(text))
+            except (ValueError, OverflowError):
+                raise ValueError(_no_date(text)) from None
+        if self._slices is not None:
+            with suppress(ValueError):
+                return self._seconds(self._slices(text))
+        try:
+            return self._seconds(datetime.strptime(_LONG_FRACTION.sub(r"\1", text), self.form))
+        except (ValueError, OverflowError):
+            near = [form for form in guess_form([text]) if form != self.form]
+            hint = f'; it reads as "{near[0]}"' if near else ""
+            raise ValueError(f'is not of the form "{self.form}"{hint}') from None
+
+    def _seconds(self, found: datetime) -> float:
+        if found.tzinfo is not None:
+            return found.timestamp()
+        if self.zone is None or self.zone is UTC:
+            return found.replace(tzinfo=UTC).timestamp()
+        here = found.replace(tzinfo=self.zone)
+        first, second = here.timestamp(), here.replace(fold=1).timestamp()
+        self.repeated += first < second
+        self.skipped += first > second
+        return first
+
+
+_WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
+
+
+def _sliced(form: str) -> Callable[[str], datetime] | None:
+    """Reads dates of a form in which all parts have their full width, in a tenth of the time of `strptime`.
+
+    None for other forms.  It raises ValueError for whatever is not written in full: `strptime` has the last word.
+    """
+    places: dict[str, slice] = {}
+    signs: list[tuple[int, str]] = []
+    at = 0
+    for part, sign in re.findall(r"%(.)|([^%])", form):
+        if sign:
+            signs.append((at, sign))
+            at += 1
+        elif part in _WIDTHS and part not in places:
+            places[part] = slice(at, at + _WIDTHS[part])
+            at += _WIDTHS[part]
+        else:
+            return None
+    if not {"Y", "m", "d"} <= set(places):
+        return None
+    year, month, day = places["Y"], places["m"], places["d"]
+    hour, minute, second = (places.get(part) for part in "HMS")
+
+    def read(text: str) -> datetime:
+        if len(text) != at or not text.isascii() or any(text[place] != sign for place, sign in signs):
+            raise ValueError(text)
+        h, m, s = (0 if one is None else _digits(text[one]) for one in (hour, minute, second))
+        return datetime(_digits(text[year]), _digits(text[month]), _digits(text[day]), h, m, s)
+
+    return read
+
+
+def _digits(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def _no_date(text: str) -> str:
+    said = "is not a date such as 2020-06-09 18:41:01"
+    if NUMBER.fullmatch(text):
+        return f"{said}; seconds since 1970 need time: epoch s, those of the log's own clock time: s"
+    near = guess_form([text])
+    return said + (f'; give time: "{near[0]}"' if near and near[0] != ISO else "; time: states how dates are written")
+
+
+FORMS = tuple(
+    f"{date}{gap}{time}"
+    for date in ("%Y-%m-%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%Y%m%d", "%d-%b-%Y",
+                 "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%m/%d/%y", "%d/%m/%y")
+    for gap, time in ((" ", "%H:%M:%S"), ("T", "%H:%M:%S"), (" ", "%H:%M:%S.%f"), ("T", "%H:%M:%S.%f"),
+                      (" ", "%H:%M"), ("T", "%H:%M"), (" ", "%I:%M:%S %p"), (" ", "%I:%M %p"), ("", ""),
+                      (" ", "%H:%M:%S %z"), (" ", "%H%M%S"), ("T", "%H%M%S"))
+) + ("%a %b %d %H:%M:%S %Y", "%a %d %b %Y %H:%M:%S", "%a, %d %b %Y %H:%M:%S %z")  # fmt: skip
+"""Ways of writing dates that logs are known for."""
+
+
+def guess_form(texts: list[str]) -> list[str]:
+    """All ways of writing dates that fit every one of these texts; `iso` first."""
+    if not texts:
+        return []
+    found = [ISO] if all(_is_iso(text) for text in texts) else []
+    return found + [form for form in FORMS if all(_fits(text, form) for text in texts)]
+
+
+def _is_iso(text: str) -> bool:
+    if len(text) < 10 or text.isdecimal():
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _fits(text: str, form: str) -> bool:
+    try:
+        datetime.strptime(_LONG_FRACTION.sub(r"\1", text), form)
+    except ValueError:
+        return False
+    return True

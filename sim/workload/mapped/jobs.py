@@ -1,0 +1,317 @@
+"""Rows of a mapped log to jobs, or to complaints."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sim.model.units import shown
+from sim.workload.mapped import cells as cells_of
+from sim.workload.mapped import mapping
+from sim.workload.mapped.cells import Instants, plain
+from sim.workload.mapped.log_map import LogMap
+from sim.workload.mapped.mapping import Source, kind_of
+from sim.workload.mapped.rows import is_blank, tidied
+from sim.workload.rows.job_rows import JobLog
+
+SHOWN = 3
+"""Bad cells of a column that are named; the rest is counted."""
+
+ROUNDED = 1.0
+"""Seconds by which times that a log rounds may contradict each other."""
+
+LONG_AFTER = 1e8
+"""Seconds; a log whose first job comes later than that has dates, more likely than not."""
+
+
+class MappedJobs:
+    """Rows of cells to jobs."""
+
+    def __init__(self, log: JobLog, made: LogMap):
+        self.log, self.made = log, made
+        self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
+        self.bad: dict[str, int] = {}
+        """Cells of each target that cannot be read."""
+        self.more: dict[str, tuple[int, int | None]] = {}
+        """Row and line of the first of those that are not named, by column."""
+        self.blank: dict[str, int] = {}
+        self.blank_at: dict[str, int | None] = {}
+        self.first = math.inf
+        self.row = 0
+        """Number of the present row, from 1, headers not counted."""
+        columns = made.columns
+        self.typed = [name for name in columns if name.startswith(mapping.GPU_TIME) or name in ("gpu_time", "cpu_time")]
+        if self.typed not in ([], ["gpu_time"], ["cpu_time"]):
+            log.times = {f"time {name}": name for name in self.typed}
+        self.times_of = {name: key for key, name in log.times.items()}
+
+    # Rows -------------------------------------------------------------------------------------------------------
+
+    def take(self, line: int, cells: dict[str, Any]) -> None:
+        """A row: a job, one left out, or complaints."""
+        self.row += 1
+        found: dict[str, Any] = {}
+        fine, dropped = True, ""
+        for target, source in self.made.columns.items():
+            try:
+                value = self._value(target, source, cells)
+            except _Bad as bad:
+                self._complain(line, target, bad.column, bad.message)
+                fine = False
+                continue
+            if value is None:
+                rule = self.made.missing.get(target)
+                if rule is not None and rule.action == "drop":
+                    dropped = dropped or target
+                    continue
+                if rule is not None and rule.value is not None:
+                    value = rule.value if kind_of(target) == "text" else self.readers[target](rule.value)
+                elif self._must_have(target, rule):
+                    self._complain_blank(line, target, source)
+                    fine = False
+                    continue
+            found[target] = value
+        if dropped:
+            self.log.leave_out(f"no {dropped} ({_of(self.made.columns[dropped])} is blank)", line)
+        elif fine:
+            # Samples tell jobs without an id by what stands in their rows.
+            key = None if "id" in found or self.log.cut.sample == 1 else "\t".join(map(str, cells.values()))
+            self._job(line, found, key)
+
+    def _must_have(self, target: str, rule: mapping.Missing | None) -> bool:
+        """Is a blank cell of this target an error?  Of texts only where that is stated."""
+        if rule is not None:
+            return rule.action == "error"
+        return kind_of(target) != "text"
+
+    def _value(self, target: str, source: Source, cells: dict[str, Any]) -> Any:
+        """What a row says of a target, None where its cell is blank; _Bad where it cannot be read."""
+        if source.operation == "constant":
+            return source.constant if kind_of(target) == "text" else self.readers[target](source.constant)
+        if source.operation != "column":
+            return self._combined(target, source, cells)
+        column = source.columns[0]
+        cell = self._cell(column, cells, target)
+        if source.key is not None and cell is not None:
+            cell = _part(str(cell), source.key)
+        if source.values is not None and cell is not None:
+            told = source.values.get(str(cell), cell)
+            cell = told
+        if cell is None:
+            return None
+        if kind_of(target) == "text":
+            return _written(cell)
+        return _reading(self.readers[target], cell, column)
+
+    def _cell(self, column: str, cells: dict[str, Any], target: str) -> Any:
+        try:
+            cell = tidied(cells[column])
+        except ValueError as error:
+            raise _Bad(column, f"the cell {error}") from None
+        if is_blank(cell, self.made.blanks) or (target in ("time_limit", "estimate") and cell in mapping.NO_LIMIT):
+            return None
+        return cell
+
+    def _combined(self, target: str, source: Source, cells: dict[str, Any]) -> float | None:
+        """The difference, sum or product of columns."""
+        parts = [self._cell(column, cells, target) for column in source.columns]
+        if any(part is None for part in parts):
+            return None
+        readers = self._operands(target, source)
+        pairs = zip(readers, parts, source.columns, strict=True)
+        values = [_reading(reader, part, column) for reader, part, column in pairs]
+        if source.operation == "product" and kind_of(target) == "count":
+            return _reading(self.readers[target], math.prod(values), source.columns[0])
+        if source.operation == "product":
+            return math.prod(values)
+        if source.operation == "sum":
+            return math.fsum(values)
+        return values[0] - values[1]
+
+    def _operands(self, target: str, source: Source) -> list[Any]:
+        """How the columns of an operation are read: see the module."""
+        kind, count = kind_of(target), len(source.columns)
+        if source.operation == "product":
+            factor = cells_of.with_point(_factor) if self.made.comma else _factor
+            if kind == "count":  # the unit is that of the product: 1 times 470 milli is the float 0.47
+                return [factor] * count
+            return [self.readers[target], *[factor] * (count - 1)]
+        if kind == "instant":
+            span = cells_of.duration(self.made.units.get(target))
+            span = cells_of.with_point(span) if self.made.comma else span
+            return [self.readers[target], *[span] * (count - 1)]
+        if kind == "duration" and source.operation == "difference":
+            return [self._instant()] * count
+        return [self.readers[target]] * count
+
+    def _instant(self) -> Instants:
+        """Reads instants that are no target of their own, as the arrival is written."""
+        if not hasattr(self, "_instants"):
+            self._instants = Instants(self.made.form("arrival"), self.made.zone)
+        return self._instants
+
+    # Complaints -------------------------------------------------------------------------------------------------
+
+    def _complain(self, line: int, target: str, column: str, message: str) -> None:
+        count = self.bad[column] = self.bad.get(column, 0) + 1
+        if count == SHOWN + 1:
+            self.more[column] = self.row, self._place(line)
+        if count <= SHOWN:
+            self.log.complaints.add(f"row {self.row}, column {column}: {message}", self._place(line))
+
+    def _place(self, line: int) -> int | None:
+        """The line of a row, in files that have lines."""
+        return None if self.log.word == "row" else line
+
+    def _complain_blank(self, line: int, target: str, source: Source) -> None:
+        count = self.blank[target] = self.blank.get(target, 0) + 1
+        if count == 1:
+            ways = f"missing: {{{target}: drop}} leaves such jobs out"
+            ways += "" if target in mapping.NO_DEFAULT else ", default takes what a table without the column has"
+            text = f"row {self.row}, {_of(source)}: the cell is blank, and nothing says what that means for {target}"
+            text = f"{text}; {ways}"
+            self.blank_at[target] = self._place(line)
+            self.log.complaints.add(text, self._place(line))
+
+    def finish(self) -> None:
+        """Count what was not named, and say what there is to know of the dates."""
+        log = self.log
+        for column, count in self.bad.items():
+            if count > SHOWN:
+                row, place = self.more[column]
+                more = "1 more cell" if count == SHOWN + 1 else f"{count - SHOWN:,} more cells"
+                log.complaints.add(f"from row {row} on, column {column}: {more} cannot be read", place)
+        for target, count in self.blank.items():
+            if count > 1:
+                more = "1 more cell is" if count == 2 else f"{count - 1:,} more cells are"
+                log.complaints.add(f"{_of(self.made.columns[target])}: {more} blank", self.blank_at[target])
+        instants = [one for one in self.readers.values() if isinstance(one, Instants)]
+        repeated, skipped = sum(one.repeated for one in instants), sum(one.skipped for one in instants)
+        if repeated:
+            log.notes.append(f"{log.path}: {repeated:,} times are in an hour that its clocks showed twice: the earlier")
+        if skipped:
+            log.notes.append(f"{log.path}: {skipped:,} times are in an hour that its clocks never showed")
+        if not log.dated and len(log.blocks) and min(log.blocks.current.arrival, default=0.0) > 1e8:
+            text = "if these are seconds since 1970, give time: epoch s (or ms, us, ns)"
+            log.notes.append(
+                f"{log.path}: submissions begin {min(log.blocks.current.arrival):.6g} s after its 0; {text}"
+            )
+
+    # Jobs -------------------------------------------------------------------------------------------------------
+
+    def _job(self, line: int, found: dict[str, Any], key: str | None) -> None:
+        log, columns = self.log, self.made.columns
+        found = {name: value for name, value in found.items() if value is not None}
+        self.first = min(self.first, found["arrival"])
+        arrival, start, end = found.pop("arrival"), found.pop("start", None), found.pop("end", None)
+        span = None if start is None or end is None else end - start
+        times = {name: found.pop(name) for name in self.typed if name in found}
+        took = found.pop("duration", None)
+        if took is None:
+            took = times.get(self.typed[0]) if len(self.typed) == 1 else None
+        if took is None and not log.times:
+            if span is None:
+                log.leave_out("never ran (without a start or an end)", line)
+                return
+            took = span
+        if (took is not None and took < 0) or (span is not None and span < 0):
+            log.leave_out("ended before they began", line)
+            return
+        if start is None and end is not None and took is not None and not log.times:
+            start = max(arrival, end - took)
+            if end - took < arrival - ROUNDED:
+                log.remark("ran longer than the time from their submission to their end", line)
+        if start is not None and start < arrival:
+            log.leave_out("began before they came", line)
+            return
+        if not self._devices(line, found, times):
+            return
+        if "deadline" in found:
+            found["due"] = found.pop("deadline")
+        limit = found.get("time_limit")
+        if limit is not None:
+            found.setdefault("estimate", limit)
+            if took is not None and limit < took:
+                log.remark("ran longer than their time limit", line)
+        id_ = found.pop("id", None)
+        if "id" in columns and id_ is None:
+            id_ = f"{log.word} {line}"
+        if log.times:
+            found |= {self.times_of[name]: times.get(name, math.inf) for name in self.typed}
+        if start is not None:
+            found["start"] = start
+        texts = {name: value for name, value in found.items() if not (isinstance(value, str) and not value)}
+        number = int(id_) if isinstance(id_, str) and _is_number(id_) else id_
+        log.add(line, number, arrival, math.nan if took is None else took, key, **texts)
+
+    def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
+        """Make the GPUs and cores of a job agree with its times; False where it is left out."""
+        log = self.log
+        gpus = found.get("gpus")
+        if gpus is not None and gpus > 1 and gpus % 1:
+            column = ", ".join(self.made.columns["gpus"].columns)
+            self._complain(line, "gpus", column, f"{gpus:g} GPUs: a fraction is below 1 (of one GPU), more are whole")
+            return False
+        if not gpus:
+            found.pop("devices", None)
+        if self.typed == ["gpu_time"] and gpus == 0:
+            log.leave_out(
+                "hold no GPU, and only gpu_time is mapped (duration is the time on whatever a job holds)", line
+            )
+            return False
+        if self.typed == ["gpu_time"] and "gpus" not in self.made.columns:
+            found["gpus"] = 1.0
+        if self.typed == ["cpu_time"]:
+            found["gpus"] = 0.0
+        if log.times and not times:
+            log.leave_out("have a time on no device", line)
+            return False
+        if not found.get("cpus") and gpus == 0 and "cpus" in self.made.columns:
+            log.leave_out("hold neither cores nor GPUs", line)
+            return False
+        return True
+
+
+class _Bad(Exception):
+    """A cell that cannot be read."""
+
+    def __init__(self, column: str, message: str):
+        self.column, self.message = column, message
+
+
+def _reading(reader: Any, cell: Any, column: str) -> float:
+    try:
+        found: float = reader(cell)
+    except ValueError as error:
+        raise _Bad(column, f"{shown(str(cell))} {error}") from None
+    return found
+
+
+def _factor(value: Any) -> float:
+    return cells_of.bounded(plain(value))
+
+
+def _part(cell: str, key: str) -> str | None:
+    """What stands behind `key=` in a cell such as cpu=8,gres/gpu=2; or the sum of gpu:a100:2,gpu:v100:1 (gpu: one)."""
+    parts = [part.partition("(")[0].strip() for part in cell.split(",")]
+    for part in parts:
+        name, sign, value = part.partition("=")
+        if sign and name.strip() == key:
+            return value.strip()
+    told = [part.removeprefix("gres:").replace("=", ":").split(":") for part in parts]
+    counts = [int(words[-1]) if words[-1].isdecimal() else 1 for words in told if words[0] == key]
+    return str(sum(counts)) if counts else None
+
+
+def _written(cell: Any) -> str:
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) < 16 and str(int(text)) == text
+
+
+def _of(source: Source) -> str:
+    return f"column {source.columns[0]}" if len(source.columns) == 1 else f"columns {', '.join(source.columns)}"

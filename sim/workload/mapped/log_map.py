@@ -1,0 +1,210 @@
+"""A whole mapping of a log: what of its keys does not fit together, or not to the file, and how its cells are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+
+from sim.errors import suggestion
+from sim.model.units import MOST_BYTES, shown
+from sim.workload.mapped import cells as read
+from sim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
+from sim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, Missing, Source, kind_of
+
+_SUFFIXES = {
+    "ns": 1e-9, "us": 1e-6, "usec": 1e-6, "ms": 1e-3, "msec": 1e-3, "millis": 1e-3, "milliseconds": 1e-3,
+    "microseconds": 1e-6, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "mins": 60.0,
+    "minutes": 60.0, "h": 3600.0, "hr": 3600.0, "hrs": 3600.0, "hours": 3600.0, "days": 86400.0,
+}  # fmt: skip
+"""Units of time at the end of a column's name; min may be a minimum as well, and tells nothing."""
+_SIZE_SUFFIXES = {
+    "bytes": (1.0,), "kb": (1e3, 2.0**10), "mb": (1e6, 2.0**20), "gb": (1e9, 2.0**30), "tb": (1e12, 2.0**40),
+    "kib": (2.0**10,), "mib": (2.0**20,), "gib": (2.0**30,), "tib": (2.0**40,),
+}  # fmt: skip
+"""Units of size there; many write GB and mean GiB."""
+
+
+@dataclass(frozen=True)
+class LogMap:
+    """A whole mapping, as the keys of `trace:` give it."""
+
+    columns: Mapping[str, Source]
+    units: Mapping[str, str]
+    forms: Mapping[str, str]
+    zone: tzinfo | None
+    missing: Mapping[str, Missing]
+    blanks: frozenset[str | float]
+    comma: bool = False
+    """Are numbers written with a decimal comma?"""
+
+    def form(self, target: str) -> str | None:
+        """How the instants of a target are written; None: as ISO dates, or in the file's own type."""
+        return self.forms.get(target, self.forms.get(""))
+
+    @property
+    def dated(self) -> bool:
+        """Are the log's times dates, so that its time 0 is the first submission?"""
+        form = self.form("arrival")
+        return form is None or read.is_date(form)
+
+    def problems(self, names: Sequence[str] | None, file: str, missing: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """All that does not fit, as key and sentence.  `names`: the columns of the file, where they are known."""
+        found = [*self._whole(), *self._twice(), *self._of_units(), *self._of_missing(), *self._of_forms()]
+        for target, source in self.columns.items():
+            for column in source.columns:
+                if column in missing:
+                    near = suggestion(column, names or ()) or _listed(names or ())
+                    found.append((f"columns.{target}", f"{file} has no column {shown(column)}{near}"))
+                elif names is not None and list(names).count(column) > 1:
+                    found.append((f"columns.{target}", f"{file} has two columns {shown(column)}; rename one"))
+        return found
+
+    def _whole(self) -> list[tuple[str, str]]:
+        found = []
+        if "arrival" not in self.columns:
+            found.append(("columns", "no column is mapped to arrival: when was each job submitted?"))
+        times = [target for target in self.columns if target in ("gpu_time", "cpu_time") or target.startswith(GPU_TIME)]
+        spans = {"start", "end"} <= set(self.columns)
+        if not times and "duration" not in self.columns and not spans:
+            text = "no column tells how long jobs run: map duration, gpu_time or cpu_time, or start and end"
+            found.append(("columns", text))
+        if times and "duration" in self.columns:
+            text = f"duration is the time on whatever a job holds, and {times[0]} says it by device; map one of them"
+            found.append(("columns.duration", text))
+        if times == ["cpu_time"] and "gpus" in self.columns:
+            text = (
+                "jobs with GPUs need a time there: map duration (the time on whatever a job holds) in place of cpu_time"
+            )
+            found.append(("columns.gpus", text))
+        return found
+
+    def _twice(self) -> list[tuple[str, str]]:
+        found, by_column = [], dict[str, str]()
+        for target, source in self.columns.items():
+            if source.operation != "column" or source.key is not None or source.values is not None:
+                continue
+            column = source.columns[0]
+            if column in by_column:
+                text = f"the column {shown(column)} is mapped twice, to {by_column[column]} and to {target}"
+                found.append((f"columns.{target}", f"{text}; a column is one thing"))
+            by_column.setdefault(column, target)
+        return found
+
+    def _of_units(self) -> list[tuple[str, str]]:
+        found = []
+        for target, unit in self.units.items():
+            if target not in self.columns:
+                found.append((f"units.{target}", f"no column is mapped to {target}"))
+                continue
+            known = UNITS.get(kind_of(target))
+            if self.columns[target].operation == "difference" and kind_of(target) == "duration":
+                text = "a difference of two instants has no unit (time: states how they are written); leave it out"
+                found.append((f"units.{target}", text))
+            elif known is None:
+                hint = "; time: states how instants are written" if kind_of(target) == "instant" else ""
+                found.append((f"units.{target}", f"{target} has no unit{hint}"))
+            elif unit not in known:
+                found.append((f"units.{target}", f"{unit} is no unit of {target}; use one of {', '.join(known)}"))
+        for target, source in self.columns.items():
+            if kind_of(target) in ("duration", "size") and source.operation in ("column", "product"):
+                text = contradiction(target, source.columns[0], self.units.get(target))
+                if text:
+                    key = f"units.{target}" if target in self.units else f"columns.{target}"
+                    found.append((key, text))
+        return found
+
+    def _of_missing(self) -> list[tuple[str, str]]:
+        found = []
+        for target, rule in self.missing.items():
+            if target not in self.columns:
+                found.append((f"missing.{target}", f"no column is mapped to {target}"))
+            elif target in NO_DEFAULT and rule == Missing("default"):
+                text = f"{target} has no default; drop leaves such jobs out, {{default: VALUE}} gives them one"
+                found.append((f"missing.{target}", text))
+            elif rule.value is not None and kind_of(target) != "text":
+                try:
+                    self.reader(target)(rule.value)
+                except ValueError as error:
+                    found.append((f"missing.{target}", f"the default {shown(rule.value)} {error}"))
+        for target, source in self.columns.items():
+            if source.operation == "constant" and kind_of(target) != "text":
+                try:
+                    self.reader(target)(source.constant)
+                except ValueError as error:
+                    found.append((f"columns.{target}", f"the constant {shown(source.constant)} {error}"))
+        return found
+
+    def _of_forms(self) -> list[tuple[str, str]]:
+        unknown = [target for target in self.forms if target and target not in self.columns]
+        found = [(f"time.{target}", f"no column is mapped to {target}") for target in unknown]
+        instants = [target for target in self.columns if kind_of(target) == "instant"]
+        forms = {target: self.form(target) for target in instants}
+        dated = {target: form is None or read.is_date(form) for target, form in forms.items()}
+        if len(set(dated.values())) > 1:
+            no_date = next(target for target, is_date in dated.items() if not is_date)
+            text = f"{no_date} is in {forms[no_date]} of the log's own time, and others are dates"
+            found.append(("time", f"{text}; they cannot be compared"))
+        if self.zone is not None:
+            written = [form for form in forms.values() if form is not None]
+            if written and all(form.startswith("epoch") or form in TIMES for form in written):
+                found.append(("zone", f"{written[0]} has no zone; leave it out"))
+            elif any("%z" in form for form in written):
+                found.append(("zone", "these dates carry a zone of their own (%z); leave it out"))
+        return found
+
+    # Readers of cells ---------------------------------------------------------------------------------------------
+
+    def reader(self, target: str) -> Cell:
+        """What reads a cell of a target."""
+        found = self._reader(target)
+        dated = isinstance(found, Instants) and (found.form is None or found.form not in (*TIMES, *read.EPOCH))
+        return read.with_point(found) if self.comma and not dated else found
+
+    def _reader(self, target: str) -> Cell:
+        kind, unit = kind_of(target), self.units.get(target)
+        if kind == "instant":
+            return Instants(self.form(target), self.zone)
+        if kind == "duration":
+            return read.duration(unit)
+        if kind == "size":
+            return read.size(unit)
+        if kind == "count":
+            return read.count(unit)
+        return read.number(least=-MOST_BYTES) if target == "priority" else read.number()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"; it has {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}" if names else ""
+
+
+def contradiction(target: str, column: str, unit: str | None) -> str:
+    """What is wrong where the name of a column tells another unit than the mapping; empty where nothing is."""
+    told = unit_in_name(column, kind_of(target))
+    if not told:
+        return ""
+    factors = TIMES if kind_of(target) == "duration" else SIZES
+    if unit is not None and unit not in factors:
+        return ""  # told as such
+    meant = factors[unit] if unit else 1.0
+    if any(abs(one / meant - 1) < 1e-9 for one in told[1]):
+        return ""
+    said = f"the unit is {unit}" if unit else f"no unit is stated, which means {'s' if factors is TIMES else 'bytes'}"
+    way = f"state units: {{{target}: ...}}" if not unit else "correct it, or rename the column if its name is wrong"
+    return f"the name of the column {shown(column)} says {told[0]}, but {said}; {way}"
+
+
+def unit_in_name(column: str, kind: str) -> tuple[str, tuple[float, ...]] | None:
+    """The unit with which a column's name ends (`runtime_ms`, `memory [GB]`), and what it may mean."""
+    word = column.replace("(", " ").replace(")", " ").replace("[", " ").replace("]", " ").replace("_", " ")
+    parts = word.replace("-", " ").replace(".", " ").split()
+    if len(parts) < 2:
+        return None
+    last = parts[-1]
+    if kind == "duration" and last.casefold() == "min" and column.rstrip().endswith((")", "]")):
+        return last, (60.0,)
+    if kind == "duration" and last.casefold() in _SUFFIXES and last not in ("H", "S"):
+        return last, (_SUFFIXES[last.casefold()],)
+    if kind == "size" and last.casefold() in _SIZE_SUFFIXES:
+        return last, _SIZE_SUFFIXES[last.casefold()]
+    return None

@@ -1,0 +1,248 @@
+"""What a log with columns of its own says of its jobs: which column is what, in which units, and what a blank means.
+
+`columns:` maps what the simulator knows (`TARGETS`) to columns of the file, or to one of the declared operations
+below.  Nothing in it is evaluated as code.
+
+    arrival: submit_time                        a column
+    duration: {difference: [end, start]}        difference, sum or product of columns
+    cpus: {constant: 8}                         the same for all rows
+    class: {column: queue, values: {a: batch}}  other words for what stands there; null: no value
+    gpus: {column: tres, key: gres/gpu}         a part of a cell such as cpu=8,gres/gpu=2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainValidator
+
+from sim.errors import suggestion
+from sim.model.units import shown
+from sim.workload.mapped import cells as read
+from sim.workload.mapped.cells import COUNTS, SIZES, TIMES
+from sim.workload.rows.text_rows import NUMBER
+
+Kind = Literal["instant", "duration", "size", "count", "number", "text"]
+
+TARGETS: dict[str, Kind] = {
+    "id": "text", "arrival": "instant", "start": "instant", "end": "instant",
+    "duration": "duration", "gpu_time": "duration", "cpu_time": "duration", "estimate": "duration",
+    "time_limit": "duration", "nodes": "count", "gpus": "count", "cpus": "count",
+    "memory": "size", "gpu_memory": "size",
+    "devices": "text", "user": "text", "class": "text", "partition": "text", "vc": "text", "queue": "text",
+    "group": "text", "account": "text", "qos": "text", "status": "text", "recorded_node": "text",
+    "priority": "number", "weight": "number", "deadline": "instant", "patience": "duration",
+    "bytes_in": "size", "bytes_out": "size", "upload": "duration", "download": "duration",
+}  # fmt: skip
+"""What a column can be; `gpu_time.TYPE` besides."""
+GPU_TIME = "gpu_time."
+NO_DEFAULT = ("arrival", "duration", "start", "end")
+"""What every job needs: a blank cell cannot stand for a default."""
+BLANKS = (
+    "", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "(null)", "\\N", "None", "none",
+    "Unknown", "None assigned", "-", "--",
+)  # fmt: skip
+"""Words that mean no value, unless `missing_values` names others."""
+NO_LIMIT = ("UNLIMITED", "Partition_Limit", "INVALID")
+"""Further such words of time limits."""
+UNITS: dict[str, Mapping[str, float]] = {"duration": TIMES, "size": SIZES, "count": COUNTS}
+ACTIONS = ("drop", "error", "default")
+
+
+class WrongKey(ValueError):
+    """What is wrong with the value of one key of a mapping."""
+
+    def __init__(self, key: str, message: str):
+        self.key = key
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the values of a target come from."""
+
+    operation: Literal["column", "constant", "difference", "sum", "product"]
+    columns: tuple[str, ...] = ()
+    values: Mapping[str, str | None] | None = None
+    key: str | None = None
+    constant: str = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What a blank cell means: the row is dropped, is an error, has no value, or has this one."""
+
+    action: Literal["drop", "error", "default"]
+    value: str | None = None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a text or a number, not {shown(value)}")
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _source(value: Any) -> Source:
+    if isinstance(value, Source):
+        return value
+    if not isinstance(value, dict):
+        return Source("column", (_named(value),))
+    known = ("column", "constant", "difference", "sum", "product")
+    given = [key for key in known if key in value]
+    further = [key for key in value if key not in known]
+    if len(given) != 1:
+        wrong = next((key for key in further if key not in ("values", "key")), None)
+        hint = f', not "{wrong}"{suggestion(wrong, known)}' if wrong else ""
+        raise ValueError(f"expected a column, or one of {', '.join(known)}{hint}")
+    operation = given[0]
+    allowed = ("values", "key") if operation == "column" else ()
+    for key in further:
+        if key not in allowed:
+            why = f"; {', '.join(allowed)} may stand beside column" if allowed else f" beside {operation}"
+            raise ValueError(f'unknown key "{key}"{suggestion(key, allowed)}{why}')
+    if operation == "constant":
+        return Source("constant", constant=_text(value["constant"]))
+    if operation == "column":
+        return Source("column", (_named(value["column"]),), _values(value.get("values")), _key(value.get("key")))
+    columns = value[operation]
+    least = 2
+    if not isinstance(columns, list) or len(columns) < least or (operation == "difference" and len(columns) != 2):
+        number = "two" if operation == "difference" else "two or more"
+        raise ValueError(f"{operation} needs a list of {number} columns, such as [end_time, start_time]")
+    names = tuple(_named(one) for one in columns)
+    if operation != "product" and len(set(names)) < len(names):
+        raise ValueError(f"{operation} names {shown(names[0])} twice")
+    return Source(operation, names)  # type: ignore[arg-type]
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        raise ValueError(f"expected the name of a column, not {shown(value)}")
+    return str(value)
+
+
+def _key(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _values(value: Any) -> dict[str, str | None] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not value:
+        raise ValueError("values needs a mapping of what stands in the column to what it means")
+    return {str(key): None if one is None else _text(one) for key, one in value.items()}
+
+
+def _missing(value: Any) -> Missing:
+    if isinstance(value, Missing):
+        return value
+    if isinstance(value, str) and value in ACTIONS:
+        return Missing(value)  # type: ignore[arg-type]
+    if isinstance(value, dict) and set(value) == {"default"}:
+        return Missing("default", _text(value["default"]))
+    hint = suggestion(value, ACTIONS) if isinstance(value, str) else ""
+    raise ValueError(f"expected drop, error, default or {{default: VALUE}}, not {shown(value)}{hint}")
+
+
+def _target(name: str) -> str:
+    if name not in TARGETS and not (name.startswith(GPU_TIME) and len(name) > len(GPU_TIME)):
+        near = suggestion(name, TARGETS) or f"; known are {', '.join(TARGETS)} and gpu_time.TYPE"
+        raise ValueError(f'"{name}" is nothing that a job has here{near}')
+    return name
+
+
+def _checked_form(value: Any) -> str:
+    text = _text(value)
+    read.check_form(text)
+    return text
+
+
+def forms_of(value: Any) -> dict[str, str]:
+    """`time:` for all instants (under the name ""), or for each."""
+    if isinstance(value, dict) and set(value) == {""}:
+        return value
+    if not isinstance(value, dict):
+        return {"": _checked_form(value)}
+    found = {}
+    instants = [one for one, kind in TARGETS.items() if kind == "instant"]
+    for name, one in value.items():
+        if name not in instants:
+            near = suggestion(name, instants)
+            raise WrongKey(str(name), f'"{name}" is no instant{near}; instants are {", ".join(instants)}')
+        try:
+            found[str(name)] = _checked_form(one)
+        except ValueError as error:
+            raise WrongKey(str(name), str(error)) from None
+    return found
+
+
+def _unit(value: Any) -> str:
+    text = _text(value)
+    if text not in TIMES and text not in SIZES and text not in COUNTS:
+        known = [*TIMES, *SIZES, *COUNTS]
+        near = suggestion(text, known) or "; known are units of time and size, milli and percent"
+        raise ValueError(f"{shown(text)} is not a unit{near}")
+    return text
+
+
+def _zone(value: Any) -> str:
+    text = _text(value)
+    read.zone_of(text)
+    return text
+
+
+def _separator(value: Any) -> str:
+    text = {"tab": "\t", "\\t": "\t", "space": " "}.get(value, value) if isinstance(value, str) else value
+    if not isinstance(text, str) or len(text) != 1 or text in '"\r\n':
+        raise ValueError(f'expected one character such as ";", or tab or space, not {shown(value)}')
+    return text
+
+
+def _blank_words(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f'expected a list of texts such as ["", "-1"], not {shown(value)}')
+    return tuple("" if one is None else _text(one) for one in value)
+
+
+def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
+    """The words that mean no value, and the numbers among them as numbers, for files whose cells have types."""
+    return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
+
+
+def columns_of(value: Any) -> dict[str, Source]:
+    return _mapped(value, _source)
+
+
+def units_of(value: Any) -> dict[str, str]:
+    return _mapped(value, _unit)
+
+
+def missing_of(value: Any) -> dict[str, Missing]:
+    return _mapped(value, _missing)
+
+
+Columns = Annotated[dict[str, Source], PlainValidator(columns_of)]
+Units = Annotated[dict[str, str], PlainValidator(units_of)]
+MissingOf = Annotated[dict[str, Missing], PlainValidator(missing_of)]
+Forms = Annotated[dict[str, str], PlainValidator(forms_of)]
+Zone = Annotated[str, PlainValidator(_zone)]
+Separator = Annotated[str, PlainValidator(_separator)]
+BlankWords = Annotated[tuple[str, ...], PlainValidator(_blank_words)]
+
+
+def _mapped(value: Any, of: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a mapping such as {{arrival: submit_time}}, not {shown(value)}")
+    found = {}
+    for name, one in value.items():
+        try:
+            found[_target(str(name))] = of(one)
+        except ValueError as error:
+            raise WrongKey(str(name), str(error)) from None
+    return found
+
+
+def kind_of(target: str) -> Kind:
+    return "duration" if target.startswith(GPU_TIME) else TARGETS[target]

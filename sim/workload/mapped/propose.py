@@ -1,0 +1,320 @@
+"""A proposal of how the columns of a log map to what jobs are, from its header and first rows.
+
+By the names of columns and by what stands in them.  What it cannot know for sure it says: two columns that could be
+the same, days and months that could be the other way round, numbers without a unit.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sim.errors import ScenarioError
+from sim.model.units import shown
+from sim.workload.mapped.cells import guess_form
+from sim.workload.mapped.log_map import unit_in_name
+from sim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
+from sim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
+from sim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
+from sim.workload.mapped.rows import LOOKED_AT, Csv, Rows, beginning, fail, rows_of
+from sim.workload.rows.column_names import NAMES, WIDTHS, by_words
+from sim.workload.rows.json_rows import first_sign
+from sim.workload.rows.text_rows import NUMBER
+
+EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
+ORDER = (
+    "id", "arrival", "start", "end", "duration", "time_limit", "gpus", "cpus", "memory", "gpu_memory", "devices",
+    "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node", "priority",
+    "deadline",
+)  # fmt: skip
+
+
+def proposal_of(path: Path, form: str | None, separator: str | None, known: str | None) -> Proposal:
+    """The mapping of a log; or the format that knows it (`known`), where no mapping can be told."""
+    try:
+        told = form or form_of(path)
+        found = propose(path, told, rows_of(path, told, separator))
+    except ScenarioError:
+        if known is None or form is not None:
+            raise
+        return Proposal({"format": known, "path": str(path)})
+    if found.lacking and known is not None and form is None:
+        return Proposal({"format": known, "path": str(path)})
+    return found
+
+
+def propose(path: Path, form: str, rows: Rows) -> Proposal:
+    """The mapping that the names and the first rows of a log suggest."""
+    found = Proposal({"format": form, "path": str(path), "columns": {}})
+    rows = _with_names(rows, found)
+    first = beginning(rows, LOOKED_AT)
+    found.looked_at = len(first)
+    if not first:
+        found.missing.append("the file has a header and no rows")
+    columns = _columns(rows.names, [cells for _, cells in first], found)
+    choice = choose(columns)
+    found.unsure += choice.unsure
+    chosen = _consistent(choice.chosen, found)
+    _parts_of_cells(columns, chosen, found)
+    _times(chosen, found)
+    durations(chosen, found)
+    amounts(chosen, found)
+    fractions(columns, chosen, found)
+    _blanks(chosen, found)
+    for target in ORDER:
+        if target in chosen and target not in found.keys["columns"]:
+            found.keys["columns"][target] = chosen[target].name
+    found.keys["columns"] = {one: found.keys["columns"][one] for one in ORDER if one in found.keys["columns"]}
+    for target, column in chosen.items():
+        found.examples[target] = column.examples + (f"; {column.blank} of {len(first)} blank" if column.blank else "")
+    used = {name for one in found.keys["columns"].values() for name in _columns_in(one)}
+    left = [column for column in columns if column.name not in used]
+    found.unused = [f"{one.name} ({one.examples})" if "header" in found.keys else one.name for one in left]
+    _missing(chosen, columns, choice.unfit, found)
+    return found
+
+
+def _columns_in(source: Any) -> list[str]:
+    """The columns that a source names."""
+    if not isinstance(source, dict):
+        return [source]
+    return [name for key in ("column", "difference", "sum", "product") if key in source
+            for name in (source[key] if isinstance(source[key], list) else [source[key]])]  # fmt: skip
+
+
+def _with_names(rows: Rows, found: Proposal) -> Rows:
+    """The rows with names of columns: numbered ones where the first line of a CSV looks like a row of the log."""
+    twice = sorted({name for name in rows.names if name and rows.names.count(name) > 1})
+    for name in twice:
+        found.unsure.append(f"columns: the file has two columns {shown(name)}; rename one if it is used")
+    if not isinstance(rows, Csv):
+        return rows
+    numbers = sum(bool(NUMBER.fullmatch(name)) for name in rows.names)
+    dates = sum(bool(guess_form([name])) for name in rows.names if not NUMBER.fullmatch(name))
+    if not dates and numbers < 2:
+        return rows
+    names = [f"column {number}" for number in range(1, len(rows.names) + 1)]
+    found.keys["header"] = names
+    text = "the first line looks like a row of the log; put the names of the columns into header: and map them"
+    found.missing.append(f"names: {text}")
+    return Csv(rows.path, rows.separator, names)
+
+
+def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[Column]:
+    """The columns of the first rows, and the words among their cells that stand for no value."""
+    columns = [column_of(name, [cells[k] for cells in rows], blanks_of(BLANKS)) for k, name in enumerate(names)]
+    with_comma = [column for column in columns if column.commas]
+    if with_comma and found.keys["format"] == "csv":
+        found.keys["decimal"] = ","
+        text = f'decimal: {shown(with_comma[0].cells[0])} ("{with_comma[0].name}") was taken for a number with a comma'
+        found.unsure.append(text)
+        for column in with_comma:
+            column.cells = [cell.replace(".", "").replace(",", ".") for cell in column.cells]
+    unknown = [column for column in columns if _minus_one(column)]
+    if unknown:
+        words = (*BLANKS, *dict.fromkeys(str(c) for column in unknown for c in column.cells if float(c) == -1))
+        found.keys["missing_values"] = list(words)
+        found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was taken for no value')
+        for column in unknown:
+            known = [cell for cell in column.cells if float(cell) != -1]
+            column.blank, column.cells = column.blank + len(column.cells) - len(known), known
+    return columns
+
+
+def _minus_one(column: Column) -> bool:
+    """Does -1 stand for no value in a column that holds times or amounts?"""
+    numbers = column.numbers
+    if numbers is None or min(numbers) != -1 or any(-1 < value < 0 for value in numbers):
+        return False
+    targets = (*INSTANTS, *DURATIONS, "gpus", "cpus", "memory", "gpu_memory")
+    return any(set(column.names(one)) & set(NAMES[one]) or by_words(one, column.name) for one in targets)
+
+
+def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]:
+    """Without what a look at the rows speaks against."""
+    queue = chosen.get("queue")
+    if queue is not None and queue.numbers is not None and len(set(queue.cells)) > 1:
+        what = "the wait" if _is_wait(queue, chosen) else "numbers, maybe the time in the queue"
+        found.unsure.append(f'queue: "{queue.name}" holds {what}; it was left out')
+        del chosen["queue"]
+    wait = chosen.pop("wait", None)
+    if wait is not None and "start" not in chosen and "arrival" in chosen:
+        source = f"start: {{sum: [{chosen['arrival'].name}, {wait.name}]}}"
+        found.unsure.append(f'start: "{wait.name}" looks like the wait; {source} says so, if it is in seconds')
+    if "class" not in chosen and "queue" in chosen and len(set(chosen["queue"].cells)) > 1:
+        chosen["class"] = chosen.pop("queue")
+        name = chosen["class"].name
+        found.unsure.append(
+            f'class: "{name}" was taken, so that tables go by it; queue: {name} would only carry it along'
+        )
+    return chosen
+
+
+def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
+    """GPUs, cores and memory in cells such as cpu=8,gres/gpu=2,mem=64G, the last such column first."""
+    for column in reversed(columns):
+        texts = [str(cell) for cell in column.cells]
+        if not texts or not all(re.match(r"[\w/:]+=[^,]*(?:,|$)", text) for text in texts):
+            continue
+        for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
+            there = sum(f"{key}=" in text for text in texts)
+            if target not in chosen and there:
+                found.keys["columns"][target] = {"column": column.name, "key": key}
+                if there < len(texts) or column.blank:
+                    rule = "default" if target == "memory" else {"default": 0}
+                    found.keys.setdefault("missing", {})[target] = rule
+        return
+    for column in columns if "gpus" not in chosen else ():
+        texts = [str(cell) for cell in column.cells]
+        if texts and any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
+            key = "gres/gpu" if texts[0].startswith("gres/gpu") else "gpu"
+            found.keys["columns"]["gpus"] = {"column": column.name, "key": key}
+            found.keys.setdefault("missing", {})["gpus"] = {"default": 0}
+            for target in [target for target, one in chosen.items() if one is column]:
+                del chosen[target]
+            return
+
+
+_GRES = re.compile(r"(?:(?:gres[:/])?[\w.-]+(?::[\w.-]+)?(?:[:=]\d+)?(?:\([^)]*\))?(?:,|$))+")
+
+
+def _is_wait(column: Column, chosen: dict[str, Column]) -> bool:
+    """Does it hold the time between submission and start?"""
+    if not {"arrival", "start"} <= set(chosen) or any(chosen[one].blank for one in ("arrival", "start")):
+        return False
+    came, began = seconds_of(chosen["arrival"]), seconds_of(chosen["start"])
+    if came is None or began is None or column.numbers is None or column.blank:
+        return False
+    return all(abs(b - a - wait) <= 2 for a, b, wait in zip(came, began, column.numbers, strict=True))
+
+
+def _times(chosen: dict[str, Column], found: Proposal) -> None:
+    """How dates are written."""
+    here = {target: chosen[target] for target in INSTANTS if target in chosen}
+    forms: dict[str, str] = {}
+    bare: list[str] = []
+    for target, column in here.items():
+        if column.typed:
+            continue
+        if column.forms:
+            forms[target] = column.forms[0]
+            _other_way(target, column, found)
+            continue
+        numbers = [value for value in column.numbers or [] if value > 0]
+        if not numbers:
+            continue
+        middle = sorted(numbers)[len(numbers) // 2]
+        form = next((form for low, form in EPOCHS if 0.3 * low <= middle < 10 * low), "s")
+        forms[target] = form
+        if form == "s":
+            unit = unit_in_name(column.name, "duration")
+            if unit:
+                forms[target] = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}.get(unit[1][0], "s")
+            else:
+                bare.append(column.name)
+    if bare:
+        hold = f"{', '.join(bare)} hold{'s' * (len(bare) == 1)}"
+        text = f"time: {hold} numbers without a unit; s from the log's own beginning was taken"
+        found.unsure.append(f"{text}, and could be ms, min or h")
+    if not forms:
+        return
+    if len(set(forms.values())) == 1:
+        found.keys["time"] = next(iter(forms.values()))
+    else:
+        found.keys["time"] = forms
+    shares = [(column, sum(_zoned(cell) for cell in column.cells)) for column in here.values() if column.cells]
+    mixed = [column for column, count in shares if 0 < count < len(column.cells)]
+    for column in mixed:
+        text = f'zone: of "{column.name}" some dates carry a zone and others none, which are taken as UTC'
+        found.unsure.append(f"{text}; zone: Europe/Berlin, say, tells another")
+    dates = any(form == "iso" or "%" in form for form in forms.values())
+    if dates and not any(count for _, count in shares) and not any("%z" in form for form in forms.values()):
+        found.unsure.append("zone: the dates carry none, and are taken as UTC; zone: Europe/Berlin, say, tells another")
+
+
+def _other_way(target: str, column: Column, found: Proposal) -> None:
+    """Could the days be the months?"""
+    form = column.forms[0]
+    swapped = [other for other in column.forms[1:] if sorted(other) == sorted(form)]
+    if swapped and "%b" not in form:
+        found.unsure.append(f'time: "{column.cells[0]}" ({target}) was read as {form}, and could be {swapped[0]}')
+
+
+def _zoned(cell: Any) -> bool:
+    """Does a date carry a zone?"""
+    if isinstance(cell, str):
+        return bool(re.search(r"(?:Z|[+-]\d{2}:?\d{2})$", cell)) and ":" in cell
+    return getattr(cell, "tzinfo", None) is not None
+
+
+def _blanks(chosen: dict[str, Column], found: Proposal) -> None:
+    """What blank cells mean."""
+    missing: dict[str, Any] = {}
+    sources = {**{target: [column] for target, column in chosen.items()}}
+    for target, columns in sources.items():
+        limits = target == "time_limit" and any(cell in NO_LIMIT for column in columns for cell in column.cells)
+        blank = sum(column.blank for column in columns)
+        if (not blank and not limits) or target in TEXTS or target == "id":
+            continue
+        if target in ("gpus", "cpus"):
+            missing[target] = {"default": 0}
+            found.unsure.append(f'missing: {blank} blank cells of "{columns[0].name}" were taken as none held')
+        elif target in ("arrival", "start", "end", "duration"):
+            missing[target] = "drop"
+        else:
+            missing[target] = "default"
+    if "difference" in str(found.keys["columns"].get("duration")) and {"start", "end"} & set(missing):
+        missing["duration"] = "drop"
+    if missing:
+        found.keys["missing"] = {**found.keys.get("missing", {}), **missing}
+
+
+def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, str], found: Proposal) -> None:
+    """What a replay needs and the log does not seem to have."""
+    there = found.keys["columns"]
+    spent = next((one for one in columns if re.search(r"gpu[ _-]?(time|hours|seconds)", one.name, re.IGNORECASE)), None)
+    if spent is not None:
+        text = f'"{spent.name}" may be GPUs × time rather than elapsed time; it was left out'
+        found.unsure.append(f"gpu_time: {text}")
+    for column in columns:
+        several = column.plain in WIDTHS and any(value > 1 for value in column.numbers or [])
+        for target in ("gpus", "cpus") if several and column.name not in there.values() else ():
+            if target in there and isinstance(there[target], str):
+                product = f"{target}: {{product: [{there[target]}, {column.name}]}}"
+                found.unsure.append(f'{target}: if "{there[target]}" is for each of "{column.name}", {product}')
+        if several and "gpus" not in there:
+            found.unsure.append(f'gpus: if each of "{column.name}" holds one GPU, gpus: {column.name}')
+    steps = chosen["id"].steps if "id" in chosen else []
+    if steps:
+        text = f"id: {shown(steps[0])} looks like a step of a job, which would count as a job"
+        found.unsure.append(f"{text}; sacct -X lists jobs alone, and missing: {{user: drop}} drops rows without a user")
+    for target, text in REQUIRED.items():
+        needed = target not in there and not (target == "gpus" and "devices" in there)
+        if target == "start" and {"end", "duration"} <= set(there):
+            needed = False
+        if needed:
+            found.missing.append(f"{target}: {unfit.get(target) or text}")
+
+
+REQUIRED = {
+    "arrival": "no column looks like the time at which jobs were submitted; if all are there from the beginning, "
+    "arrival: {constant: 0} and time: s",
+    "duration": "no column looks like the run time, nor are there a start and an end",
+    "gpus": "no column looks like a number of GPUs; without one all jobs run on cores",
+    "start": "without recorded starts there is nothing to compare simulated waits with",
+    "user": "without users there is no fairness between them",
+}
+"""What is told to be missing, and what of it."""
+
+
+def form_of(path: Path) -> str:
+    """In which of the three forms a file is, by its name and its first sign."""
+    from sim.workload.readers.task_table import PARQUET
+
+    if path.suffix.lower() in PARQUET:
+        return "parquet"
+    sign = first_sign(path)
+    if sign == "[":
+        raise fail(path, "is one JSON list; JSON lines hold an object a line (jq -c '.[]' makes them)")
+    return "jsonl" if sign == "{" else "csv"

@@ -1,0 +1,235 @@
+"""Which column of a log is what: by its name, by words in its name, and by what stands in it."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.model.units import shown
+from sim.workload.mapped.cells import COMMA, clock, composite, guess_form
+from sim.workload.mapped.log_map import unit_in_name
+from sim.workload.mapped.mapping import NO_LIMIT, kind_of
+from sim.workload.mapped.rows import is_blank, tidied
+from sim.workload.rows.column_names import NAMES, WIDTHS, by_words
+from sim.workload.rows.text_rows import NUMBER
+
+MINUTES = "min"
+"""At the end of a name: minutes, or a minimum."""
+NUMERIC = ("gpus", "cpus", "priority")
+INSTANTS = ("arrival", "start", "end", "deadline")
+DURATIONS = ("duration", "wait", "time_limit")
+TEXTS = ("devices", "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node")
+GPU_NAME = re.compile(r"\b(?:nvidia|tesla|[avhplktb]\d{1,3}0?|mi\d{2,3}|[rg]tx)", re.IGNORECASE)
+NEEDED = (*INSTANTS, "duration", "gpus")
+"""Targets of which it is told why a column that is named like them was not taken."""
+BY_WORDS = 1000
+"""Rank of a name of which only some words tell something: behind all names that are known."""
+
+
+@dataclass
+class Proposal:
+    """Keys of a trace, and what is to be said of them: what is unsure, missing or not used."""
+
+    keys: dict[str, Any]
+    unsure: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
+    looked_at: int = 0
+    examples: dict[str, str] = field(default_factory=dict)
+    """By target: what stands in its column."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """Targets without which a mapping cannot be run."""
+        return [target for target in ("arrival", "duration") if target not in self.keys["columns"]]
+
+
+@dataclass
+class Column:
+    """The cells of a column in the first rows, blank ones apart."""
+
+    name: str
+    cells: list[Any]
+    blank: int
+    forms: list[str] = field(default_factory=list)
+    """Ways in which all of them can be dates."""
+    typed: str = ""
+    """`instant` or `duration`, where the file's own type says so."""
+
+    @property
+    def plain(self) -> str:
+        """The name without signs and unit: `Submit-Time (s)` is submittime."""
+        return re.sub(r"[^a-z]", "", self.name.rpartition(".")[2].casefold())
+
+    def names(self, target: str) -> list[str]:
+        """By which it may be known: with and without a unit of the target's kind at the end."""
+        unit = unit_in_name(self.name, "duration" if target in (*INSTANTS, *DURATIONS) else kind_of(target))
+        if unit is None and target in DURATIONS and self.plain.endswith(MINUTES):
+            return [self.plain, self.plain.removesuffix(MINUTES)]
+        return [self.plain, self.plain.removesuffix(unit[0].casefold())] if unit else [self.plain]
+
+    @property
+    def numbers(self) -> list[float] | None:
+        """All cells as numbers; None where one is none."""
+        found = []
+        for cell in self.cells:
+            if isinstance(cell, str) and not NUMBER.fullmatch(cell):
+                return None
+            try:
+                found.append(float(cell))
+            except (TypeError, ValueError):
+                return None
+        return found if found else None
+
+    @property
+    def commas(self) -> bool:
+        """Are all cells numbers, some of them with a decimal comma?"""
+        told = [str(cell) for cell in self.cells]
+        return any("," in one and COMMA.fullmatch(one) for one in told) and all(
+            COMMA.fullmatch(one) or NUMBER.fullmatch(one) for one in told
+        )
+
+    @property
+    def examples(self) -> str:
+        """The first of what stands there."""
+        line = ", ".join(list(dict.fromkeys(str(cell) for cell in self.cells))[:3])
+        return line if len(line) <= 80 and line.isprintable() else line[:77].replace("\n", " ") + "..."
+
+    @property
+    def steps(self) -> list[str]:
+        """Ids of steps of jobs, as `sacct` without -X has them."""
+        return [cell for cell in self.cells if isinstance(cell, str) and _STEP.fullmatch(cell)]
+
+
+_STEP = re.compile(r"\d+(?:_\d+)?\.(?:batch|extern|interactive|\d+)")
+
+
+@dataclass
+class Choice:
+    """Columns by target, and what there is to say of other columns with such names."""
+
+    chosen: dict[str, Column]
+    unsure: list[str]
+    unfit: dict[str, str]
+    """By target: why a column that is named like it was not taken."""
+
+
+def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) -> Column:
+    """A column of the first rows; `words` are those that stand for no value."""
+    known = []
+    for cell in cells:
+        try:
+            value = tidied(cell)
+        except ValueError:
+            value = "?"
+        if not is_blank(value, words):
+            known.append(value)
+    column = Column(name, known, len(cells) - len(known))
+    if known and all(isinstance(one, datetime.datetime) for one in known):
+        column.typed = "instant"
+    elif known and all(isinstance(one, datetime.timedelta) for one in known):
+        column.typed = "duration"
+    elif known and all(isinstance(one, str) for one in known) and not NUMBER.fullmatch(known[0]):
+        column.forms = guess_form(sorted(set(known)))
+    return column
+
+
+def choose(columns: list[Column]) -> Choice:
+    """The column of each target: the surest name whose cells can be that."""
+    pairs, unfit = [], dict[str, str]()
+    for target, names in NAMES.items():
+        for column in columns:
+            ranks = [names.index(name) for name in column.names(target) if name in names]
+            if not ranks and by_words(target, column.name):
+                ranks = [BY_WORDS]
+            if ranks and could_be(target, column):
+                pairs.append((min(ranks), target, column))
+            elif ranks and target in NEEDED and column.cells:
+                unfit.setdefault(target, f'"{column.name}" is named like it, but {_why_not(target, column)}')
+    chosen: dict[str, Column] = {}
+    taken: set[str] = set()
+    unsure = []
+    for rank, target, column in sorted(pairs, key=lambda pair: pair[0]):
+        if column.name in taken:
+            continue
+        if target in chosen:
+            unsure.append(f'{target}: "{chosen[target].name}" was taken; "{column.name}" could be it too')
+            continue
+        chosen[target] = column
+        taken.add(column.name)
+        if rank == BY_WORDS and target != "wait":
+            unsure.append(f'{target}: "{column.name}" was taken by the words in its name')
+    # A column that is something else in the end could be nothing besides.
+    unsure = [text for text in unsure if "could be it too" not in text or text.split('"')[3] not in taken]
+    return Choice(chosen, unsure, unfit)
+
+
+def could_be(target: str, column: Column) -> bool:
+    """Can what stands in a column be this?"""
+    if not column.cells:
+        return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
+    if column.typed:
+        return column.typed == ("instant" if target in INSTANTS else "duration" if target in DURATIONS else "")
+    numbers = column.numbers
+    if target in INSTANTS:
+        return bool(column.forms) or numbers is not None
+    if target in DURATIONS:
+        texts = [cell for cell in column.cells if cell not in NO_LIMIT]
+        return numbers is not None or all(isinstance(one, str) and _is_duration(one) for one in texts)
+    if target in NUMERIC:
+        return numbers is not None or (target == "cpus" and all(_MILLI.fullmatch(str(one)) for one in column.cells))
+    if target in ("memory", "gpu_memory"):
+        return numbers is not None or all(isinstance(one, str) and _SIZE.fullmatch(one) for one in column.cells)
+    if target in ("devices", "class") and column.plain in ("kind", "model", "gres"):
+        of_gpus = all(GPU_NAME.search(str(cell)) for cell in column.cells)
+        if of_gpus != (target == "devices"):
+            return False
+    if target in TEXTS:
+        numeric = numbers is not None and (any(value % 1 for value in numbers) or target in ("devices", "status"))
+        return not column.forms and not numeric and not (numbers is not None and column.plain in WIDTHS)
+    return True
+
+
+_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[KMGTP]?i?B?", re.IGNORECASE)
+_MILLI = re.compile(r"\d+(?:\.\d+)?m?")
+
+
+def _is_duration(text: str) -> bool:
+    return clock(text) is not None or composite(text) is not None
+
+
+def _why_not(target: str, column: Column) -> str:
+    """Why what stands in a column cannot be this."""
+    if target in INSTANTS:
+        return _no_dates(column)
+    if column.typed:
+        return f"holds {column.typed}s"
+    bad = next((one for one in column.cells if not _reads(target, one)), column.cells[0])
+    if target == "gpus" and isinstance(bad, str):
+        ways = {str(cell): (re.search(r"\d+", str(cell)) or ["?"])[0] for cell in column.cells}
+        told = ", ".join(f"{shown(name)}: {value}" for name, value in list(ways.items())[:3])
+        return f"{shown(bad)} is no number; gpus: {{column: {column.name}, values: {{{told}}}}} says what it means"
+    return f"{shown(str(bad))} is no {'duration' if target in DURATIONS else 'number'} in a way that is known"
+
+
+def _reads(target: str, cell: Any) -> bool:
+    return not isinstance(cell, str) or bool(NUMBER.fullmatch(cell)) or (target in DURATIONS and _is_duration(cell))
+
+
+def _no_dates(column: Column) -> str:
+    """Why no way of writing dates fits a column."""
+    texts = [str(cell) for cell in column.cells]
+    ways: dict[str, int] = {}
+    forms = {text: [form.partition(".%f")[0] for form in guess_form([text])][:1] for text in dict.fromkeys(texts)}
+    for text in texts:
+        ways.setdefault(" ".join(forms[text]), texts.index(text))
+    if "" in ways:
+        text = texts[ways[""]]
+        year = "" if re.search(r"\d{4}|\d{1,2}[./-]\d{1,2}[./-]\d{2}", text) else " (it names no year)"
+        return f"{shown(text)} is a date in no way that is known{year}; time: states how dates are written"
+    (one, first), (other, second), *_ = sorted(ways.items(), key=lambda pair: pair[1])
+    told = f"{shown(texts[first])} ({one}) and {shown(texts[second])} ({other})"
+    return f"its dates are written in several ways: {told}; write them in one"

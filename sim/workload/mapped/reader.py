@@ -1,0 +1,157 @@
+"""Job logs with columns of their own: `format: csv`, `parquet` and `jsonl`, with the columns mapped.
+
+    trace:
+      format: csv
+      path: jobs.csv
+      columns: {arrival: submit_time, duration: runtime_s, gpus: num_gpus, user: user, class: queue}
+      units: {duration: s}
+      time: "%Y-%m-%d %H:%M:%S"
+      zone: Europe/Berlin
+      missing: {gpus: {default: 0}, duration: drop}
+
+`columns` says which column is what, or takes the difference, sum or product of columns, a constant, other words for
+what stands in a column, or a part of a cell: arrival; start and end; duration (the time on the GPUs that a job holds,
+or else on its cores), or gpu_time, cpu_time and gpu_time.TYPE; gpus, cpus, memory, gpu_memory, devices (GPU types);
+time_limit (policies see it, too) or estimate; user, class, partition, vc, queue, group, account, qos, status,
+recorded_node; priority, weight, deadline, patience, bytes_in, bytes_out, upload, download.
+
+`units` states the units of durations (s unless stated), sizes (bytes) and counts (milli, percent).  Durations may be
+written `1-02:03:04`, sizes `16G` (1,024³, as Slurm does), `16GiB`, `16GB` (10⁹).  `time` says how dates are written:
+`iso` (the default), a format such as `"%d/%m/%Y %H:%M"`, `epoch s` (or ms, us, ns); a unit such as `s` counts from
+the log's own beginning.  `zone` is that of dates that carry none, UTC unless given.
+
+`missing` says of a column what a blank cell means: `drop` the job, `default` (what a table without the column would
+have), `{default: VALUE}`, or `error`, as for all numbers and times of which nothing is said; blank texts are empty.
+`missing_values` lists the words that are blank.  A duration that is a difference is one of two instants, written as
+the arrival is; an instant that is a sum or a difference is one of an instant and durations.
+
+`hetsim trace map FILE` proposes all of that.  `separator` is told from the first line; `decimal: ","` reads numbers
+such as 1234,5; `header` names the columns of a CSV file that has no first line of names.  In JSON lines `job.gpus` is
+the key `gpus` of the object `job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from sim.errors import Problem, ScenarioError
+from sim.model.units import shown
+from sim.workload.mapped import mapping
+from sim.workload.mapped.cells import Instants, zone_of
+from sim.workload.mapped.jobs import MappedJobs
+from sim.workload.mapped.log_map import LogMap
+from sim.workload.mapped.mapping import (
+    BLANKS,
+    BlankWords,
+    Columns,
+    Forms,
+    MissingOf,
+    Separator,
+    Source,
+    Units,
+    Zone,
+)
+from sim.workload.mapped.rows import JsonLines, Rows, rows_of
+from sim.workload.rows.job_rows import Date, JobLog, Named, job_log
+
+Header = Annotated[list[Named], Field(min_length=1)]
+
+
+@job_log
+def csv(
+    log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
+    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS, separator: Separator | None = None,
+    decimal: Literal[".", ","] = ".", header: Header | None = None,
+) -> JobLog:  # fmt: skip
+    """Jobs of a CSV file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
+    made = _map_of(columns, units, time, zone, missing, missing_values, decimal)
+    return _read(log, made, rows_of(log.path, "csv", separator, header))
+
+
+@job_log
+def parquet(
+    log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
+    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS,
+) -> JobLog:  # fmt: skip
+    """Jobs of a Parquet file with columns of its own, which `columns` maps (`hetsim trace map` proposes how)."""
+    made = _map_of(columns, units, time, zone, missing, missing_values)
+    return _read(log, made, rows_of(log.path, "parquet"))
+
+
+@job_log
+def jsonl(
+    log: JobLog, *, columns: Columns, units: Units | None = None, time: Forms | None = None, zone: Zone | None = None,
+    missing: MissingOf | None = None, missing_values: BlankWords = BLANKS,
+) -> JobLog:  # fmt: skip
+    """Jobs of JSON lines with keys of their own, which `columns` maps (`hetsim trace map` proposes how)."""
+    made = _map_of(columns, units, time, zone, missing, missing_values)
+    return _read(log, made, rows_of(log.path, "jsonl"))
+
+
+def _map_of(
+    columns: dict[str, Source], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
+    missing_values: tuple[str, ...] = BLANKS, decimal: str = ".",
+) -> LogMap:  # fmt: skip
+    where = None if zone is None else zone_of(zone)
+    forms = {} if time is None else mapping.forms_of(time)
+    units, missing = mapping.units_of(units or {}), mapping.missing_of(missing or {})
+    blanks = mapping.blanks_of(missing_values)
+    return LogMap(mapping.columns_of(columns), units, forms, where, missing, blanks, decimal == ",")
+
+
+def _checker(form: str) -> Callable[..., list[tuple[str, str]]]:
+    """What is wrong with the keys of a trace, before a row is read, as key and sentence."""
+
+    def check(path: Path, separator: str | None = None, header: list[str] | None = None, **keys: Any) -> Any:
+        made = _map_of(**{key: value for key, value in keys.items() if key in _MAP_KEYS})
+        rows = rows_of(path, form, separator, header)
+        wanted = [column for source in made.columns.values() for column in source.columns]
+        return made.problems(rows.names, str(path), rows.missing(wanted))
+
+    return check
+
+
+_MAP_KEYS = ("columns", "units", "time", "zone", "missing", "missing_values", "decimal")
+
+for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
+    _reader.check = _checker(_form)  # type: ignore[attr-defined]
+
+
+def _read(log: JobLog, made: LogMap, rows: Rows) -> JobLog:
+    wanted = [column for source in made.columns.values() for column in source.columns]
+    late = isinstance(rows, JsonLines)  # a key may come in any line
+    problems = made.problems(rows.names, log.path.name, [] if late else rows.missing(wanted))
+    if problems:
+        raise ScenarioError([Problem(message, key, str(log.path)) for key, message in problems])
+    log.dated = made.dated
+    log.word = rows.word
+    _localize(log, made)
+    reader = MappedJobs(log, made)
+    flat = list(dict.fromkeys(wanted))
+    for line, cells in rows.cells(flat):
+        reader.take(line, dict(zip(flat, cells, strict=True)))
+    for column in rows.missing(wanted) if late else ():
+        target = next(name for name, source in made.columns.items() if column in source.columns)
+        log.complaints.add(f"columns.{target}: no line has a key {shown(column)}")
+    reader.finish()
+    return log
+
+
+def _localize(log: JobLog, made: LogMap) -> None:
+    """Dates of the window that name no zone are in the log's."""
+    zone = made.zone
+    if zone is None:
+        return
+
+    def moved(bound: float | None) -> float | None:
+        if not isinstance(bound, Date) or bound.zoned:
+            return bound
+        return Date(Instants(None, zone)(str(bound.naive())))
+
+    log.cut = replace(log.cut, since=moved(log.cut.since) or 0.0, until=moved(log.cut.until))
+    log.notes.append(f"{log.path}: its dates are those of {zone}; what is told here is UTC")

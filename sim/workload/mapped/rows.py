@@ -1,0 +1,302 @@
+"""The rows of a log with columns of its own: CSV with any separator, Parquet, JSON lines.
+
+Each is read in parts, in memory that does not grow with the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from sim.errors import Problem, ScenarioError
+from sim.model.units import shown
+from sim.workload.rows.job_rows import LONGEST_LINE
+from sim.workload.rows.text_rows import numbered_lines
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+SPACE = " "
+"""Separates columns where the first line has no other sign: any number of spaces is one."""
+LOOKED_AT = 1000
+"""Rows from which the names in JSON lines are told before the whole file is read."""
+
+FORMATS = ("csv", "parquet", "jsonl")
+
+
+class Rows(Protocol):
+    """A file as rows of cells."""
+
+    names: list[str]
+    """Of the columns."""
+    word: str
+    """What a row's number counts: lines of the file, or rows where it has no lines."""
+
+    def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
+        """Number of each row, and its cells in these columns; None for one that is not there."""
+        ...
+
+    def missing(self, columns: Sequence[str]) -> list[str]:
+        """Those of these columns that the file does not have, as far as that is known."""
+        ...
+
+
+def fail(path: Path, message: str, line: int | None = None) -> ScenarioError:
+    return ScenarioError(Problem(message, file=str(path), line=line))
+
+
+class Csv:
+    """Comma separated values, or others: quoted cells may hold separators and line feeds.
+
+    `separator`: told from the first line unless given.  `header`: names of the columns of a file that has no header.
+    """
+
+    word = "line"
+
+    def __init__(self, path: Path, separator: str | None = None, header: Sequence[str] | None = None):
+        self.path = path
+        self._header = header
+        lines = ((number, text) for number, text in _without_remarks(path) if text.strip())
+        first = next(lines, None)
+        if first is None:
+            raise fail(path, "has no rows" if path.stat().st_size else "is empty")
+        self.separator = separator or _separator(first[1])
+        self.names: list[str] = list(header) if header else []
+        if not header:
+            number, cells = next(self._records())
+            self.names = [str(cell).strip() for cell in cells]
+            if len(self.names) == 1 and separator is not None:
+                other = _separator(first[1])
+                if other in first[1] and other != separator:
+                    raise fail(path, f"its columns are separated by {SEPARATORS[other]}, not by {_word(separator)}", 1)
+            self._line = number
+
+    def missing(self, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name not in self.names]
+
+    def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
+        places = [self.names.index(name) if name in self.names else None for name in columns]
+        width = len(self.names)
+        records = self._records()
+        if not self._header:
+            next(records)
+        for number, cells in records:
+            if len(cells) != width:
+                raise fail(self.path, self._uneven(len(cells)), number)
+            yield number, [None if place is None else cells[place] for place in places]
+
+    def _uneven(self, count: int) -> str:
+        """What is wrong with a row of so many cells."""
+        has = "1 cell" if count == 1 else f"{count} cells"
+        width = len(self.names)
+        named = "the header has" if not self._header else "the key header names"
+        text = f"the row has {has}, but {named} {width} column{'s' * (width != 1)}"
+        if self._header or width >= count:
+            return text
+        return f"{text}; line {self._line} ({shown(self.names[0])}, ...) was read as the names of the columns"
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Line in which each record begins, and its cells; blank lines are passed over."""
+        source = _Lines(self.path, self.separator == SPACE)
+        reader = csv.reader(source, delimiter=self.separator, strict=True, skipinitialspace=True)
+        while True:
+            begin = source.number + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                told = "a quotation mark is left open" if "end of data" in str(error) else str(error)
+                raise fail(self.path, f"cannot be read as a row of cells: {told}", begin) from None
+            if cells is None:
+                return
+            if cells and (len(cells) > 1 or cells[0].strip()):
+                yield begin, cells
+
+
+class _Lines:
+    """Lines with their line feeds, as the csv module wants them, and how many there were."""
+
+    def __init__(self, path: Path, spaced: bool):
+        self.number = 0
+        self._path, self._spaced = path, spaced
+        self._lines = _without_remarks(path)
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self.number, text = next(self._lines)
+        if "\0" in text:
+            what = "holds NUL bytes, which no text does; if it is UTF-16, save it as UTF-8"
+            raise fail(self._path, what, self.number)
+        return (text.removesuffix("\r") if not self._spaced else text.rstrip()) + "\n"
+
+
+def _without_remarks(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file without remarks (# exported by ...) above its header, which have no columns."""
+    head = True
+    for number, text in numbered_lines(path, LONGEST_LINE):
+        if head and text.startswith("#") and not any(mark in text for mark in SEPARATORS):
+            continue
+        head = head and not text.strip()
+        yield number, text
+
+
+def _separator(line: str) -> str:
+    if any(mark in line for mark in SEPARATORS):
+        return max(SEPARATORS, key=line.count)
+    return SPACE if SPACE in line.strip() else ","
+
+
+def _word(separator: str) -> str:
+    return SEPARATORS.get(separator, f'"{separator}"')
+
+
+class Parquet:
+    """Parquet, in batches of rows."""
+
+    word = "row"
+
+    def __init__(self, path: Path):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        self.path = path
+        try:
+            self._file = parquet.ParquetFile(path)
+            self.names = list(self._file.schema_arrow.names)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise fail(path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
+        for field in self._file.schema_arrow:
+            if pa.types.is_nested(field.type):
+                self.names.remove(field.name)
+        if not self._file.metadata.num_rows:
+            raise fail(path, "the table has no rows")
+
+    def missing(self, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name not in self.names]
+
+    def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
+        import pyarrow as pa
+
+        number = 0
+        try:
+            for batch in self._file.iter_batches(columns=list(dict.fromkeys(columns))):
+                lists = [_values(batch.column(batch.schema.names.index(name))) for name in columns]
+                for cells in zip(*lists, strict=True):
+                    number += 1
+                    yield number, list(cells)
+        except (pa.ArrowException, OSError) as error:
+            raise fail(self.path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
+
+
+def _values(column: Any) -> list[Any]:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        # Python's dates have microseconds; finer ones would be refused one by one.
+        column = compute.cast(column, pa.timestamp("us", kind.tz), safe=False)
+    elif pa.types.is_duration(kind) and kind.unit == "ns":
+        column = compute.cast(column, pa.duration("us"), safe=False)
+    elif pa.types.is_date(kind):
+        column = compute.cast(column, pa.timestamp("us"))
+    elif pa.types.is_dictionary(kind):
+        column = column.dictionary_decode()
+    return column.to_pylist()
+
+
+class JsonLines:
+    """JSON lines: an object a line; `resources.gpus` names a key of an object inside it."""
+
+    word = "line"
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.seen: set[str] = set()
+        names: dict[str, None] = {}
+        for _, row in islice(self._objects(), LOOKED_AT):
+            names.update(dict.fromkeys(_keys(row)))
+        if not names:
+            raise fail(path, "has no rows" if path.stat().st_size else "is empty")
+        self.names = list(names)
+
+    def missing(self, columns: Sequence[str]) -> list[str]:
+        return [name for name in columns if name not in self.names and name not in self.seen]
+
+    def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
+        for number, row in self._objects():
+            yield number, [self._cell(row, name) for name in columns]
+
+    def _cell(self, row: dict[str, Any], name: str) -> Any:
+        found: Any = row
+        if name in row:
+            found = row[name]
+        else:
+            for part in name.split("."):
+                if not isinstance(found, dict) or part not in found:
+                    return None
+                found = found[part]
+        self.seen.add(name)
+        return found
+
+    def _objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, text in numbered_lines(self.path, LONGEST_LINE):
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except (json.JSONDecodeError, RecursionError) as error:
+                what = error.msg if isinstance(error, json.JSONDecodeError) else "too deep"
+                whole = number == 1 and text.strip() in ("[", "{")
+                hint = "; a line holds one object, and a file that is one list is not JSON lines" if whole else ""
+                raise fail(self.path, f"the line is not JSON ({what}){hint}", number) from None
+            if not isinstance(row, dict):
+                raise fail(self.path, "the line is not a JSON object", number)
+            yield number, row
+
+
+def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
+
+
+def rows_of(
+    path: Path, form: str, separator: str | None = None, header: Sequence[str] | None = None
+) -> Csv | Parquet | JsonLines:
+    """The rows of a file in one of `FORMATS`; ScenarioError where it cannot be read."""
+    if form == "parquet":
+        return Parquet(path)
+    return JsonLines(path) if form == "jsonl" else Csv(path, separator, header)
+
+
+def is_blank(value: Any, words: frozenset[str | float]) -> bool:
+    """Does a cell hold no value?"""
+    if isinstance(value, str | int):
+        return value in words
+    return value is None or (isinstance(value, float) and (math.isnan(value) or value in words))
+
+
+def tidied(value: Any) -> Any:
+    """A cell without the spaces around it; ValueError for what is neither a text nor a number nor a time."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, dict | list | bytes):
+        raise ValueError("holds neither a text nor a number")
+    return value
+
+
+def beginning(rows: Rows, count: int) -> list[tuple[int, list[Any]]]:
+    """The first rows, all columns."""
+    return list(islice(chain(rows.cells(rows.names)), count))

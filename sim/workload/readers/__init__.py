@@ -1,0 +1,1 @@
+"""Readers of traces and task tables, one format a file."""

@@ -1,0 +1,91 @@
+"""Alibaba's trace of recommendation models on disaggregated GPUs, 2025 (`format: alibaba_dlrm`): instances of services.
+
+    instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,rdma_limit,memory_request,...,
+    max_instance_per_node,creation_time,scheduled_time,deletion_time
+
+Instances on CPU nodes (role CN) and on GPU nodes (role HN) hold cores, GPUs and GiB of memory; limits equal requests.
+The role is the class and the application the user.  Times are seconds since the trace began.  Blank ones lie outside
+it: an instance without creation_time was there before and comes at time 0, one without deletion_time stays until the
+trace ends, which is its latest time unless `end` says otherwise; both are counted.  These instances serve for weeks,
+so durations are how long they were there, not work.
+`rdma` (percent of a network card) and `most_per_node` (instances of one application, where there is a limit) are
+carried along; nothing here keeps to them.  Left out and counted: instances that never started, and those that ended
+before they began.
+
+Reference: Yang, Wang, Yu, Weng, et al., GPU-Disaggregated Serving for Deep Learning Recommendation Models at Scale
+(NSDI 2025).
+"""
+
+from __future__ import annotations
+
+import math
+
+from sim.model.units import Seconds, shown
+from sim.workload.rows.job_rows import Cut, JobLog, Table, job_log
+from sim.workload.rows.text_rows import NUMBER
+
+NUMBERS = ("cpu_request", "gpu_request", "memory_request")
+TIMES = ("creation_time", "scheduled_time", "deletion_time")
+NEEDED = ("instance_sn", *NUMBERS, *TIMES)
+OPTIONAL = ("role", "app_name", "rdma_request", "max_instance_per_node")
+GIB = 2**30
+BLANK = ("", "NaN", "nan")
+
+
+@job_log
+def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
+    """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles, applications."""
+    latest = _latest(log) if end is None else end
+    for line, cells in Table(log, NEEDED, OPTIONAL):
+        _instance(log, line, cells, latest)
+    return log
+
+
+def _latest(log: JobLog) -> float:
+    """The latest time in the file, which is read twice for it."""
+    found = 0.0
+    for _, cells in Table(JobLog(log.path, Cut()), TIMES):
+        for cell in cells:
+            if NUMBER.fullmatch(cell):
+                found = max(found, float(cell))
+    return found
+
+
+def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
+    cores, gpus, memory = (log.number(line, c, cell) for c, cell in zip(NUMBERS, cells[1:4], strict=True))
+    times = ("" if cell in BLANK else cell for cell in cells[4:7])
+    came, began, ended = (log.number(line, c, cell, blank=math.nan) for c, cell in zip(TIMES, times, strict=True))
+    rdma = log.number(line, OPTIONAL[2], cells[9], blank=math.nan)
+    most = log.number(line, OPTIONAL[3], cells[10], blank=-1.0, least=-1.0)
+    if cores is None or gpus is None or memory is None or rdma is None or most is None:
+        return
+    if came is None or began is None or ended is None:
+        return
+    if gpus > 1 and gpus % 1:
+        log.wrong(line, NUMBERS[1], f"{shown(cells[2])} is no share of GPUs")
+        return
+    if math.isnan(began) and not math.isnan(came):
+        log.leave_out("never started", line)
+        return
+    early, late = math.isnan(came), math.isnan(ended)
+    came = 0.0 if early else came
+    began = 0.0 if math.isnan(began) else began
+    ended = latest if late else ended
+    if ended < began or began < came:
+        log.leave_out("ended before they began" if ended < began else "began before they came", line)
+    elif not cores and not gpus:
+        log.leave_out("neither a GPU nor a core", line)
+    else:
+        if early:
+            log.remark("were there before the trace began; they come at time 0", line)
+        if late:
+            log.remark("were there when the trace ended; they stay until then", line)
+        further: dict[str, float | str] = {
+            name: cell for name, cell in zip(("class", "user"), cells[7:9], strict=True) if cell
+        }
+        if most > 0:
+            further["most_per_node"] = most
+        log.add(
+            line, cells[0] or None, came, ended - began,
+            cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began, **further,
+        )  # fmt: skip

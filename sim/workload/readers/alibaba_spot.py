@@ -1,0 +1,38 @@
+"""Alibaba's trace of spot GPUs of 2026 (`format: alibaba_spot`): jobs of many workers, of high priority or spot.
+
+    job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type
+
+A job holds its demand times its workers at once, on GPUs of its model: with more than one node's worth the entry needs
+`span: any`.  The organization is the user, the job type the class; HP has priority 1 and Spot 0.  Times are seconds.
+Known here from the rows that its documentation prints.
+"""
+
+from __future__ import annotations
+
+from sim.model.units import shown
+from sim.workload.rows.job_rows import JobLog, Table, job_log
+
+COLUMNS = (
+    "job_name", "organization", "gpu_model", "job_type", "cpu_request", "gpu_request", "worker_num", "submit_time",
+    "duration",
+)  # fmt: skip
+
+
+@job_log
+def read(log: JobLog) -> JobLog:
+    """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, high priority and spot."""
+    for line, (name, user, model, kind, *cells) in Table(log, COLUMNS):
+        numbers = [log.number(line, column, cell) for column, cell in zip(COLUMNS[4:], cells, strict=True)]
+        if None in numbers:
+            continue
+        cpus, gpus, workers, came, took = (float(value) for value in numbers if value is not None)
+        total = gpus * workers
+        if workers < 1 or workers % 1 or (total > 1 and gpus % 1):
+            message = f"{shown(cells[2])} workers of {shown(cells[1])} GPUs are no gang of whole GPUs"
+            log.wrong(line, "worker_num", message)
+            continue
+        labels = {"user": user, "devices": model if gpus else "", "class": kind}
+        texts = {key: value for key, value in labels.items() if value}
+        priority = 1.0 if kind.upper() == "HP" else 0.0
+        log.add(line, name or None, came, took, gpus=total, cpus=cpus * workers, priority=priority, **texts)
+    return log

@@ -1,0 +1,206 @@
+"""Gavel's traces (`format: gavel`): training jobs as numbers of steps, with a table of throughputs by GPU type.
+
+Columns are separated by tabs, without a header.  Ten of them: job type, command, working directory, argument of the
+steps, needs data (0 or 1), steps, scale (GPUs), priority weight, SLO, arrival; or seven: job type, command, argument of
+the steps, needs data, steps, arrival, scale.
+`throughputs` is a JSON file: GPU type -> "('job type', scale)" -> "null" -> steps per second alone, or the other job
+-> steps per second of the two together.  A job takes steps / throughput on each type (`gpu_time.TYPE`); where it does
+no steps per second it cannot run.  The priority weight is the weight of a job, its SLO, if above 0, the column `slo`,
+kept as it is given.  Left out and counted: jobs whose type and scale the table lacks.
+A type `..._unconsolidated` is that type for jobs spread over more nodes than they need; it is kept only if `types`
+names it.
+
+`table_of(path)` reads the table alone; `together` holds the pairs, as shares of each one's speed alone: a pair of
+zeros means that they cannot share a GPU, and is None.  `cluster: {trace: {format: gavel_gpus, path: ..., gpus: {v100:
+8}}}` makes nodes whose GPUs take two jobs at once and slow each other down as the table says of their job types, which
+are the classes of the jobs; `sharing` and `gandiva` form such pairs.
+Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
+Deep Learning Workloads (OSDI 2020).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sim.errors import suggestion
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.job_rows import Count, JobLog, Named, Table, TypeNames, job_log, problem_of
+from sim.workload.rows.text_rows import Flag, numbered_lines
+
+TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
+SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")
+WANTED = ("type", "steps", "scale", "arrival")
+ELSEWHERE = "_unconsolidated"
+
+Job = tuple[str, int]
+"""Job type and scale."""
+
+
+@dataclass
+class Throughputs:
+    """Steps per second by GPU type: of jobs alone, and of pairs on one GPU as shares of their speeds alone."""
+
+    alone: dict[str, dict[Job, float]] = field(default_factory=dict)
+    together: dict[str, dict[tuple[Job, Job], tuple[float, float] | None]] = field(default_factory=dict)
+
+
+@job_log
+def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
+    """Training jobs of Gavel, ten or seven columns: steps over a table of throughputs by GPU type and scale."""
+    known = table_of(Path(throughputs))
+    wanted = log.cut.types or {}
+    kinds = [kind for kind in known.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
+    log.times = {f"time {kind}": f"gpu_time.{wanted.get(kind, kind)}" for kind in kinds}
+    width = _width(log)
+    table = Table(log, WANTED, ("weight", "slo"), "\t", TEN if width == 10 else SEVEN)
+    for line, (name, *cells) in table:
+        _job(log, line, name, cells, known, kinds)
+    pairs = sum(len(rows) for rows in known.together.values())
+    if pairs:
+        apart = sum(pair is None for rows in known.together.values() for pair in rows.values())
+        log.notes.append(f"{throughputs}: {pairs:,} pairs of jobs on one GPU, {apart:,} of which cannot share it")
+    return log
+
+
+def _width(log: JobLog) -> int:
+    """How many columns the first row has."""
+    for line, text in numbered_lines(log.path, 1_000_000):
+        if text.strip():
+            count = text.count("\t") + 1
+            if count not in (7, 10):
+                hint = "; they are separated by commas" if count == 1 and text.count(",") > 5 else ""
+                log.fail(f"the row has {count} columns separated by tabs, expected are 10 or 7{hint}", line)
+            return count
+    return log.fail("has no rows" if log.path.stat().st_size else "is empty")
+
+
+def _job(log: JobLog, line: int, name: str, cells: list[str], known: Throughputs, kinds: list[str]) -> None:
+    steps, scale, came = (log.number(line, column, cell) for column, cell in zip(WANTED[1:], cells[:3], strict=True))
+    weight, slo = (
+        log.number(line, column, cell, blank=math.nan, least=-1.0)
+        for column, cell in zip(("weight", "slo"), cells[3:], strict=True)
+    )
+    if steps is None or scale is None or came is None or weight is None or slo is None:
+        return
+    if scale % 1 or scale < 1:
+        log.wrong(line, "scale", f"{shown(cells[1])} is no number of GPUs")
+        return
+    job = (name, int(scale))
+    speeds = {kind: known.alone[kind].get(job, 0.0) for kind in kinds}
+    if not any(speeds.values()):
+        log.leave_out("no throughput of that job type and scale in the table", line)
+        return
+    times = {f"time {kind}": steps / speed if speed else math.inf for kind, speed in speeds.items()}
+    further: dict[str, float | str] = {"class": name, "gpus": scale}
+    if weight > 0:
+        further["weight"] = weight
+    if slo > 0:
+        further["slo"] = slo
+    # Jobs have no names: by line they stay what they are in any sample.
+    log.add(line, None, came, 0.0, key=f"{line}", **times, **further)
+
+
+def nodes(
+    path: ExistingFile,
+    *,
+    gpus: dict[Named, Count],
+    gpus_per_node: Count = 4,
+    cpus_per_node: Count = 32,
+    pairs: Flag = True,
+    types: TypeNames | None = None,
+) -> list[dict[str, Any]]:
+    """Nodes with GPUs of the types of a table of throughputs, so many of each, two jobs on one as its pairs say."""
+    known = table_of(Path(path))
+    found: list[dict[str, Any]] = []
+    for kind, count in gpus.items():
+        if kind not in known.alone:
+            near = suggestion(kind, known.alone) or f"; it has {', '.join(known.alone)}"
+            raise problem_of(Path(path), f"has no GPU type {shown(kind)}{near}")
+        name = (types or {}).get(kind, kind)
+        device: dict[str, Any] = {"type": name, "count": min(count, gpus_per_node)}
+        slower = slowdowns(known, kind)
+        if pairs and slower:
+            device |= {"streams": 2, "sharing": {"kind": "timeslice", "pairs": slower}}
+        whole, rest = divmod(count, gpus_per_node)
+        for number, size in ((whole, gpus_per_node), (1 if rest else 0, rest)):
+            if number:
+                node = {"name": f"{name}-" if size == gpus_per_node else f"{name}-rest", "count": number}
+                found.append({**node, "cpus": cpus_per_node, "gpus": {**device, "count": size}})
+    return found
+
+
+def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
+    """By job type, by job type beside it on one GPU of this type: times slower than alone; None: they cannot share."""
+    found: dict[str, dict[str, float | None]] = {}
+    for ((one, scale), (other, beside)), shares in known.together[kind].items():
+        if scale == beside == 1:
+            both = (None, None) if shares is None or not all(shares) else (1 / shares[0], 1 / shares[1])
+            for first, second, slower in ((one, other, both[0]), (other, one, both[1])):
+                found.setdefault(first, {}).setdefault(second, slower)
+    return found
+
+
+def table_of(path: Path) -> Throughputs:
+    """The table of throughputs in a file; ScenarioError with what is wrong with it."""
+    try:
+        data = json.loads("\n".join(line for _, line in numbered_lines(path, keep=True)))
+    except json.JSONDecodeError as error:
+        raise problem_of(path, f"is not JSON ({error.msg})", error.lineno) from None
+    except RecursionError:
+        raise problem_of(path, "is not JSON that can be read (too deep)") from None
+    if not isinstance(data, dict) or not data:
+        raise problem_of(path, "expected an object: GPU type -> ('job type', scale) -> steps per second")
+    found = Throughputs()
+    for kind, rows in data.items():
+        fail = partial(_wrong, path, kind)
+        if not isinstance(rows, dict):
+            raise fail("expected an object with ('job type', scale) for its keys")
+        alone, together = found.alone.setdefault(kind, {}), found.together.setdefault(kind, {})
+        for text, speeds in rows.items():
+            job = _job_of(text)
+            if job is None or not isinstance(speeds, dict):
+                raise fail(f"{shown(text)} is not ('job type', scale) with an object behind it")
+            alone[job] = _speed(speeds.get("null", 0.0), fail, text)
+        for text, speeds in rows.items():
+            job = _job_of(text)
+            for other, pair in speeds.items():
+                if other != "null" and job is not None:
+                    _pair(alone, together, job, other, pair, fail)
+    return found
+
+
+def _pair(alone: dict, together: dict, job: Job, other: str, pair: Any, fail: Any) -> None:
+    second = _job_of(other)
+    if second is None or not isinstance(pair, list) or len(pair) != 2:
+        raise fail(f"{shown(other)} is not a job with the two speeds of a pair")
+    speeds = [_speed(value, fail, other) for value in pair]
+    singles = alone.get(job, 0.0), alone.get(second, 0.0)
+    possible = any(speeds) and all(singles)
+    together[job, second] = (speeds[0] / singles[0], speeds[1] / singles[1]) if possible else None
+
+
+def _wrong(path: Path, kind: str, message: str) -> Exception:
+    return problem_of(path, f"{kind}: {message}")
+
+
+def _speed(value: Any, fail: Any, text: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
+        raise fail(f"{shown(text)}: {shown(value)} is no number of steps per second")
+    return float(value)
+
+
+def _job_of(text: str) -> Job | None:
+    """`('ResNet-18 (batch size 16)', 1)` as what it says."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    good = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and type(value[1]) is int
+    return value if good else None

@@ -1,0 +1,215 @@
+"""Matrices of unrelated machines (`format: hcsp`), R||Cmax: the instances of Braun et al. and their successors.
+
+    512 16
+    25137.5  52468.0  150206.8 ...
+
+A first line `tasks machines`, which may be missing, then the times task after task, one column a machine, as many
+on a line as one likes.  The published files of HCSP, from 512 tasks on 16 machines to 4,096 on 128, have a third number
+on the first line, which is not used: how the machines differ (0 consistently, 1 in part so, 2 inconsistently).
+-1 means that the task cannot run there, as in task-graph files.  Blank lines and lines that begin with # are skipped; a
+file may be compressed with gzip.
+
+How many machines there are says, in this order, the first line, the option `machines` or the number of `types`,
+or lines of equal length.  Published files with one number a line and no first line need `machines`; those of
+8,192 numbers, the size of all instances of Braun et al., are read as 512 tasks on 16 machines, with a note.
+
+Each machine becomes a GPU type of its own, `m0`, `m1`, ... or as `types` says, so that a cluster has one GPU of
+each: `gpus: [{type: m0}, {type: m1}]`.  GPU modes hold no cores, which leaves the machines independent of each
+other; as CPU types they would not be, being cores of nodes.  The name `cpu` in `types` makes a column the time on
+a core, and `gpu` that on any GPU of speed 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.text_rows import (
+    Complaints,
+    Flag,
+    TimeUnit,
+    Types,
+    cells_of,
+    column_of,
+    lines_of,
+    place,
+    time_of,
+)
+from sim.workload.traces import TaskTable
+
+BRAUN = (512, 16)
+"""Tasks and machines of all instances of Braun et al."""
+MOST_MACHINES = 10_000
+
+Machines = Annotated[int, Field(strict=True, ge=1, le=MOST_MACHINES)]
+Rows = list[tuple[int, list[str]]]
+
+
+def read(
+    path: ExistingFile,
+    *,
+    unit: TimeUnit = "s",
+    types: Types | None = None,
+    machines: Machines | None = None,
+    header: Flag | None = None,
+) -> TaskTable:
+    """A matrix of times on unrelated machines, one row a task, one column a machine, which becomes a GPU type.
+
+    `types` names the machines (default: m0, m1, ...), `machines` is their number where neither the file nor
+    `types` tells it, `unit` is that of the times, and `header` says whether the first line is `tasks machines`, with
+    or without a third number (default: by its looks).
+    """
+    return _Reader(Path(path), unit, types, machines, header).table()
+
+
+class _Reader:
+    """Reads one file, collecting problems."""
+
+    def __init__(self, path: Path, unit: str, types: list[str] | None, machines: int | None, header: bool | None):
+        self.path = path
+        self.unit = unit
+        self.types = types
+        self.declared = machines if machines is not None or types is None else len(types)
+        self.header = header
+        self.complaints = Complaints(path)
+        self.notes: list[str] = []
+
+    def table(self) -> TaskTable:
+        if self.types is not None and self.declared != len(self.types):
+            self._fail(f"machines is {self.declared}, but types has {len(self.types)} names")
+        self.lines = lines_of(self.path)
+        rows = cells_of(self.lines)
+        size = self._size(rows)
+        first = rows[0][0] if rows else None
+        if size is not None:
+            rows = rows[1:]
+        if not rows:
+            self._fail("has no times")
+        machines = self._machines(rows) if size is None else self._checked(rows, first, *size)
+        types = self.types or [f"m{number}" for number in range(machines)]
+        times = self._times(rows, types)
+        self._check_rows(times, rows)
+        self.complaints.fail_if_any()
+        starts = [number for number, cells in rows for _ in cells][::machines]
+        columns = {column_of(name): times[:, position].copy() for position, name in enumerate(types)}
+        table = TaskTable(str(self.path), columns, np.zeros(len(times)), notes=self.notes)
+        table.line = starts.__getitem__
+        return table
+
+    def _fail(self, message: str, line: int | None = None) -> None:
+        self.complaints.add(message, line)
+        self.complaints.fail_if_any()
+
+    # Size -----------------------------------------------------------------------------------------------------
+
+    def _size(self, rows: Rows) -> tuple[int, int] | None:
+        """Tasks and machines as the first line gives them; None if it is a row of the matrix."""
+        if not rows or self.header is False:
+            return None
+        number, cells = rows[0]
+        fits = len(cells) in (2, 3) and all(cell.isascii() and cell.isdigit() and len(cell) <= 18 for cell in cells)
+        if not fits or not all(map(int, cells[:2])):
+            if self.header:
+                self._fail("the first line is not two whole numbers above 0, tasks and machines", number)
+            return None
+        tasks, machines = map(int, cells[:2])
+        if self.header is None and tasks * machines != sum(len(others) for _, others in rows[1:]):
+            # It may be a first task with whole times on two or three machines.
+            alike = [len(others) == len(cells) for _, others in rows[1:]]
+            if (all(alike) and machines != 2) if len(cells) == 2 else (any(alike) or not alike):
+                return None
+        return tasks, machines
+
+    def _checked(self, rows: Rows, first: int | None, tasks: int, machines: int) -> int:
+        """The number of machines of the first line, if the file has what that line says."""
+        count = sum(len(cells) for _, cells in rows)
+        if self.declared is not None and self.declared != machines:
+            source = "types names" if self.types is not None else "the option machines says"
+            self._fail(f"the first line says {machines:,} machines, {source} {self.declared:,}", first)
+        if count == tasks * machines and machines <= MOST_MACHINES:
+            return machines
+        if machines > MOST_MACHINES:
+            self._fail(f"{machines:,} machines are more than the {MOST_MACHINES:,} that are read", first)
+        self._name_odd_lines(rows, machines)
+        self._fail(
+            f"the first line says {tasks:,} tasks on {machines:,} machines, so {tasks * machines:,} numbers; "
+            f"the file has {count:,}; if that line is a task, say header: false",
+            first,
+        )
+        return machines
+
+    def _machines(self, rows: Rows) -> int:
+        """The number of machines without a first line that says it."""
+        widths = Counter(len(cells) for _, cells in rows)
+        width, often = widths.most_common(1)[0]
+        count = sum(len(cells) for _, cells in rows)
+        machines = self.declared
+        if machines is None and len(widths) == 1 and width == 1 and count == BRAUN[0] * BRAUN[1]:
+            self.notes.append(
+                f"{self.path}: one number a line and no first line with the size: read as {BRAUN[0]} tasks on "
+                f"{BRAUN[1]} machines, the size of the instances of Braun et al.; the option machines says otherwise"
+            )
+            return BRAUN[1]
+        if machines is None:
+            if width == 1 or 2 * often <= len(rows):
+                number, cells = rows[0]
+                if len(cells) == 1 and any(mark in cells[0] for mark in ",;|"):
+                    self._fail(f"{shown(cells[0])} is no number; times are separated by white space", number)
+                self._fail(
+                    "how many machines there are cannot be told: give the option machines, or a first line "
+                    "with the numbers of tasks and machines"
+                )
+            self._name_odd_lines(rows, width)
+            machines = width
+            if machines > MOST_MACHINES:
+                self._fail(f"{machines:,} numbers on a line; at most {MOST_MACHINES:,} machines are read", rows[0][0])
+        elif len(rows) > 1 and len(widths) == 1 and width not in (1, machines):
+            source = "types names" if self.types is not None else "the option machines says"
+            self._fail(
+                f"every line has {width} numbers, but {source} {machines}; if a line is not a task, "
+                "a first line with the numbers of tasks and machines tells the layout"
+            )
+        else:
+            self._name_odd_lines(rows, machines)
+            if count % machines and not self.complaints.problems:
+                self._fail(f"{count:,} numbers are no whole number of tasks on {machines:,} machines")
+        self.complaints.fail_if_any()
+        return machines
+
+    def _name_odd_lines(self, rows: Rows, machines: int) -> None:
+        """Where most lines are tasks, those that are not are mistakes."""
+        odd = [(number, len(cells)) for number, cells in rows if len(cells) != machines]
+        if machines > 1 and 2 * len(odd) < len(rows):
+            for number, count in odd:
+                has = "1 number" if count == 1 else f"{count:,} numbers"
+                self.complaints.add(f"the line has {has}, for {machines:,} machines", number)
+
+    # Times ----------------------------------------------------------------------------------------------------
+
+    def _times(self, rows: Rows, types: list[str]) -> np.ndarray:
+        machines = len(types)
+        flat: list[float] = []
+        for number, cells in rows:
+            for position, cell in enumerate(cells):
+                seconds, wrong = time_of(cell, self.unit)
+                if wrong:
+                    column = column_of(types[len(flat) % machines])
+                    where = place(self.lines[number - 1], position)
+                    self.complaints.add(f"column {column}: {wrong}", number, where)
+                flat.append(seconds)
+        return np.array(flat).reshape(-1, machines)
+
+    def _check_rows(self, times: np.ndarray, rows: Rows) -> None:
+        if self.complaints.problems:
+            return  # a bad cell counts as no time, and is named already
+        nowhere = np.flatnonzero(np.isinf(times).all(axis=1)).tolist()
+        starts = [number for number, cells in rows for _ in cells] if nowhere else []
+        for row in nowhere:
+            message = f"task {row + 1} cannot run anywhere: each of its times is -1"
+            self.complaints.add(message, starts[row * times.shape[1]])

@@ -1,0 +1,217 @@
+"""CPU/GPU task-graph files (`format: hetero_dag`), as published for kernels of dense linear algebra.
+
+One row a task, no header, columns separated by white space:
+
+    id cpu_time gpu_time [gpu2_time ...] [predecessor,predecessor,...]
+
+Ids are whole numbers in any order, and a predecessor may stand below what waits for it.  -1 instead of a time:
+the task has no version for that device.  The published files give no unit; by their size the times are
+milliseconds.  Blank lines and lines that begin with # are skipped; a file may be compressed with gzip.
+
+How many GPU columns there are shows in `types`, one name for each, or else in the whole file: rows of 3 columns,
+or a fourth with a comma, mean one; rows of 5 columns, or a fourth that can only be a time, mean two.  The more
+frequent evidence decides, and the other rows are reported.  Where all rows have 4 columns the fourth must be a
+time, since a graph without cycles has a task without predecessors; only if each could be a predecessor all the
+same, the file is refused until `types` says how it is meant.
+
+The column of a type is `gpu_time.TYPE`, taken as given there; that of the type `gpu` is `gpu_time`, meant for a
+GPU of speed 1.  Without `types` the columns are those of `gpu` and `gpu2`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator
+
+from sim.model.paths import ExistingFile
+from sim.model.plan import find_cycle
+from sim.model.units import shown
+from sim.workload.rows.text_rows import (
+    NUMBER,
+    Complaints,
+    Flag,
+    TimeUnit,
+    Types,
+    cells_of,
+    column_of,
+    lines_of,
+    place,
+    time_of,
+)
+from sim.workload.traces import TaskTable
+
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+
+
+def _no_cpu(value: list[str]) -> list[str]:
+    if "cpu" in value:
+        raise ValueError("the CPU has its own column before these; types names the GPU columns")
+    return value
+
+
+GpuTypes = Annotated[Types, AfterValidator(_no_cpu)]
+
+
+def read(
+    path: ExistingFile, *, unit: TimeUnit = "ms", types: GpuTypes | None = None, independent: Flag = False
+) -> TaskTable:
+    """A task graph, rows `id cpu_time gpu_time [gpu2_time] [pred,pred]` without header, -1 = cannot run there.
+
+    `unit` is that of the times, `types` names the types of the GPU columns (default: gpu, or gpu and gpu2),
+    and `independent: true` leaves the predecessors out, which need not be in the file then.
+    """
+    return _Reader(Path(path), unit, types, independent).table()
+
+
+class _Reader:
+    """Reads one file, collecting problems."""
+
+    def __init__(self, path: Path, unit: str, types: list[str] | None, independent: bool):
+        self.path = path
+        self.unit = unit
+        self.types = types
+        self.independent = independent
+        self.complaints = Complaints(path)
+
+    def table(self) -> TaskTable:
+        self.lines = lines_of(self.path)
+        rows = self._without_header(cells_of(self.lines))
+        if not rows:
+            self.complaints.add("has no rows")
+            self.complaints.fail_if_any()
+        types = self.types or ["gpu", "gpu2"][: self._gpu_columns(rows)]
+        columns = ["cpu_time", *map(column_of, types)]
+        ids = [self._id(number, cells[0]) if len(cells) > 1 else None for number, cells in rows]
+        self._check_ids(ids, rows)
+        times, lists = [], []
+        for number, cells in rows:
+            whole = self._has_length(number, cells, len(columns))
+            times.append(self._times(number, cells, columns) if whole else [0.0] * len(columns))
+            after = cells[len(columns) + 1 :] if whole else []
+            lists.append(self._whole_numbers(number, after[0], len(columns) + 1) if after else [])
+        predecessors = None if self.independent or not any(lists) else self._predecessors(lists, ids, rows)
+        self.complaints.fail_if_any()
+        values = np.array(times, dtype=float)
+        return TaskTable(
+            str(self.path),
+            {name: values[:, position].copy() for position, name in enumerate(columns)},
+            np.zeros(len(rows)),
+            id=np.array(ids, dtype=np.int64),
+            predecessors=predecessors,
+            line=[number for number, _ in rows].__getitem__,
+        )
+
+    def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
+        """The rows; a first one of words is reported once, and not for each of its cells."""
+        if rows and len(rows[0][1]) > 1 and not any(NUMBER.fullmatch(cell) for cell in rows[0][1]):
+            self.complaints.add("has a header; files of this format have none, remove it", rows[0][0])
+            return rows[1:]
+        return rows
+
+    def _gpu_columns(self, rows: list[tuple[int, list[str]]]) -> int:
+        """How many GPU columns the rows as a whole tell of."""
+        names = {cells[0] for _, cells in rows}
+        one = two = open_ = 0
+        for _, cells in rows:
+            count, last = len(cells), cells[-1]
+            if count == 3 or (count == 4 and "," in last):
+                one += 1
+            elif count == 5 or (count == 4 and NUMBER.fullmatch(last) and not _WHOLE.fullmatch(last)):
+                two += 1
+            elif count == 4:
+                two += last == "-1" and last not in names
+                open_ += last in names
+        if one or two:
+            return 1 if one >= two else 2
+        if open_ and open_ == sum(len(cells) == 4 for _, cells in rows):
+            self.complaints.add(
+                "all rows have 4 columns, and the last could be times as well as predecessors; say which by naming "
+                "the GPU columns: types: [gpu], or types: [gpu, gpu2]"
+            )
+            self.complaints.fail_if_any()
+        return 2 if any(len(cells) == 4 for _, cells in rows) else 1
+
+    def _has_length(self, number: int, cells: list[str], times: int) -> bool:
+        count, least = len(cells), times + 1
+        if count in (least, least + 1):
+            return True
+        has = "1 column" if count == 1 else f"{count} columns"
+        gpus = "1 GPU column" if times == 2 else f"{times - 1} GPU columns"
+        message = f"the row has {has}; with {gpus} it needs {least}, or {least + 1} with predecessors"
+        if count == 1 and re.search("[,;]", cells[0]):
+            message += "; columns are separated by white space"
+        elif count > least + 1 and any("," in cell for cell in cells[least:]):
+            message += ", separated by commas without spaces"
+        elif count > least + 1 and self.types is None:
+            message += "; for further GPU columns name them all with types"
+        self.complaints.add(message, number)
+        return False
+
+    def _bad(self, number: int, cell: int, column: str, message: str) -> None:
+        self.complaints.add(f"column {column}: {message}", number, place(self.lines[number - 1], cell))
+
+    def _times(self, number: int, cells: list[str], columns: list[str]) -> list[float]:
+        found, clean = [], True
+        for position, column in enumerate(columns, start=1):
+            seconds, wrong = time_of(cells[position], self.unit)
+            if wrong:
+                self._bad(number, position, column, wrong)
+                clean = False
+            found.append(seconds)
+        if clean and min(found) == np.inf:
+            message = f"task {shown(cells[0])[1:-1]} cannot run anywhere: each of its times is -1"
+            self._bad(number, 1, ", ".join(columns), message)
+        return found
+
+    def _id(self, number: int, cell: str) -> int | None:
+        if _WHOLE.fullmatch(cell):
+            return int(cell)
+        hint = " of at most 18 digits" if cell.lstrip("+-").isdecimal() else ""
+        self._bad(number, 0, "id", f"{shown(cell)} is not a whole number{hint}")
+        return None
+
+    def _check_ids(self, ids: list[int | None], rows: list[tuple[int, list[str]]]) -> None:
+        first: dict[int, int] = {}
+        for value, (number, _) in zip(ids, rows, strict=True):
+            if value is not None and first.setdefault(value, number) != number:
+                self._bad(number, 0, "id", f"{value} is the id of line {first[value]} too")
+
+    def _whole_numbers(self, number: int, cell: str, position: int) -> list[int]:
+        found = []
+        for name in cell.split(","):
+            if _WHOLE.fullmatch(name):
+                found.append(int(name))
+            else:
+                message = f"{shown(name)} is no id, a whole number" if name else "an id is missing beside a comma"
+                self._bad(number, position, "predecessors", message)
+        return found
+
+    def _predecessors(
+        self, lists: list[list[int]], ids: list[int | None], rows: list[tuple[int, list[str]]]
+    ) -> list[tuple[int, ...]]:
+        row_of = {value: row for row, value in enumerate(ids)}
+        found = []
+        for row, names in enumerate(lists):
+            known = []
+            for name in dict.fromkeys(names):
+                if name in row_of:
+                    known.append(row_of[name])
+                else:
+                    number, cells = rows[row]
+                    message = f"task {ids[row]} names the unknown predecessor {name}"
+                    self._bad(number, len(cells) - 1, "predecessors", message)
+            found.append(tuple(known))
+        cycle = find_cycle(found)
+        if cycle:
+            cycle.reverse()  # from a predecessor to what waits for it
+            around = [str(ids[row]) for row in cycle]
+            if len(around) > 12:
+                around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
+            number, cells = rows[cycle[0]]
+            message = f"cyclic graph: these tasks wait for each other: {' → '.join(around)}"
+            self._bad(number, len(cells) - 1, "predecessors", message)
+        return found

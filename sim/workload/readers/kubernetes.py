@@ -1,0 +1,183 @@
+"""Pods and nodes of Kubernetes (`format: kubernetes`, `kubernetes_nodes`), as `kubectl get -o json` prints them.
+
+    kubectl get pods --all-namespaces -o json > pods.json
+    kubectl get nodes -o json > nodes.json
+
+A pod holds the requests of its containers together (or of one of its init containers, if that asks for more): cpu,
+memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It came at its creationTimestamp, started when
+its first container did (or at status.startTime) and ran until its last one finished.  A nodeSelector
+nvidia.com/gpu.product (amd.com/gpu.product-name, gpu.intel.com/product) keeps it to that type.  The node is
+`recorded_node`, the namespace the class, the phase `status`, and the label `user_label` (default: user) the user.
+
+Left out and counted: pods that never started, that still run, those of which nothing is asked, and those that ask for
+GPUs of two makes.  Counted and kept: pods that ask for something that is not read, such as a MIG slice
+(nvidia.com/mig-1g.10gb) or a shared GPU (nvidia.com/gpu.shared), as if they did not ask for it.
+Nodes: allocatable cores (rounded down), memory and GPUs, whose type is the same label, or else gpu, amd or intel.
+Nodes that are cordoned (spec.unschedulable) or not ready are left out unless `down: true`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.job_rows import Cut, JobLog, Named, TypeNames, job_log
+from sim.workload.rows.json_rows import members
+from sim.workload.rows.text_rows import Flag
+
+GPUS = {
+    "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),
+    "amd.com/gpu": ("amd.com/gpu.product-name", "amd"),
+    "gpu.intel.com/i915": ("gpu.intel.com/product", "intel"),
+    "gpu.intel.com/xe": ("gpu.intel.com/product", "intel"),
+}
+"""Resources that are whole GPUs: the label of the product, and the type of those without one."""
+READ = ("cpu", "memory", *GPUS)
+
+_AMOUNT = re.compile(r"([0-9.]+(?:[eE][-+]?[0-9]+)?)(m|k|[KMGTPE]i?)?")
+_FACTOR = {
+    "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60,
+}  # fmt: skip
+
+
+@job_log
+def read(log: JobLog, *, user_label: Named = "user") -> JobLog:
+    """Pods of a Kubernetes cluster as kubectl get pods -o json prints them: requests, nodes, phases."""
+    log.dated = True
+    makes: dict[str, list[int]] = {}  # of each make: pods that name no product, and the first line
+    for line, pod in members(log.path, "items"):
+        try:
+            _pod(log, line, pod, user_label, makes)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            log.wrong(line, "", f"is no pod that can be read: {error}")
+    if len(makes) > 1:
+        for key, (count, line) in makes.items():
+            if count:
+                told = f"{count:,} pods ask for {key} and name no product (first: line {line})"
+                log.notes.append(f"{log.path}: {told}; of a cluster with GPUs of several makes they run on any")
+    return log
+
+
+def _pod(log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: dict[str, list[int]]) -> None:
+    meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
+    came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
+    began, ended = _span(log, line, status)
+    held = _requests(spec)
+    kinds = [key for key in GPUS if held.get(key)]
+    gpus = held[kinds[0]] if kinds else 0.0
+    phase = str(status.get("phase") or "")
+    if came is None:
+        return
+    if began is None:
+        log.leave_out(f"never started ({phase or 'no phase'})", line)
+    elif ended is None:
+        log.leave_out(f"no end ({phase or 'no phase'})", line)
+    elif ended < began or began < came:
+        log.leave_out("ended before they began" if ended < began else "began before they came", line)
+    elif not held["cpu"] and not gpus:
+        unread = sorted(key for key, value in held.items() if value and key not in READ)
+        log.leave_out("ask for neither cores nor GPUs" + (f", but {', '.join(unread)}" if unread else ""), line)
+    elif len(kinds) > 1:
+        log.leave_out(f"ask for GPUs of several makes ({', '.join(kinds)})", line)
+    else:
+        for key in sorted(key for key, value in held.items() if value and key not in READ):
+            log.remark(f"ask for {key}, which is not read: they are kept without it", line)
+        product = (spec.get("nodeSelector") or {}).get(GPUS[kinds[0]][0]) if kinds else ""
+        if kinds:
+            open_ = makes.setdefault(kinds[0], [0, line])
+            if not product:
+                makes[kinds[0]] = [open_[0] + 1, open_[1] if open_[0] else line]
+        labels = {
+            "user": (meta.get("labels") or {}).get(user_label),
+            "class": meta.get("namespace"),
+            "status": phase,
+            "recorded_node": spec.get("nodeName"),
+            "devices": product,
+        }
+        texts = {key: str(value) for key, value in labels.items() if value}
+        name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+        log.add(
+            line, name, came, ended - began,
+            cpus=held["cpu"], gpus=gpus, memory=float(int(held["memory"])), start=began, **texts,
+        )  # fmt: skip
+
+
+def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None]:
+    """When the first container started and the last one finished, as far as they did."""
+    done = [(one.get("state") or {}).get("terminated") for one in status.get("containerStatuses") or []]
+    starts = [str(one["startedAt"]) for one in done if one and one.get("startedAt")]
+    ends = [str(one["finishedAt"]) for one in done if one and one.get("finishedAt")]
+    first = min(starts, default=str(status.get("startTime") or ""))
+    began = log.date(line, "startedAt", first) if first else None
+    ended = log.date(line, "finishedAt", max(ends)) if ends and all(done) else None
+    return began, ended
+
+
+def _requests(spec: dict[str, Any]) -> dict[str, float]:
+    """What the containers of a pod ask for: cores, bytes, and everything else whose name has a domain in front."""
+    total = {"cpu": 0.0, "memory": 0.0}
+    for container in spec.get("containers") or []:
+        for key, value in _of(container).items():
+            total[key] = total.get(key, 0.0) + value
+    for container in spec.get("initContainers") or []:
+        for key, value in _of(container).items():
+            total[key] = max(total.get(key, 0.0), value)
+    return total
+
+
+def _of(container: dict[str, Any]) -> dict[str, float]:
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {key: amount(value) for key, value in asked.items() if key in READ or "/" in key}
+
+
+def amount(value: Any) -> float:
+    """A quantity such as 250m, 64Gi or 8; ValueError if it is none."""
+    match = _AMOUNT.fullmatch(str(value))
+    if not match:
+        raise ValueError(f"{shown(value)} is no quantity such as 250m or 64Gi")
+    return float(match[1]) * _FACTOR.get(match[2], 1.0)
+
+
+def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
+    """The nodes of a Kubernetes cluster as kubectl get nodes -o json prints them: cores, memory, GPUs and product."""
+    log = JobLog(Path(path), Cut())
+    found = []
+    away = 0
+    for line, one in members(log.path, "items"):
+        try:
+            if not down and not _up(one):
+                away += 1
+                continue
+            meta, status = one["metadata"], one["status"]
+            has = status.get("allocatable") or status["capacity"]
+            node: dict[str, Any] = {"name": str(meta["name"]), "cpus": int(amount(has["cpu"]))}
+            if "memory" in has:
+                node["memory"] = f"{int(amount(has['memory']))} B"
+            gpus = []
+            for key, (label, plain) in GPUS.items():
+                if count := int(amount(has.get(key, 0))):
+                    kind = str((meta.get("labels") or {}).get(label) or plain)
+                    gpus.append({"type": (types or {}).get(kind, kind), "count": count})
+            if gpus:
+                node["gpus"] = gpus if len(gpus) > 1 else gpus[0]
+            found.append(node)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            log.wrong(line, "", f"is no node that can be read: {error}")
+    log.complaints.fail_if_any()
+    if not found:
+        some = f" but {away:,} that are cordoned or not ready; down: true keeps them" if away else ""
+        log.fail(f"has no nodes{some}")
+    return found
+
+
+def _up(node: dict[str, Any]) -> bool:
+    """May pods be put on a node?  One that says nothing of that is taken to be ready."""
+    if (node.get("spec") or {}).get("unschedulable"):
+        return False
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return all(one.get("status") == "True" for one in conditions if one.get("type") == "Ready")

@@ -1,0 +1,116 @@
+"""Mooncake traces (`format: mooncake`): one JSON object a line.
+
+    {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, 2353, 2354]}
+
+`timestamp` is in ms.  `hash_ids` name the blocks of 512 tokens of the prompt, each by all that stands before it too,
+so that equal ids are a common beginning that a prefix cache would find; they are kept as `TaskTable.hash_ids`.
+A file may be compressed with gzip.  Options are those of all request traces (see `sim.workload.rows.request_rows`).
+Reference: Qin, Li, He, Cui, Ren, Zhang, Wu, Zheng, Xu, Mooncake: Trading More Storage for Less Computation (FAST 2025).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sim.errors import suggestion
+from sim.model.paths import ExistingFile
+from sim.model.units import Seconds, shown
+from sim.workload.rows.request_rows import (
+    Cut,
+    Flag,
+    Request,
+    Requests,
+    SampleSeed,
+    Scale,
+    Share,
+    nanoseconds,
+    tokens,
+)
+from sim.workload.traces import TaskTable
+
+BLOCK = 512
+"""Tokens of a prompt that one hash id names."""
+MILLISECOND = 10**6
+KEYS = ("timestamp", "input_length", "output_length")
+LARGEST_ID = 2**63 - 1
+
+
+def read(
+    path: ExistingFile,
+    *,
+    since: Seconds = 0.0,
+    until: Seconds | None = None,
+    time_scale: Scale = 1.0,
+    sample: Share = 1.0,
+    sample_seed: SampleSeed = 0,
+    sort: Flag = False,
+) -> TaskTable:
+    """Requests to a language model: when they came, tokens, and names of their prompts' blocks; no times.
+
+    `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
+    takes rows in any order.
+    """
+    cut = Cut(since, until, time_scale, sample, sample_seed, sort)
+    requests = Requests(Path(path), cut)
+    return _Reader(requests).table()
+
+
+class _Reader:
+    def __init__(self, requests: Requests):
+        self.requests = requests
+        self.odd = 0
+        """Requests that have not one id for each block of their prompts."""
+
+    def table(self) -> TaskTable:
+        table = self.requests.table(self._rows())
+        if self.odd:
+            some = f"{self.odd:,} request{'s' if self.odd > 1 else ''}"
+            table.notes.append(f"{self.requests.path}: {some} without exactly one hash id for each {BLOCK} tokens")
+        return table
+
+    def _rows(self) -> Iterator[Request]:
+        complaints = self.requests.complaints
+        for number, line in self.requests.lines():
+            try:
+                row, wrong = self._row(number, line)
+            except (ValueError, RecursionError) as error:
+                place = getattr(error, "colno", None)
+                complaints.add(f"is not a JSON object ({getattr(error, 'msg', 'too deep or too long')})", number, place)
+                if number == 1 and "," in line and not line.startswith("{"):
+                    return  # another format altogether: every line would be wrong
+                continue
+            if row is None:
+                complaints.add(wrong, number)
+            else:
+                yield row
+
+    def _row(self, number: int, line: str) -> tuple[Request | None, str]:
+        value = json.loads(line)
+        if not isinstance(value, dict):
+            return None, f"expected a JSON object with {', '.join(KEYS)}, not {shown(value)}"
+        missing = [key for key in KEYS if key not in value]
+        if missing:
+            return None, f'the key "{missing[0]}" is missing{suggestion(missing[0], value)}'
+        time, wrong = nanoseconds(_text(value["timestamp"]), MILLISECOND)
+        if wrong:
+            return None, f"timestamp: {wrong}"
+        prompt, wrong = tokens(_text(value["input_length"]))
+        if wrong:
+            return None, f"input_length: {wrong}"
+        output, wrong = tokens(_text(value["output_length"]))
+        if wrong:
+            return None, f"output_length: {wrong}"
+        ids = value.get("hash_ids", [])
+        if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= LARGEST_ID for one in ids):
+            return None, "hash_ids: expected a list of whole numbers"
+        if "hash_ids" in value and len(ids) != -(-prompt // BLOCK):
+            self.odd += 1
+        return Request(number, time, prompt, output, (), tuple(ids)), ""
+
+
+def _text(value: Any) -> str:
+    """A number as its cell in a table would be; what is none shows itself."""
+    return repr(value) if isinstance(value, float | int) and not isinstance(value, bool) else f"{value}" or '""'

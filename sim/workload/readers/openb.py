@@ -1,0 +1,101 @@
+"""Alibaba's GPU trace of 2023 (`format: openb`, `openb_nodes`): pods with fractions of GPUs, and the nodes they ran on.
+
+Pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, qos, pod_phase, creation_time, deletion_time,
+scheduled_time.  A pod that asks for one GPU holds gpu_milli thousandths of it; one that asks for several has them
+whole.  `gpu_spec` names the types a pod may run on, alternatives separated by a bar.  It ran from `scheduled_time` to
+`deletion_time`; one that still ran when the trace ended has that end as its deletion.  Times are seconds.
+
+Left out and counted: pods that never started, and those that ended before they began.  `qos` becomes the class, the
+phase the column `status`.  Most pods come after day 108: `trim: true` leaves out what is before.
+A list of requests without the three times is read with `duration`: the pods come in the order of the file, one a
+second, and run that long.
+Nodes: sn, cpu_milli, memory_mib, gpu, model.
+Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent (USENIX ATC 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from sim.model.paths import ExistingFile
+from sim.model.units import Seconds, shown
+from sim.workload.rows.job_rows import LONGEST_LINE, Cut, JobLog, Table, TypeNames, job_log
+from sim.workload.rows.text_rows import numbered_lines
+
+NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+TIMES = ("creation_time", "deletion_time", "scheduled_time")
+OPTIONAL = ("gpu_spec", "qos", "pod_phase")
+NODES = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+MIB = 2**20
+
+
+@job_log
+def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
+    """Pods of Alibaba's GPU trace of 2023: fractions of GPUs, alternatives of types, those that never started."""
+    needed = NEEDED if duration is not None and not _has_times(log.path) else (*NEEDED, *TIMES)
+    if duration is not None and needed is not NEEDED:
+        log.fail("has times of its own; leave out duration")
+    for line, cells in Table(log, needed, (*(() if needed is not NEEDED else TIMES), *OPTIONAL)):
+        demands = [log.number(line, name, cell) for name, cell in zip(NEEDED[1:5], cells[1:5], strict=True)]
+        if duration is not None:
+            cells[5:8] = f"{log.seen}", f"{log.seen + duration!r}", f"{log.seen}"
+        created = log.number(line, "creation_time", cells[5])
+        deleted = log.number(line, "deletion_time", cells[6], blank=math.nan)
+        started = log.number(line, "scheduled_time", cells[7], blank=math.nan)
+        if None in demands or created is None or deleted is None or started is None:
+            continue
+        cores, memory, count, milli = (float(value) for value in demands if value is not None)
+        if count != int(count) or (count == 1 and not 0 < milli <= 1000):
+            log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are no share of GPUs")
+        elif math.isnan(started):
+            log.leave_out(f"never started ({cells[10] or 'no scheduled_time'})", line)
+        elif math.isnan(deleted):
+            log.leave_out("no deletion_time", line)
+        elif deleted < started or started < created:
+            log.leave_out("ended before they began" if deleted < started else "began before they came", line)
+        else:
+            further = {name: cell for name, cell in zip(("class", "status"), cells[9:11], strict=True) if cell}
+            if cells[10] == "Running":
+                log.remark("are in phase Running; the deletion of their rows is taken as their end", line)
+            if cells[8]:
+                further["devices"] = cells[8]
+            gpus = milli / 1000 if count == 1 else count
+            log.add(
+                line, cells[0], created, deleted - started,
+                cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started, **further,
+            )  # fmt: skip
+    return log
+
+
+def _has_times(path: Path) -> bool:
+    """Does the header name any of the three times?"""
+    header = next((text for _, text in numbered_lines(path, LONGEST_LINE) if text.strip()), "")
+    return any(name in header.casefold() for name in TIMES)
+
+
+def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:
+    """The nodes of Alibaba's GPU trace of 2023: cores, memory, GPUs and their model."""
+    log = JobLog(Path(path), Cut())
+    found = []
+    for line, cells in Table(log, NODES):
+        numbers = [log.number(line, name, cell) for name, cell in zip(NODES[1:4], cells[1:4], strict=True)]
+        if None in numbers:
+            continue
+        cores, memory, gpus = (float(value) for value in numbers if value is not None)
+        if cores % 1000 or gpus % 1:
+            log.wrong(line, "cpu_milli, gpu", "a node has whole cores and whole GPUs")
+            continue
+        if gpus and not cells[4]:
+            log.wrong(line, "model", f"node {shown(cells[0])} has GPUs of no model")
+            continue
+        node: dict[str, Any] = {"name": cells[0], "cpus": int(cores // 1000), "memory": f"{memory:.0f} MiB"}
+        if gpus:
+            node["gpus"] = {"type": (types or {}).get(cells[4], cells[4]), "count": int(gpus)}
+        found.append(node)
+    log.complaints.fail_if_any()
+    if not found:
+        log.fail("has no nodes")
+    return found

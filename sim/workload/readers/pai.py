@@ -1,0 +1,154 @@
+"""Alibaba's PAI trace of 2020 (`format: pai`): the tables of jobs, tasks and instances, joined.
+
+    task:      job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type
+    job:       job_name,inst_id,user,status,start_time,end_time
+    instance:  job_name,task_name,inst_name,worker_name,inst_id,status,start_time,end_time,machine
+
+`path` is the task table, the options `jobs` and `instances` name the others; the files have no header (one that is
+there is skipped).  Each task holds its plan (hundredths of cores and GPUs, GB) times its instances: whole GPUs as one
+gang, fractions of a GPU as a task for each instance.  It came when its job began, or itself where the job table is not
+given, started with its first instance and ran until the last ended, or as the task table says.  `gpu_type` keeps it to
+that type, MISC to none.  User and status are those of job and task.  Times are seconds.
+For the join the start and the user of each job are held, and the first start, the last end and the machine of each
+task: about 40 and 60 bytes, however many instances there are.
+
+Left out and counted: tasks without a start or an end, and those that planned neither cores nor GPUs.
+Known here from the rows that its documentation prints.
+Reference: Weng, Xiao, Yu, Wang, Wang, He, Li, Li, Lin, Ding, MLaaS in the Wild: Workload Analysis and Scheduling in
+Large-Scale Heterogeneous GPU Clusters (NSDI 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.job_rows import Cut, JobLog, Table, job_log
+from sim.workload.rows.joins import Keyed, Texts
+
+TASK = (
+    "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
+    "gpu_type",
+)  # fmt: skip
+JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
+INSTANCE = (
+    "job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time", "machine",
+)  # fmt: skip
+GB = 1e9
+MOST_INSTANCES = 100_000
+
+
+class Owner(NamedTuple):
+    """User and start of a job; the start may be NaN."""
+
+    user: str
+    start: float
+
+
+class Span(NamedTuple):
+    """First start, last end and machine of the instances of a task; the machine is empty if there are several."""
+
+    start: float
+    end: float
+    machine: str
+
+
+class Owners:
+    """The jobs of a job table."""
+
+    def __init__(self, path: Path | None = None):
+        self._users = Texts()
+        self._jobs = Keyed(start=("d", "last"), user=("i", "last"))
+        if path is None:
+            return
+        log = JobLog(path, Cut())
+        for line, cells in _rows(log, JOB):
+            start = log.number(line, "start_time", cells[4], blank=math.nan)
+            if start is not None:
+                self._jobs.add(cells[0], start, self._users.code(cells[2]))
+        log.complaints.fail_if_any()
+
+    def of(self, job: str) -> Owner:
+        found = self._jobs.find(job)
+        return Owner("", math.nan) if found is None else Owner(self._users[found[1]], found[0])
+
+
+class Spans:
+    """The instances of an instance table, by task."""
+
+    def __init__(self, path: Path | None = None):
+        self._machines = Texts()
+        self._tasks = Keyed(start=("d", "least"), end=("d", "most"), lowest=("i", "least"), highest=("i", "most"))
+        if path is None:
+            return
+        log = JobLog(path, Cut())
+        for line, cells in _rows(log, INSTANCE):
+            start, end = (log.number(line, INSTANCE[n], cells[n], blank=math.nan) for n in (6, 7))
+            if start is not None and end is not None and not math.isnan(start) and not math.isnan(end):
+                machine = self._machines.code(cells[8])
+                self._tasks.add(f"{cells[0]}\n{cells[1]}", start, end, machine, machine)
+        log.complaints.fail_if_any()
+
+    def of(self, job: str, task: str) -> Span | None:
+        found = self._tasks.find(f"{job}\n{task}")
+        if found is None:
+            return None
+        start, end, lowest, highest = found
+        return Span(start, end, self._machines[lowest] if lowest == highest else "")
+
+
+@job_log
+def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFile | None = None) -> JobLog:
+    """Tasks of Alibaba's PAI trace of 2020, joined with its job and instance tables: gangs and fractions of GPUs."""
+    owners = Owners(None if jobs is None else Path(jobs))
+    spans = Spans(None if instances is None else Path(instances))
+    for line, cells in _rows(log, TASK):
+        _task(log, line, cells, owners, spans)
+    return log
+
+
+def _rows(log: JobLog, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+    for line, cells in Table(log, columns, header=columns):
+        if cells[0] != columns[0]:
+            yield line, cells
+
+
+def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Spans) -> None:
+    count, start, end, cpu, memory, gpu = (
+        log.number(line, TASK[n], cells[n], blank=math.nan if n in (4, 5) else 1.0 if n == 2 else 0.0)
+        for n in (2, 4, 5, 6, 7, 8)
+    )
+    if count is None or start is None or end is None or cpu is None or memory is None or gpu is None:
+        return
+    if count % 1 or not 1 <= count <= MOST_INSTANCES or (gpu > 100 and gpu % 100):
+        message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
+        log.wrong(line, "inst_num, plan_gpu", message)
+        return
+    user, came = owners.of(cells[0])
+    span = spans.of(cells[0], cells[1])
+    if span is not None:
+        start, end = span.start, span.end
+    came = start if math.isnan(came) else min(came, start)
+    if math.isnan(start) or math.isnan(end):
+        log.leave_out(f"no start or no end ({cells[3] or 'no status'})", line)
+    elif end < start:
+        log.leave_out("ended before they began", line)
+    elif not cpu and not gpu:
+        log.leave_out("planned neither cores nor GPUs", line)
+    else:
+        kind = cells[9] if gpu and cells[9] not in ("", "MISC", "CPU") else ""
+        labels = {"user": user, "class": cells[1], "status": cells[3], "devices": kind}
+        labels["recorded_node"] = span.machine if span is not None else ""
+        texts = {name: value for name, value in labels.items() if value}
+        whole = gpu % 100 == 0 and gpu > 0
+        times, each = (1, count) if whole else (int(count), 1.0)
+        for number in range(times):
+            name = f"{cells[0]}/{cells[1]}" + (f"/{number}" if times > 1 else "")
+            log.add(
+                line, name, came, end - start, key=cells[0],
+                cpus=cpu / 100 * each, gpus=gpu / 100 * each, memory=memory * GB * each, start=start, **texts,
+            )  # fmt: skip

@@ -1,0 +1,137 @@
+"""Microsoft's Philly traces (`format: philly`): the native `cluster_job_log` and the flat CSV; sizes of its clusters.
+
+The native JSON is a list of jobs with status, vc, user, jobid, submitted_time and attempts, each with start_time,
+end_time and detail: the machines (ip) and their GPUs.  A job runs as long as its attempts did together, on the GPUs of
+the first; attempts without both times are left out and counted.  Attempts in which it failed and was tried again stay
+its work: `attempts: last` takes the last one alone.  It is recorded as started with the first attempt, on its machine
+if it was one.
+The flat form has the columns timestamp, duration, num_gpus, gpu_time, cluster, its rows in no order; rows that stand
+there twice are left out (`repeated: true` keeps them).
+
+The virtual cluster is the column `vc`, the status `status`.  Dates are local time without a zone.
+`cluster: {trace: {format: philly_vc, path: ...}}` makes nodes of the list of virtual clusters (vc,node num), each a
+partition of its own; `partition: {column: vc}` in the entry binds jobs to theirs.
+Reference: Jeon, Venkataraman, Phanishayee, Qian, Xiao, Yang, Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN
+Training Workloads (USENIX ATC 2019).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.job_rows import Count, Cut, JobLog, Named, Table, job_log
+from sim.workload.rows.json_rows import first_sign, members
+from sim.workload.rows.text_rows import Flag
+
+FLAT = ("timestamp", "duration", "num_gpus", "cluster")
+
+
+@job_log
+def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Flag = False) -> JobLog:
+    """Jobs of Microsoft's Philly clusters: native JSON with attempts, status, users and VCs, or the flat CSV."""
+    log.dated = True
+    if first_sign(log.path) == "[":
+        for line, job in members(log.path):
+            _native(log, line, job, attempts)
+    else:
+        log.unique = not repeated
+        _flat(log)
+    return log
+
+
+def _flat(log: JobLog) -> None:
+    table = Table(log, FLAT)
+    for line, cells in table:
+        came = log.date(line, FLAT[0], cells[0])
+        took = log.number(line, FLAT[1], cells[1])
+        gpus = log.number(line, FLAT[2], cells[2])
+        if came is None or took is None or gpus is None:
+            continue
+        if gpus % 1:
+            log.wrong(line, FLAT[2], f"{shown(cells[2])} is no whole number of GPUs")
+        else:
+            log.add(line, None, came, took, key=table.text, gpus=gpus, vc=cells[3])
+
+
+def _native(log: JobLog, line: int, job: Any, which: str) -> None:
+    if not isinstance(job, dict) or not isinstance(job.get("attempts"), list):
+        log.wrong(line, "", "expected a job: an object with submitted_time and a list of attempts")
+        return
+    came = log.date(line, "submitted_time", _text(job.get("submitted_time")))
+    spans: list[tuple[float, float]] = []
+    gpus, nodes = 0, ""
+    for attempt in job["attempts"]:
+        found = _attempt(log, line, attempt)
+        if found is None:
+            return
+        begin, end, held, machines = found
+        if begin is None or end is None:
+            log.remark("have an attempt without its times, which is left out", line)
+        elif end < begin:
+            log.remark("have an attempt that ended before it began, which is left out", line)
+        else:
+            if not spans or which == "last":
+                gpus, nodes = held, "|".join(machines)
+            spans.append((begin, end))
+    if came is None:
+        return
+    if not spans:
+        log.leave_out("never started", line)
+        return
+    if not gpus:
+        log.leave_out("no GPUs are known", line)
+        return
+    if spans[0][0] < came:
+        log.leave_out("began before they came", line)
+        return
+    if len(spans) > 1:
+        log.remark("took more than one attempt", line)
+    took = spans[-1][1] - spans[-1][0] if which == "last" else sum(end - begin for begin, end in spans)
+    labels = {"user": job.get("user"), "vc": job.get("vc"), "status": job.get("status"), "recorded_node": nodes}
+    texts = {name: str(value) for name, value in labels.items() if value}
+    log.add(line, _text(job.get("jobid")) or None, came, took, gpus=float(gpus), start=spans[0][0], **texts)
+
+
+def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:
+    """Begin, end, GPUs and machines of an attempt; None, and a complaint, if it is none."""
+    detail = attempt.get("detail") if isinstance(attempt, dict) else None
+    if not isinstance(attempt, dict) or not isinstance(detail or [], list):
+        log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")
+        return None
+    times = []
+    for key in ("start_time", "end_time"):
+        text = _text(attempt.get(key))
+        known = None if text in ("", "None") else log.date(line, key, text)
+        times.append(known)
+    machines = [one for one in detail or [] if isinstance(one, dict)]
+    held = sum(len(one["gpus"]) for one in machines if isinstance(one.get("gpus"), list))
+    return times[0], times[1], held, [str(one["ip"]) for one in machines if one.get("ip")]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def nodes(
+    path: ExistingFile, *, gpus_per_node: Count = 8, cpus_per_node: Count = 24, gpu: Named = "gpu"
+) -> list[dict[str, Any]]:
+    """Nodes of Philly's virtual clusters, `vc,node num`, each with 8 GPUs and 24 cores unless said otherwise."""
+    log = JobLog(Path(path), Cut())
+    found = []
+    for line, (vc, count) in Table(log, ("vc", "node num")):
+        number = log.number(line, "node num", count)
+        if number is None:
+            continue
+        if number % 1:
+            log.wrong(line, "node num", f"{shown(count)} is no whole number of nodes")
+        elif number:
+            kind = {"type": gpu, "count": gpus_per_node}
+            found.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,
+                          "partitions": [vc]})  # fmt: skip
+    log.complaints.fail_if_any()
+    if not found:
+        log.fail("has no nodes")
+    return found

@@ -1,0 +1,107 @@
+"""Pollux's workloads (`format: pollux`): training jobs whose speed follows from measured tables.
+
+    name,time,application,num_replicas,batch_size
+
+Submission in seconds, an application of the folder `profiles` (`sim.workload.readers.measured_training` says what lies
+there), and the number of GPUs and the samples of a step that its user asks for.
+
+    sizes       given: a job runs on as many GPUs as its row says.  any: on every number of GPUs up to `max_gpus` that
+                its batch size can be divided among; a job whose row says 1 stays on one GPU.
+    batch       given: a step has as many samples as the row says.  adaptive: at any time as many as make progress
+                fastest, by the tables; a job whose row says 1 GPU keeps what its row says.
+    local_limits  by application, the most samples that a GPU can take at once, where that is not the largest measured
+
+How long a job takes depends on how its GPUs lie on nodes (`span: any` lets them lie on several), and what is done in
+a second on how far it has come.  The times are those of the GPUs that were measured, of `speed: 1`.
+Reference: Qiao, Choe, Subramanya, Neiswanger, Ho, Zhang, Ganger, Xing, Pollux: Co-adaptive Cluster Scheduling for
+Goodput-Optimized Deep Learning (OSDI 2021), and its artifact.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from sim.errors import suggestion
+from sim.model.paths import ExistingFolder
+from sim.model.units import shown
+from sim.workload.readers.measured_training import Application, TrainingCurve, applications
+from sim.workload.rows.job_rows import Count, JobLog, Named, Table, job_log
+from sim.workload.traces import Curves, TaskTable
+
+WANTED = ("name", "time", "application", "num_replicas", "batch_size")
+MOST_GPUS = 64
+
+Sizes = Literal["given", "any"]
+MaxGpus = Annotated[int, Field(ge=1, le=4096, strict=True)]
+
+
+@job_log
+def read(
+    log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
+    max_gpus: MaxGpus = MOST_GPUS, local_limits: dict[Named, Count] | None = None,
+) -> TaskTable:  # fmt: skip
+    """Jobs of Pollux's workloads: an application's measured tables, GPUs and batch size."""
+    limits = local_limits or {}
+    known = applications(profiles, limits)
+    for name in limits:
+        if name not in known:
+            log.fail(f"local_limits: {shown(name)} has no profile in {profiles}{suggestion(name, known)}")
+    rows: dict[tuple[str, int, int], int] = {}
+    for line, (name, time, application, gpus, size) in Table(log, WANTED):
+        came, wanted, samples = (
+            log.number(line, column, cell)
+            for column, cell in (("time", time), ("num_replicas", gpus), ("batch_size", size))
+        )
+        if came is None or wanted is None or samples is None:
+            continue
+        if application not in known:
+            near = suggestion(application, known) or f"; there are {', '.join(known)}"
+            log.wrong(line, "application", f"{shown(application)} has no profile in {profiles}{near}")
+            continue
+        if wanted % 1 or wanted < 1:
+            log.wrong(line, "num_replicas", f"{shown(gpus)} is no number of GPUs")
+            continue
+        largest, least = known[application].batch_sizes[-1], known[application].batch_sizes[0]
+        if samples % 1 or not least <= samples <= largest:
+            log.wrong(line, "batch_size", f"{shown(size)} is not from {least} to {largest}, as measured")
+            continue
+        key = (application, int(wanted), int(samples))
+        number = rows.setdefault(key, len(rows))
+        further: dict[str, float | str] = {"class": application, "gpus": wanted, "curve": float(number)}
+        log.add(line, name, came, 0.0, **further)
+    table = log.table()
+    kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
+    made: dict[tuple[str, int, int | None], TrainingCurve] = {}
+    for application, wanted, samples in rows:
+        found = _curves(known[application], wanted, samples, sizes == "any", batch == "adaptive", max_gpus, made)
+        if not found:
+            log.fail(f"{application} with {samples} samples on {wanted} GPUs is outside of what was measured")
+        kinds.append(found)
+    code = np.asarray(table.extra.pop("curve"), dtype=float).astype(np.int32)
+    best = np.array([min(curve.seconds for _, curve in kind) for kind in kinds] or [0.0])
+    table.times = {"gpu_time": best[code] if len(code) else np.zeros(0)}
+    table.curves = Curves(tuple(kinds), code)
+    return table
+
+
+def _curves(
+    application: Application, gpus: int, samples: int, any_size: bool, adaptive: bool, most: int,
+    made: dict[tuple[str, int, int | None], TrainingCurve],
+) -> tuple[tuple[int, TrainingCurve], ...]:  # fmt: skip
+    """By number of GPUs how a job gets on there; none where that was not measured."""
+    widths = [gpus]
+    if any_size and gpus > 1:
+        divisible = (application.batch_sizes[-1] if adaptive else samples) // application.local_range[0]
+        widths = list(range(1, min(most, divisible) + 1))
+    found = []
+    for width in widths:
+        key = (application.name, width, None if adaptive and gpus > 1 else samples)
+        if key not in made:
+            made[key] = TrainingCurve(application, width, key[2])
+        if math.isfinite(made[key].seconds):
+            found.append((width, made[key]))
+    return tuple(found)

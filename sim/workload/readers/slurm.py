@@ -1,0 +1,233 @@
+"""Slurm's accounts (`format: slurm`) as `sacct --parsable2` prints them, and its nodes (`format: slurm_nodes`).
+
+    sacct --allusers --parsable2 --starttime=2026-01-01 --state=CD,F,TO,CA,OOM,NF
+          --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
+    scontrol show node > nodes.txt
+
+Any columns in any order; needed are JobID, Submit, Start, End and one of AllocTRES, ReqTRES.  Cores, memory and GPUs
+are those allocated, or asked for where nothing is known of that; gres/gpu:TYPE keeps a job to that type.
+Timelimit is the estimate that policies see and the column `time_limit`.  A single node is `recorded_node`; several are
+named with bars between.  With `node_counts: true` a job stays on as many nodes as it had (node= of AllocTRES, or
+NodeList), with equal parts of its cores, memory and GPUs on each.  Account is the column `account`, and so are
+`partition`, `qos` and `status`.  A job that was requeued and stands there again is a job of its own.
+
+Left out and counted: jobs that never started, that still run, or hold nothing.  Steps of jobs (12.batch, 12.0) are
+counted apart.
+Times are those of the machine that printed them, without a zone.
+Nodes are those of `scontrol show node`, on one line each or on several; those that are down are left out unless
+`down: true`.  They know their partitions, so that jobs run only on the nodes of theirs (see docs/sites.md).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.job_rows import LONGEST_LINE, Cut, JobLog, Table, TypeNames, job_log
+from sim.workload.rows.text_rows import Flag, numbered_lines
+
+NEEDED = ("JobID", "Submit", "Start", "End")
+OPTIONAL = (
+    "State", "Timelimit", "AllocTRES", "ReqTRES", "NodeList", "Priority", "User", "Partition", "Account", "QOS",
+)  # fmt: skip
+NO_TIME = ("", "None", "Unknown", "N/A")
+NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown")
+DOWN = ("DOWN", "DRAIN", "FAIL", "FUTURE", "POWERED_DOWN", "NOT_RESPONDING")
+"""Parts of the states of nodes that take no jobs."""
+
+_SIZE = re.compile(r"([0-9.]+)([KMGTP]?)B?[nc]?")
+_FACTOR = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
+
+
+@job_log
+def read(log: JobLog, *, node_counts: Flag = False) -> JobLog:
+    """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
+    log.dated = True
+    table = Table(log, NEEDED, OPTIONAL, "|")
+    if not table.has["AllocTRES"] and not table.has["ReqTRES"]:
+        log.fail("has neither AllocTRES nor ReqTRES, and so nothing about cores and GPUs", 1)
+    for line, cells in table:
+        _job(log, line, cells, node_counts)
+    return log
+
+
+def _job(log: JobLog, line: int, cells: list[str], node_counts: bool) -> None:
+    name, submit, start, end, state, limit, allocated, requested, nodes, priority = cells[:10]
+    if "." in name:
+        log.pass_over("steps of jobs", line)
+        return
+    if start in NO_TIME:
+        log.leave_out(f"never started ({state.split(' ')[0] or 'no state'})", line)
+        return
+    if end in NO_TIME:
+        log.leave_out("still running", line)
+        return
+    came, began, ended = (log.date(line, c, t) for c, t in zip(NEEDED[1:], (submit, start, end), strict=True))
+    held = _resources(log, line, allocated or requested)
+    allowed = limit_of(log, line, limit)
+    if came is None or began is None or ended is None or held is None or allowed is None:
+        return
+    if ended < began or began < came:
+        log.leave_out("ended before they began" if ended < began else "began before they came", line)
+        return
+    if not held.get("cpus") and not held.get("gpus"):
+        log.leave_out("hold neither cores nor GPUs", line)
+        return
+    labels = {"status": state.split(" ")[0], "recorded_node": "|".join(hosts(nodes)) if "None" not in nodes else ""}
+    labels |= dict(zip(("user", "partition", "account", "qos"), cells[10:], strict=True))
+    further: dict[str, float | str] = {key: value for key, value in labels.items() if value}
+    if not math.isnan(allowed):
+        further["estimate"] = further["time_limit"] = allowed
+        if allowed < ended - began:
+            log.remark("ran longer than their time limit", line)
+    if priority and (rank := log.number(line, "Priority", priority)) is not None:
+        further["slurm_priority"] = rank
+    count = held.pop("node", 0.0) or (len(hosts(nodes)) if nodes and "None" not in nodes else 1)
+    if node_counts:
+        _divide(log, line, held, int(count))
+    number = int(name) if name.isdecimal() and len(name) < 16 else name
+    log.add(line, number, came, ended - began, start=began, **held, **further)
+
+
+def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:
+    """What a job holds on each of its nodes, in place of what it holds in all."""
+    if nodes > 1 and any(held[key] % nodes for key in ("cpus", "gpus")):
+        log.remark("hold unequal parts of their nodes and may use any number of them (with span: any)", line)
+        nodes = 1
+    held["nodes"] = float(nodes)
+    for key in ("cpus", "gpus"):
+        held[key] /= nodes
+    if "memory" in held:
+        held["memory"] = float(math.ceil(held["memory"] / nodes))
+
+
+def _resources(log: JobLog, line: int, cell: str) -> dict[str, Any] | None:
+    """Cores, bytes, GPUs and their type from `cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G`."""
+    found: dict[str, Any] = {"cpus": 0.0, "gpus": 0.0}
+    typed: dict[str, float] = {}
+    for part in filter(None, cell.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            if key == "cpu":
+                found["cpus"] = float(value)
+            elif key == "node":
+                found["node"] = float(int(value))
+            elif key == "mem":
+                found["memory"] = _bytes(value)
+            elif key == "gres/gpu":
+                found["gpus"] = float(int(value))
+            elif key.startswith("gres/gpu:"):
+                typed[key.partition(":")[2]] = float(int(value))
+        except ValueError:
+            log.wrong(line, "AllocTRES, ReqTRES", f"{shown(part)} is no resource with an amount")
+            return None
+    if typed:
+        found["gpus"] = found["gpus"] or sum(typed.values())
+        found["devices"] = "|".join(kind for kind, count in typed.items() if count)
+    if not found["gpus"] or not found.get("devices"):
+        found.pop("devices", None)
+    return found
+
+
+def _bytes(text: str) -> float:
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(text)
+    return float(math.floor(float(match[1]) * _FACTOR[match[2]]))
+
+
+def limit_of(log: JobLog, line: int, cell: str) -> float | None:
+    """Seconds of `1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `30` (minutes); NaN without a limit."""
+    if cell in NO_LIMIT:
+        return math.nan
+    match = _LIMIT.fullmatch(cell)
+    if not match:
+        log.wrong(line, "Timelimit", f"{shown(cell)} is not a time such as 1-12:00:00")
+        return None
+    days, *parts = match.groups()
+    numbers = [float(part) for part in parts if part is not None]
+    if days is None:
+        numbers = {1: [0.0, *numbers, 0.0], 2: [0.0, *numbers]}.get(len(numbers), numbers)
+    hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
+    return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def hosts(text: str) -> list[str]:
+    """The names in a list such as `n[01-03,7],login`."""
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        before, bracket, rest = part.partition("[")
+        inside, _, after = rest.partition("]")
+        if not bracket:
+            found.append(part)
+            continue
+        for piece in inside.split(","):
+            low, dash, high = piece.partition("-")
+            if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
+                found += [f"{before}{number:0{len(low)}d}{after}" for number in range(int(low), int(high) + 1)]
+            else:
+                found.append(f"{before}{piece}{after}")
+    return found
+
+
+# Nodes ----------------------------------------------------------------------------------------------------------
+
+
+def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
+    """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type, partitions."""
+    log = JobLog(Path(path), Cut())
+    found = []
+    for line, words in _blocks(log):
+        if not down and any(sign in words.get("State", "") for sign in DOWN):
+            continue
+        cores, memory = words.get("CPUTot", words.get("CPUs", "")), words.get("RealMemory", "")
+        if not cores.isdecimal() or not (memory.isdecimal() or not memory):
+            log.wrong(line, "CPUTot, RealMemory", f"node {shown(words['NodeName'])} has no number of cores or of MiB")
+            continue
+        node: dict[str, Any] = {"name": words["NodeName"], "cpus": int(cores)}
+        if memory:
+            node["memory"] = f"{memory} MiB"
+        inside = [name for name in words.get("Partitions", "").split(",") if name not in ("", "(null)")]
+        if inside:
+            node["partitions"] = inside
+        gpus = _gres(words.get("Gres", ""), types or {})
+        if gpus:
+            node["gpus"] = gpus
+        found.append(node)
+    log.complaints.fail_if_any()
+    if not found:
+        log.fail("has no nodes (of scontrol show node)")
+    return found
+
+
+def _blocks(log: JobLog) -> Any:
+    """Line and keys of each node."""
+    words: dict[str, str] = {}
+    start = 0
+    for line, text in numbered_lines(log.path, LONGEST_LINE):
+        for word in text.split():
+            key, sign, value = word.partition("=")
+            if key == "NodeName" and sign:
+                if words:
+                    yield start, words
+                words, start = {}, line
+            if sign and (words or key == "NodeName"):
+                words.setdefault(key, value)
+    if words:
+        yield start, words
+
+
+def _gres(text: str, types: dict[str, str]) -> list[dict[str, Any]]:
+    """GPUs of `gpu:a100:4(S:0-1),gpu:2`."""
+    found = []
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        words = part.split(":")
+        if words[0] == "gpu" and words[-1].isdecimal() and int(words[-1]):
+            kind = words[1] if len(words) > 2 else "gpu"
+            found.append({"type": types.get(kind, kind), "count": int(words[-1])})
+    return found

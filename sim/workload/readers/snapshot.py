@@ -1,0 +1,184 @@
+"""What a Slurm cluster holds at an instant: the text of `squeue`, jobs that run and that wait.
+
+    squeue --all --format="%i|%P|%u|%a|%q|%T|%V|%S|%l|%C|%b|%m|%D|%N|%r|%Q"
+
+Any columns in any order, separated by bars; needed are JOBID, PARTITION, USER, STATE (or ST), SUBMIT_TIME, START_TIME,
+TIME_LIMIT and CPUS.  START_TIME of a job that waits is when Slurm expects it to start, if it does.  TRES_PER_NODE (or
+GRES) tells the GPUs, by node as NODES counts them.  Of arrays that wait (12_[1-8%4]) each task is a job.
+Jobs that hold their devices (RUNNING, COMPLETING, SUSPENDED, ...) run; PENDING ones wait, but for those that a hold, a
+dependency or a begin time keeps (JobHeldUser, Dependency, BeginTime, ...), which are left out and counted: nothing
+here says when these may start.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sim.errors import suggestion
+from sim.model.units import shown
+from sim.workload.readers.slurm import NO_TIME, hosts, limit_of
+from sim.workload.rows.job_rows import Cut, JobLog, Table
+
+NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
+OPTIONAL = ("STATE", "ST", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON", "ACCOUNT", "QOS",
+            "PRIORITY")  # fmt: skip
+RUNNING = {"RUNNING": "R", "COMPLETING": "CG", "CONFIGURING": "CF", "SUSPENDED": "S", "STOPPED": "ST",
+           "STAGE_OUT": "SO", "RESIZING": "RS", "SIGNALING": "SI"}  # fmt: skip
+"""States in which a job holds devices, in long and short."""
+WAITING = {"PENDING": "PD", "REQUEUED": "RQ", "REQUEUE_HOLD": "RH", "SPECIAL_EXIT": "SE"}
+OVER = {"COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F", "TIMEOUT": "TO", "NODE_FAIL": "NF", "PREEMPTED": "PR",
+        "BOOT_FAIL": "BF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM", "REVOKED": "RV"}  # fmt: skip
+HELD = ("Held", "Dependency", "BeginTime", "Reservation", "InvalidQOS", "InvalidAccount", "BadConstraints",
+        "PartitionDown", "PartitionInactive")  # fmt: skip
+"""Parts of the reasons for which a job waits for something else than room."""
+MAX_ARRAY = 10_000
+
+_ARRAY = re.compile(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]")
+_GPUS = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:=,]*))?[:=](\d+)")
+
+
+@dataclass
+class Job:
+    """A job of the snapshot.  Times are seconds since 1970; `limit` inf without one, `expected` NaN where not told."""
+
+    id: str
+    line: int
+    user: str
+    partition: str
+    submit: float
+    start: float
+    limit: float
+    cpus: float
+    gpus: float = 0.0
+    gpu_type: str = ""
+    nodes: tuple[str, ...] = ()
+    account: str = ""
+    qos: str = ""
+    priority: float = math.nan
+    expected: float = math.nan
+    class_: str = ""
+    count: float = 1.0
+    """Nodes on which it has equal parts of its devices."""
+
+    @property
+    def group(self) -> str:
+        """By which run times are learned besides the user: the class, or else the partition."""
+        return self.class_ or self.partition
+
+    @property
+    def runs(self) -> bool:
+        return not math.isnan(self.start)
+
+
+@dataclass
+class Snapshot:
+    """The jobs, what was left out, and the latest time that stands in it."""
+
+    path: Path
+    jobs: list[Job]
+    left_out: dict[str, int] = field(default_factory=dict)
+    latest: float = -math.inf
+
+    @property
+    def notes(self) -> list[str]:
+        return [f"{self.path}: {count:,} jobs left out: {reason}" for reason, count in self.left_out.items()]
+
+
+def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
+    """The jobs of `squeue`; ScenarioError with the line of everything wrong with it.
+
+    nodes: the partitions of each node of the cluster: a job on any other node, or in another partition, is wrong.
+    """
+    log = JobLog(path, Cut())
+    table = Table(log, NEEDED, OPTIONAL, "|")
+    if not (table.has["STATE"] or table.has["ST"]):
+        log.fail('no column "STATE" (or "ST")', 1)
+    if not (table.has["TRES_PER_NODE"] or table.has["GRES"]):
+        log.notes.append(f"{path}: no column TRES_PER_NODE (%b), so no job holds GPUs")
+    partitions = list(dict.fromkeys(name for inside in nodes.values() for name in inside))
+    found = Snapshot(path, [])
+    for line, cells in table:
+        _job(log, found, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions)
+    log.complaints.fail_if_any()
+    if not found.jobs:
+        log.fail("has no jobs that run or wait")
+    return found
+
+
+def _job(
+    log: JobLog, found: Snapshot, line: int, cell: dict[str, str], nodes: dict[str, list[str]], partitions: list[str]
+) -> None:
+    state = (cell["STATE"] or cell["ST"]).upper()
+    runs, waits = _is(state, RUNNING), _is(state, WAITING)
+    if not runs and not waits:
+        if _is(state, OVER):
+            found.left_out["over already"] = found.left_out.get("over already", 0) + 1
+            return
+        names = list((RUNNING | WAITING | OVER).keys())
+        log.wrong(line, "STATE", f"{shown(state)} is no state of a job that is known here{suggestion(state, names)}")
+        return
+    reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
+    if waits and any(part in reason for part in HELD):
+        text = f"they wait for something else than room ({reason})"
+        found.left_out[text] = found.left_out.get(text, 0) + 1
+        return
+    submit = log.date(line, "SUBMIT_TIME", cell["SUBMIT_TIME"])
+    begun = math.nan
+    if cell["START_TIME"] not in NO_TIME:
+        begun = _or_nan(log.date(line, "START_TIME", cell["START_TIME"]))
+    elif runs:
+        log.wrong(line, "START_TIME", "a job that runs has no start")
+    limit, cpus = limit_of(log, line, cell["TIME_LIMIT"]), log.number(line, "CPUS", cell["CPUS"])
+    count = log.number(line, "NODES", cell["NODES"].partition("-")[0], blank=1.0)
+    if submit is None or limit is None or cpus is None or count is None:
+        return
+    gpus, kind = gpus_of(cell["TRES_PER_NODE"] or cell["GRES"])
+    places = hosts(cell["NODELIST"] or ("" if waits else cell["NODELIST(REASON)"])) if runs else []
+    for place in places:
+        if place not in nodes:
+            near = suggestion(place, nodes) or f"; it has {len(nodes):,} nodes"
+            log.wrong(line, "NODELIST", f"the cluster has no node {shown(place)}{near}")
+    wanted = cell["PARTITION"].split(",")
+    if partitions and not any(name in partitions for name in wanted):
+        near = suggestion(wanted[0], partitions) or f"; there are {', '.join(partitions)}"
+        log.wrong(line, "PARTITION", f"the cluster has no partition {shown(cell['PARTITION'])}{near}")
+    rank = log.number(line, "PRIORITY", cell["PRIORITY"], blank=math.nan) if cell["PRIORITY"] else math.nan
+    found.latest = max(found.latest, submit, begun if runs and not math.isnan(begun) else -math.inf)
+    inside = next((name for name in wanted if name in partitions), wanted[0]) if partitions else ""
+    for name in _ids(cell["JOBID"]):
+        start, expected = (begun, math.nan) if runs else (math.nan, begun)
+        found.jobs.append(Job(
+            name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
+            gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
+            count=max(count, float(len(places))),
+        ))  # fmt: skip
+
+
+def _is(state: str, names: dict[str, str]) -> bool:
+    return state in names or state in names.values()
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def gpus_of(text: str) -> tuple[float, str]:
+    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gpu:4` or `N/A`."""
+    match = _GPUS.search(text)
+    return (float(match[2]), match[1] or "") if match else (0.0, "")
+
+
+def _ids(text: str) -> list[str]:
+    """The jobs of an array that waits, or the one."""
+    match = _ARRAY.fullmatch(text)
+    if not match:
+        return [text]
+    numbers: list[int] = []
+    for part in match[2].split(","):
+        bounds, _, step = part.partition(":")
+        low, dash, high = bounds.partition("-")
+        numbers += range(int(low), int(high if dash else low) + 1, int(step or 1))
+    return [f"{match[1]}_{number}" for number in numbers[:MAX_ARRAY]]

@@ -1,0 +1,158 @@
+"""The Standard Workload Format (`format: swf`), in which the Parallel Workloads Archive keeps its logs.
+
+18 numbers a line, -1 for what is not known: job, submit, wait, run time, processors, average CPU time, memory used,
+processors asked for, time asked for, memory asked for, status, user, group, executable, queue, partition, preceding
+job, think time.  Lines that begin with ; are the header: `; MaxProcs: 8192`.
+
+Processors become `cpus` (of one node: a cluster of one node with MaxProcs cores is the single pool that the
+literature schedules on, and `cluster: {trace: {format: swf_header, path: ...}}` makes it) or, with
+`processors: gpus`, a gang of GPUs.
+With `cores_per_node: 8` a job of more than 8 processors is one over as many nodes as it takes, with an equal part of it
+on each (a job of 12: 6 on each of 2; of 13: 7 on each, which is counted in the notes); `swf_header` with the same
+option makes nodes of 8 cores.
+`size: requested` takes what was asked for, and what was used where that is not known; `size: used` the other way round.
+The time asked for is the estimate that policies see and the column `time_limit`; jobs without one are estimated
+exactly.  `since` and `until` may be dates (UTC) where the header tells UnixStartTime.  Memory is asked for by
+processor, in KiB.
+
+Left out and counted: jobs whose run time or size is not known, those cancelled before they started (status 5), and
+the partial lines of jobs that were checkpointed (status 2, 3, 4), whose whole has a line of its own.
+Reference: Feitelson, Tsafrir, Krakov, Experience with Using the Parallel Workloads Archive (2014).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from sim.model.paths import ExistingFile
+from sim.model.units import shown
+from sim.workload.rows.job_rows import LONGEST_LINE, Count, JobLog, job_log, problem_of
+from sim.workload.rows.text_rows import NUMBER, numbered_lines
+
+FIELDS = (
+    "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",
+    "requested memory", "status", "user", "group", "executable", "queue", "partition", "preceding job", "think time",
+)  # fmt: skip
+CANCELLED = 5
+PARTIAL = (2, 3, 4)
+UNKNOWN = -1
+
+
+@job_log
+def read(
+    log: JobLog,
+    *,
+    size: Literal["requested", "used"] = "requested",
+    processors: Literal["cpus", "gpus"] = "cpus",
+    cores_per_node: Count | None = None,
+) -> JobLog:
+    """A log of the Parallel Workloads Archive: 18 numbers a job, users' estimates, sizes asked for and used."""
+    header: dict[str, str] = {}
+    any_line = False
+    for line, text in numbered_lines(log.path, LONGEST_LINE):
+        any_line = True
+        row = text.strip()
+        if row.startswith(";"):
+            key, sign, value = row.lstrip("; ").partition(":")
+            if sign:
+                header.setdefault(key.strip(), value.strip())
+                if key.strip() == "UnixStartTime" and value.strip().isdecimal() and int(value):
+                    log.origin = float(value)
+        elif row:
+            _job(log, line, row, size, processors, cores_per_node)
+    if not any_line:
+        log.fail("is empty")
+    known = [f"{key} {header[key]}" for key in ("Computer", "MaxNodes", "MaxProcs", "UnixStartTime") if header.get(key)]
+    if known:
+        log.notes.append(f"{log.path}: {', '.join(known)}")
+    return log
+
+
+def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per_node: int | None) -> None:
+    values = _numbers(log, line, row)
+    if values is None:
+        return
+    number, submit, wait, took, used, _, used_memory, asked, limit, memory, status = values[:11]
+    if submit < 0:
+        log.wrong(line, "submit", f"{submit:g} is negative")
+        return
+    if status in PARTIAL:
+        log.pass_over("parts of jobs that were checkpointed (status 2 to 4)", line)
+    elif status == CANCELLED and took <= 0:
+        log.leave_out("cancelled before they started", line)
+    elif took < 0:
+        log.leave_out("run time not known", line)
+    elif max(asked, used) <= 0:
+        log.leave_out("size not known", line)
+    else:
+        first, second = (asked, used) if size == "requested" else (used, asked)
+        wide = first if first > 0 else second
+        if asked > 0 and used > 0 and asked != used:
+            log.remark("used another number of processors than they asked for", line)
+        if 0 < limit < took:
+            log.remark("ran longer than they asked for", line)
+        nodes, each = 1, wide
+        if cores_per_node is not None and wide > cores_per_node:
+            nodes = math.ceil(wide / cores_per_node)
+            each = math.ceil(wide / nodes)
+            if nodes * each != wide:
+                log.remark("do not divide over their nodes and hold a core more on some", line)
+        kilobytes = memory if memory > 0 else used_memory
+        further: dict[str, float | str] = {}
+        for name, value in zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True):
+            if value != UNKNOWN:
+                further[name] = f"{value:g}"
+        if limit > 0:
+            further["estimate"] = further["time_limit"] = limit
+        if kilobytes > 0 and processors == "cpus":
+            further["memory"] = math.floor(kilobytes * 1024 * each)
+        if wait >= 0:
+            further["start"] = submit + wait
+        if cores_per_node is not None:
+            further["nodes"] = nodes
+        log.add(line, int(number), submit, took, **{processors: each}, **further)
+
+
+def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:
+    cells = row.split()
+    if len(cells) != len(FIELDS):
+        hint = "; they are separated by white space" if len(cells) == 1 and len(row) > 18 else ""
+        log.wrong(line, "", f"the line has {len(cells)} field{'s' * (len(cells) != 1)}, expected are 18{hint}")
+        return None
+    try:
+        values = list(map(float, cells))
+        total = sum(values)
+        good = total == total and max(values) < 1e15 and min(values) > -1e15  # NaN makes the sum NaN
+    except ValueError:
+        good = False
+    if not good:
+        bad = next(n for n, cell in enumerate(cells) if not NUMBER.fullmatch(cell) or not abs(float(cell)) < 1e15)
+        log.wrong(line, f"{bad + 1} ({FIELDS[bad]})", f"{shown(cells[bad])} is not a number of any use here")
+        return None
+    return values
+
+
+def nodes(path: ExistingFile, *, cores_per_node: Count | None = None) -> list[dict[str, Any]]:
+    """One node with as many cores as the header of an SWF log says (MaxProcs, or MaxNodes), or nodes of some cores."""
+    header = dict(_header(Path(path)))
+    for key in ("MaxProcs", "MaxNodes"):
+        if header.get(key, "").isdecimal() and int(header[key]):
+            cores = int(header[key])
+            if cores_per_node is None:
+                return [{"name": "pool", "cpus": cores}]
+            if cores % cores_per_node:
+                text = f"its header says {key} {cores}, which is no multiple of cores_per_node ({cores_per_node})"
+                raise problem_of(Path(path), text)
+            return [{"name": "n", "count": cores // cores_per_node, "cpus": cores_per_node}]
+    raise problem_of(Path(path), "its header says neither MaxProcs nor MaxNodes; list the machines under nodes")
+
+
+def _header(path: Path) -> Iterator[tuple[str, str]]:
+    for _, text in numbered_lines(path, LONGEST_LINE):
+        if not text.startswith(";"):
+            return
+        key, _, value = text.lstrip("; ").partition(":")
+        yield key.strip(), value.strip()

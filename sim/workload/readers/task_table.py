@@ -1,0 +1,522 @@
+"""The plain task table (`format: tasks`): a CSV (compressed with gzip or not) or Parquet file with one row a task.
+
+Columns, all optional but one duration or flops: id, arrival, class, user, priority, weight, deadline, patience,
+cpu_time, gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
+gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (what a kernel does: operations, bytes of
+memory traffic, and the share of a device's best rates that it reaches), predecessors, reads, writes (names separated
+by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all).  Times are seconds,
+sizes bytes.  A blank or `inf` duration means that the task cannot run there.  With flops a duration is not needed: on
+types of device whose peak is known it is computed where the table has none.
+Further numeric columns are kept and appear in the result; others are ignored, with a note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.files import write_whole
+from sim.model.paths import ExistingFile
+from sim.model.plan import find_cycle
+from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
+from sim.workload.rows.compressed import is_gzip, opened
+from sim.workload.rows.text_rows import numbered_lines
+from sim.workload.traces import LISTS, NUMBERS, TaskTable
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+TEXTS = ("id", "class", "user", "devices")
+KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
+"""Texts without a meaning of their own that are kept all the same, as clusters' logs have them."""
+KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
+SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
+MOST_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MOST_BYTES)}
+"""Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
+MISSPELT = 0.8
+"""How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
+MOST_PROBLEMS = 20
+"""Bad cells named one by one; the rest is counted."""
+
+_TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
+PARQUET = (".parquet", ".pq")
+
+
+def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:
+    """The task table in a file; ScenarioError naming file, line and column of everything wrong with it."""
+    return _Reader(Path(path), columns or {}).table()
+
+
+def write(table: TaskTable, path: str | Path) -> None:
+    """Write a task table as CSV or, by its suffix, Parquet: whole or not at all."""
+    write_frame(to_frame(table), path)
+
+
+def write_frame(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame of task-table columns: whole or not at all."""
+    target = Path(path)
+    if target.suffix.lower() in PARQUET:
+        write_whole(target, lambda temporary: frame.to_parquet(temporary, index=False))
+    else:
+        write_whole(target, lambda temporary: frame.to_csv(temporary, index=False))
+
+
+def write_parts(parts: Iterable[TaskTable], path: str | Path) -> int:
+    """Write the tables that a table comes in one after the other, as `write` would the whole: how many tasks.
+
+    Whole or not at all.  In Parquet each part is a row group; of a single part the bytes are those of `write`.
+    """
+    target = Path(path)
+    put = _rows_of_parquet if target.suffix.lower() in PARQUET else _lines_of_csv
+    count = 0
+
+    def frames() -> Iterator[pd.DataFrame]:
+        nonlocal count
+        for part in parts:
+            count += len(part)
+            yield to_frame(part)
+
+    write_whole(target, lambda temporary: put(frames(), temporary))
+    return count
+
+
+def _rows_of_parquet(frames: Iterator[pd.DataFrame], path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    first = pa.Table.from_pandas(next(frames), preserve_index=False)
+    with parquet.ParquetWriter(path, first.schema, compression="snappy") as writer:
+        writer.write_table(first)
+        del first
+        for frame in frames:
+            writer.write_table(pa.Table.from_pandas(frame, schema=writer.schema, preserve_index=False))
+
+
+def _lines_of_csv(frames: Iterator[pd.DataFrame], path: Path) -> None:
+    next(frames).to_csv(path, index=False)
+    for frame in frames:
+        frame.to_csv(path, index=False, header=False, mode="a")
+
+
+def to_frame(table: TaskTable) -> pd.DataFrame:
+    """The columns of a table as its file has them."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {}
+    if table.id is not None:
+        columns["id"] = table.id
+    columns["arrival"] = table.arrival
+    texts = {"class": table.class_, "user": table.user, "devices": table.devices}
+    columns.update({name: values for name, values in texts.items() if values is not None})
+    columns.update(table.times)
+    columns.update({f"{name}_estimate": values for name, values in table.estimates.items()})
+    columns.update(table.numbers)
+    if table.predecessors is not None:
+        columns["predecessors"] = [";".join(str(table.name(p)) for p in row) for row in table.predecessors]
+    for name, lists in (("reads", table.reads), ("writes", table.writes)):
+        if lists is not None:
+            columns[name] = [";".join(row) for row in lists]
+    columns.update(table.extra)
+    if table.hash_ids is not None:
+        columns["hash_ids"] = [";".join(map(str, ids.tolist())) for ids in table.hash_ids]
+    if table.predecessors is not None and table.id is None:
+        columns = {"id": np.arange(1, len(table) + 1), **columns}
+    return pd.DataFrame(columns)
+
+
+class _Reader:
+    """Reads one file, collecting problems."""
+
+    def __init__(self, path: Path, names: dict[str, str]):
+        self.path = path
+        self.names = names
+        self.parquet = path.suffix.lower() in PARQUET
+        self.problems: list[Problem] = []
+        self.unnamed = 0
+        self.kept = 0
+
+    def table(self) -> TaskTable:
+        arrow = self._arrow()
+        for name in self.names:
+            if name not in arrow.column_names:
+                self._column_problem(f'there is no column "{name}" to take for {self.names[name]}')
+        arrow = arrow.rename_columns([self.names.get(name, name) for name in arrow.column_names])
+        columns = list(arrow.column_names)
+        self._check_columns(columns)
+        count = arrow.num_rows
+        if not count:
+            self.problems.append(Problem("the table has no rows", file=str(self.path)))
+        if self.problems:
+            raise ScenarioError(self.problems)
+        table = TaskTable(str(self.path), {}, np.zeros(count), line=partial(line_of, self.path))
+        for name in columns:
+            self._take(table, name, arrow.column(name))
+        self._check_ids(table)
+        if "predecessors" in columns:
+            table.predecessors = self._predecessors(table, arrow.column("predecessors"))
+        self._check_rows(table)
+        if self.unnamed:
+            self.problems.append(Problem(f"and {self.unnamed:,} more bad cells", file=str(self.path)))
+        if self.problems:
+            raise ScenarioError(self.problems)
+        return table
+
+    def _arrow(self) -> pa.Table:
+        import pyarrow as pa
+
+        try:
+            if self.parquet:
+                from pyarrow import parquet
+
+                return parquet.read_table(self.path)
+            from pyarrow import csv
+
+            # One thread: only then does a row of the wrong length come with its number.
+            reading = csv.ReadOptions(use_threads=False)
+            with _bytes_of(self.path) as source, csv.open_csv(source, read_options=reading) as stream:
+                names = stream.schema.names
+            texts = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+            with _bytes_of(self.path) as source:
+                return csv.read_csv(source, read_options=reading, convert_options=texts)
+        except (pa.ArrowException, ValueError, OSError) as error:
+            raise ScenarioError(self._unreadable(str(error))) from None
+
+    def _unreadable(self, message: str) -> Problem:
+        message = " ".join(message.split())
+        if not self.parquet and (damage := _no_text(self.path)):
+            return damage
+        if "straddling" in message or ("Empty CSV" in message and self.path.stat().st_size):
+            longest = "a row is longer than 1 MB, the most that is read; is a quotation mark left open?"
+            return Problem(longest, file=str(self.path))
+        ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
+        if ragged:
+            row, wanted, got = (int(part) for part in ragged.groups())
+            cells = "1 cell" if got == 1 else f"{got} cells"
+            return Problem(f"the row has {cells}, but the header has {wanted} columns", "", str(self.path), row)
+        if "Empty CSV" in message:
+            return Problem("is empty", file=str(self.path))
+        kind = "Parquet" if self.parquet else "CSV"
+        return Problem(f"cannot be read as {kind}: {message}", file=str(self.path))
+
+    def _check_columns(self, columns: list[str]) -> None:
+        for name in dict.fromkeys(columns):
+            if columns.count(name) > 1:
+                self._column_problem(f'the column "{name}" stands there twice')
+        timed = any(_TIME.match(name) and not name.endswith("_estimate") for name in columns)
+        if not timed and "flops" not in columns:
+            times = ("cpu_time", "gpu_time")
+            near = [f'"{one}"; did you mean "{found[0]}"?' for one in columns
+                    if (found := get_close_matches(one, times, 1, MISSPELT))]  # fmt: skip
+            has = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
+            wrong = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in columns[0]), None)
+            if wrong:
+                hint = f"; its columns are separated by {'tabs' if wrong != ';' else 'semicolons'}, use commas"
+            elif near:
+                hint = f" ({near[0]})"
+            else:
+                way = f"hetsim trace map {self.path} proposes how to read a log with columns of its own"
+                hint = f"; it has {has}. {way}"
+            self._column_problem("missing column: a task table needs cpu_time, gpu_time, gpu_time.TYPE or flops" + hint)
+        for name in columns:
+            if name.endswith("_estimate") and _TIME.match(name) and name.removesuffix("_estimate") not in columns:
+                self._column_problem(f'column "{name}" has no column "{name.removesuffix("_estimate")}" beside it')
+
+    def _column_problem(self, message: str) -> None:
+        self.problems.append(Problem(message, "", str(self.path), None if self.parquet else 1))
+
+    # Columns --------------------------------------------------------------------------------------------------
+
+    def _take(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
+        times = _TIME.match(name)
+        if times:
+            values = self._floats(name, column, infinite=True)
+            self._cells(name, column, np.isfinite(values) & (values > MOST_SECONDS), f"is more than {MOST_SECONDS:g}")
+            values[np.isnan(values)] = np.inf
+            if times["estimate"]:
+                table.estimates[name.removesuffix("_estimate")] = values
+            else:
+                table.times[name] = values
+        elif name == "arrival":
+            table.arrival = self._floats(name, column, required=True)
+            late = np.isfinite(table.arrival) & (table.arrival > MOST_SECONDS)
+            self._cells(name, column, late, f"is more than {MOST_SECONDS:g}")
+        elif name in NUMBERS:
+            values = table.numbers[name] = self._floats(name, column, negative=name == "priority")
+            most = MOST_OF.get(name, MOST_SECONDS)
+            self._cells(name, column, np.isfinite(values) & (np.abs(values) > most), f"is more than {most:g}")
+            if name == "nodes":
+                wrong = np.isfinite(values) & ((values < 1) | (values != np.floor(values)))
+                self._cells(name, column, wrong, "is no number of nodes: 1, 2, 3, ...")
+        elif name == "id":
+            table.id = self._texts(name, column, required=True, numbers=True)
+        elif name == "class":
+            table.class_ = self._texts(name, column)
+        elif name == "user":
+            table.user = self._texts(name, column)
+        elif name == "devices":
+            table.devices = self._texts(name, column)
+        elif name in KEPT_TEXTS:
+            table.extra[name] = self._texts(name, column)
+        elif name in ("reads", "writes"):
+            setattr(table, name, [tuple(row) for row in _lists(column)])
+        elif name != "predecessors":
+            self._keep(table, name, column)
+
+    def _keep(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
+        """A column that means nothing here: kept if numeric."""
+        values, bad = _numbers(column)
+        self.kept += 1
+        near = suggestion(name, KNOWN) if self.kept < 100 else ""
+        if bad.any():
+            table.notes.append(f'{self.path}: column "{name}" is not known and not numeric: ignored{near}')
+        else:
+            table.extra[name] = values
+            if near:
+                table.notes.append(f'{self.path}: column "{name}" is not known: kept as it is{near}')
+
+    def _floats(
+        self,
+        name: str,
+        column: pa.ChunkedArray,
+        *,
+        required: bool = False,
+        infinite: bool = False,
+        negative: bool = False,
+    ) -> np.ndarray:
+        values, bad = _numbers(column)
+        blank = np.isnan(values) & ~bad
+        self._cells(name, column, bad, "is not a number")
+        if required:
+            self._cells(name, column, blank, "is blank; every task needs one")
+        if not infinite:
+            self._cells(name, column, np.isinf(values), "is not finite")
+        if not negative:
+            self._cells(name, column, values < 0, "is negative")
+        elif infinite:
+            self._cells(name, column, values == -np.inf, "is negative")
+        return values
+
+    def _texts(
+        self, name: str, column: pa.ChunkedArray, *, required: bool = False, numbers: bool = False
+    ) -> np.ndarray:
+        import pyarrow as pa
+        from pyarrow import compute
+
+        if numbers and pa.types.is_integer(column.type) and not column.null_count:
+            return np.asarray(column.to_numpy())
+        try:
+            texts = compute.fill_null(compute.utf8_trim_whitespace(column.cast(pa.string())), "")
+        except pa.ArrowException:  # bytes, lists, and so on, in Parquet
+            self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
+            return np.full(len(column), "", dtype=object)
+        if required:
+            blank = np.asarray(compute.equal(texts, "").to_numpy())
+            self._cells(name, column, blank, "is blank; every task needs one")
+        if numbers:
+            try:
+                whole = compute.cast(texts, pa.int64())
+                if compute.all(compute.equal(whole.cast(pa.string()), texts)).as_py():  # not 007
+                    return np.asarray(whole.to_numpy())
+            except pa.ArrowInvalid:
+                pass
+        return np.asarray(texts.to_numpy(zero_copy_only=False) if isinstance(texts, pa.Array) else texts.to_numpy())
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def _check_ids(self, table: TaskTable) -> None:
+        if table.id is None:
+            return
+        import pandas as pd
+
+        again = np.flatnonzero(pd.Series(table.id).duplicated().to_numpy())
+        values = table.id.tolist() if len(again) else []
+        first: dict[Any, int] = {}
+        for row, value in enumerate(values):
+            first.setdefault(value, row)
+        for row in again.tolist():
+            value = values[row]
+            if value != "":
+                # Places are looked up in the file: only for the few that are shown.
+                where = self._place(first[value]) if len(self.problems) < MOST_PROBLEMS else ""
+                self._row_problem(row, "id", f"{shown(value)} is the id of {where} too")
+
+    def _predecessors(self, table: TaskTable, column: pa.ChunkedArray) -> list[tuple[int, ...]]:
+        ids = np.arange(1, len(table) + 1) if table.id is None else table.id
+        row_of = {str(value): row for row, value in enumerate(ids.tolist())}
+        found = []
+        for row, names in enumerate(_lists(column)):
+            known = []
+            for name in dict.fromkeys(names):
+                if name in row_of:
+                    known.append(row_of[name])
+                else:
+                    few = len(row_of) <= 10_000 and len(self.problems) < MOST_PROBLEMS
+                    near = suggestion(name, row_of) if few else ""
+                    message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
+                    self._row_problem(row, "predecessors", message)
+            found.append(tuple(known))
+        cycle = find_cycle(found)
+        if cycle:
+            cycle.reverse()  # from a predecessor to what waits for it
+            around = [str(ids[row]) for row in cycle]
+            if len(around) > 12:
+                around = [*around[:10], f"… ({len(around) - 11:,} more)", around[-1]]
+            circle = " → ".join(around)
+            self._row_problem(cycle[0], "predecessors", f"cyclic graph: these tasks wait for each other: {circle}")
+        return found
+
+    def _check_rows(self, table: TaskTable) -> None:
+        nowhere = np.full(len(table), not self.problems)  # a bad cell counts as no time: it is named already
+        for values in table.times.values():
+            nowhere &= np.isinf(values)
+        flops = table.numbers.get("flops")
+        if flops is not None:
+            nowhere &= np.isnan(flops)
+            for name in ("bytes", "efficiency"):
+                given = table.numbers.get(name)
+                lost = [] if given is None else np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist()
+                for row in lost:
+                    self._row_problem(row, name, f"{name} of a task without flops")
+        else:
+            for name in ("bytes", "efficiency"):
+                if name in table.numbers:
+                    self._column_problem(f'column "{name}" has no column "flops" beside it')
+        share = table.numbers.get("efficiency")
+        if share is not None:
+            for row in np.flatnonzero((share <= 0) | (share > 1)).tolist():
+                self._row_problem(row, "efficiency", f"{share[row]:g}: a share is above 0 and at most 1")
+        for row in np.flatnonzero(nowhere)[: MOST_PROBLEMS + 1].tolist():
+            message = f"task {table.name(row)} has no finite time on any device"
+            self._row_problem(row, ", ".join(table.times) or "flops", message)
+        gpus = table.numbers.get("gpus")
+        if gpus is not None:
+            part = (gpus > 1) & (gpus != np.floor(gpus))
+            for row in np.flatnonzero(part).tolist():
+                message = f"{gpus[row]:g}: a fraction is below 1 (of one GPU), more GPUs are whole"
+                self._row_problem(row, "gpus", message)
+        for name, values in table.estimates.items():
+            for row in np.flatnonzero(np.isinf(values) & np.isfinite(table.times[name])).tolist():
+                values[row] = table.times[name][row]  # a blank estimate is exact
+        weight = table.numbers.get("weight")
+        if weight is not None:
+            for row in np.flatnonzero(weight == 0).tolist():
+                self._row_problem(row, "weight", "a weight must be above 0")
+
+    def _cells(self, name: str, column: pa.ChunkedArray, bad: np.ndarray, what: str) -> None:
+        for row in np.flatnonzero(bad).tolist():
+            cell = column[row].as_py() if len(self.problems) < MOST_PROBLEMS else ""
+            named = "the cell" if cell is None or str(cell).strip() == "" else shown(str(cell))
+            self._row_problem(row, name, f"{named} {what}")
+
+    def _row_problem(self, row: int, column: str, message: str) -> None:
+        if len(self.problems) >= MOST_PROBLEMS:
+            self.unnamed += 1
+            return
+        address = f"row {row + 1}, column {column}"
+        self.problems.append(Problem(f"{address}: {message}", "", str(self.path), line_of(self.path, row)))
+
+    def _place(self, row: int) -> str:
+        line = line_of(self.path, row)
+        return f"row {row + 1}" if line is None else f"line {line}"
+
+
+def _bytes_of(path: Path) -> pa.NativeFile:
+    """The bytes of a CSV file, compressed with gzip or not, whatever its name."""
+    import pyarrow as pa
+
+    return pa.PythonFile(opened(path), "r") if is_gzip(path) else pa.input_stream(str(path), compression=None)
+
+
+def _no_text(path: Path) -> Problem | None:
+    """What keeps a file from being text: bytes that are not UTF-8, damaged compression."""
+    try:
+        for _ in numbered_lines(path):
+            pass
+    except ScenarioError as error:
+        return error.problems[0]
+    return None
+
+
+def line_of(path: Path, row: int) -> int | None:
+    """The line of a CSV file (from 1, the header included, blank lines counted) with a row; None in Parquet."""
+    if path.suffix.lower() in PARQUET:
+        return None
+    seen = -1  # the header comes before row 0
+    with _bytes_of(path) as stream:
+        for number, line in enumerate(_lines(stream), start=1):
+            if line.strip(b"\r"):
+                if seen == row:
+                    return number
+                seen += 1
+    return None
+
+
+def _lines(stream: Any) -> Any:
+    rest = b""
+    while block := stream.read(1 << 20):
+        parts = (rest + block).split(b"\n")
+        rest = parts.pop()
+        yield from parts
+    yield rest
+
+
+def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """The column as floats, NaN where blank or bad; and which cells are no numbers.
+
+    In a CSV the words nan, NA and so on are no numbers; in Parquet NaN is how a blank is stored.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if not pa.types.is_string(column.type):
+        if pa.types.is_large_string(column.type):
+            column = column.cast(pa.string())
+        elif any(of(column.type) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
+            values = np.array(column.cast(pa.float64()).to_numpy(), dtype=float)
+            return values, np.zeros(len(values), dtype=bool)
+        else:
+            return np.full(len(column), np.nan), np.ones(len(column), dtype=bool)
+    trimmed = compute.utf8_trim_whitespace(column)
+    blank = compute.or_kleene(compute.is_null(trimmed), compute.equal(trimmed, ""))
+    filled = compute.if_else(compute.fill_null(blank, True), pa.scalar(None, pa.string()), trimmed)
+    try:
+        values = np.array(compute.cast(filled, pa.float64()).to_numpy(), dtype=float)
+        empty = np.asarray(compute.is_null(filled).to_numpy())
+        return values, np.isnan(values) & ~empty
+    except pa.ArrowInvalid:
+        return _numbers_one_by_one(filled.to_pylist())
+
+
+def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
+    """As `_numbers`, for a column known to hold something bad."""
+    values, bad = np.full(len(cells), np.nan), np.zeros(len(cells), dtype=bool)
+    for row, cell in enumerate(cells):
+        if cell is None:
+            continue
+        with contextlib.suppress(ValueError):
+            values[row] = float(cell) if "_" not in cell else np.nan  # float() would take 1_000
+        bad[row] = np.isnan(values[row])
+    return values, bad
+
+
+def _lists(column: pa.ChunkedArray) -> list[list[str]]:
+    """The names in each cell: a text to be split, or a list (in Parquet)."""
+    found = []
+    for cell in column.to_pylist():
+        if isinstance(cell, list):
+            found.append([str(part) for part in cell])
+        elif cell is None or cell != cell:
+            found.append([])
+        else:
+            text = str(int(cell)) if isinstance(cell, float) else str(cell)
+            found.append([part for part in re.split(r"[;,\s]+", text) if part])
+    return found

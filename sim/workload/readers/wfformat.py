@@ -1,0 +1,212 @@
+"""Task graphs of WfCommons (`format: wfformat`), WfFormat 1.5: workflows as they ran, with the files that they pass on.
+
+A JSON object: workflow.specification has tasks (id, name, parents, children, inputFiles, outputFiles) and files (id,
+sizeInBytes), workflow.execution what each task took (id, runtimeInSeconds, coreCount, memoryInBytes, machines).
+Tasks run on CPUs, `coreCount` cores each (1 unless given), all submitted at time 0.  Files are data items, which tasks
+read and write; those that no task writes exist on every host from the beginning.  A child waits for its parents,
+whichever of the two names the other.  The name of a task without its number is its class, the machine on which it ran
+`recorded_node`.
+
+`gpu_speedup` gives every task a GPU mode too, so many times as fast as its cores.
+Left out and counted: nothing; a task without a run time is an error, as the graph would fall apart without it.
+Reference: Coleman, Casanova, Pottier, Kaushik, Deelman, Ferreira da Silva, WfCommons: A Framework for Enabling
+Scientific Workflow Research and Development (2022).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from sim.model.paths import ExistingFile
+from sim.model.plan import find_cycle
+from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
+from sim.workload.rows.job_rows import problem_of
+from sim.workload.rows.json_rows import Opened, parts
+from sim.workload.rows.text_rows import Complaints
+from sim.workload.traces import TaskTable
+
+Speedup = Annotated[float, Field(gt=0, le=1e9)]
+_KEYS = ("parents", "children", "inputFiles", "outputFiles")
+_NUMBERED = re.compile(r"[_-]?(ID)?\d+$")
+
+
+def read(path: ExistingFile, *, gpu_speedup: Speedup | None = None) -> TaskTable:
+    """A workflow as WfCommons records it: a task graph with run times, cores, memory and files."""
+    return _Reader(Path(path)).table(gpu_speedup)
+
+
+LISTS = (("workflow", "specification", "tasks"), ("workflow", "specification", "files"),
+         ("workflow", "execution", "tasks"))  # fmt: skip
+VERSION = ("schemaVersion",)
+TASKS, FILES, RUNS = LISTS
+MEASURED = ("runtimeInSeconds", "coreCount", "memoryInBytes")
+
+Names = tuple[str, ...]
+
+
+class _Task(NamedTuple):
+    """What a task says of others and of files; None where that is no list."""
+
+    parents: Names | None
+    children: Names | None
+    inputs: Names | None
+    outputs: Names | None
+
+
+class _Reader:
+    """A workflow, read part by part: of each task, run and file no more is held than the table needs."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.complaints = Complaints(path)
+        self.ids: list[str] = []
+        self.classes: list[str] = []
+        self.tasks: list[_Task] = []
+        self.runs: dict[str, tuple[Any, ...]] = {}
+        """By task: what was measured, and the machine."""
+        self.sizes: dict[str, Any] = {}
+        self._texts: dict[str, str] = {}
+        """Each text once: names stand at both ends of an edge."""
+        lists: dict[Names, bool] = {}
+        """Which are there, and whether they are lists of objects with an id."""
+        version = None
+        take: dict[Names, Callable[[dict[str, Any]], None]] = {
+            TASKS: self._task, FILES: self._file, RUNS: self._run,
+        }  # fmt: skip
+        for keys, value in parts(path, {VERSION, *LISTS}):
+            if keys == VERSION:
+                version = value
+            elif isinstance(value, Opened):
+                lists[keys] = True
+            elif keys in lists and isinstance(value, dict) and value.get("id"):
+                take[keys](value)
+            else:
+                lists[keys] = False
+        if isinstance(version, str) and version < "1.4":
+            raise problem_of(path, f"is WfFormat {version}; version 1.5 is read, to which WfCommons translates")
+        for keys in LISTS:
+            if keys not in lists and keys != FILES:
+                raise problem_of(path, f"has no {'.'.join(keys)}: this is no instance of WfFormat 1.5")
+            if not lists.get(keys, True):
+                raise problem_of(path, f"{'.'.join(keys)} is not a list of objects with an id")
+
+    def _once(self, value: Any) -> str:
+        text = str(value)
+        return self._texts.setdefault(text, text)
+
+    def _task(self, task: dict[str, Any]) -> None:
+        self.ids.append(self._once(task["id"]))
+        self.classes.append(self._once(_NUMBERED.sub("", str(task.get("name") or ""))))
+        named = (task.get(key) or [] for key in _KEYS)
+        self.tasks.append(
+            _Task(*(tuple(map(self._once, names)) if isinstance(names, list) else None for names in named))
+        )
+
+    def _file(self, file: dict[str, Any]) -> None:
+        self.sizes[self._once(file["id"])] = file.get("sizeInBytes")
+
+    def _run(self, run: dict[str, Any]) -> None:
+        machines = run.get("machines")
+        alone = isinstance(machines, list) and len(machines) == 1
+        machine = self._once(machines[0]) if isinstance(machines, list) and alone else ""
+        self.runs[self._once(run["id"])] = (*(run.get(key) for key in MEASURED), machine)
+
+    def table(self, speedup: float | None) -> TaskTable:
+        if not self.tasks:
+            raise problem_of(self.path, "has no tasks")
+        ids = self.ids
+        rows = {name: row for row, name in enumerate(ids)}
+        if len(rows) < len(ids):
+            self.complaints.add("two tasks have one id")
+        nothing = (None, None, None, "")
+        runs = [self.runs.get(name, nothing) for name in ids]
+        self.runs, self._texts = {}, {}
+        pairs = list(zip(ids, runs, strict=True))
+        seconds = np.array([self._number(run[0], MEASURED[0], name) for name, run in pairs])
+        table = TaskTable(str(self.path), {"cpu_time": seconds}, np.zeros(len(ids)), id=np.array(ids, dtype=object))
+        if speedup is not None:
+            table.times["gpu_time"] = seconds / speedup
+        for place, column in ((1, "cpus"), (2, "memory")):
+            values = np.array([self._number(run[place], MEASURED[place], name, math.nan) for name, run in pairs])
+            if not np.isnan(values).all():
+                table.numbers[column] = values
+        table.class_ = np.array(self.classes, dtype=object)
+        table.predecessors = self._parents(rows)
+        table.reads, table.writes = self._names("inputs"), self._names("outputs")
+        self._items(table)
+        machines = [run[3] for run in runs]
+        if any(machines):
+            table.extra["recorded_node"] = np.array(machines, dtype=object)
+        self.complaints.fail_if_any()
+        return table
+
+    def _number(self, value: Any, key: str, task: str, default: float | None = None) -> float:
+        most = MOST_BYTES if "Bytes" in key else MOST_SECONDS
+        if value is None:
+            if default is None:
+                self.complaints.add(f"{shown(task)} has no {key}")
+            return default or 0.0
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            self.complaints.add(f"{shown(task)}: {key}: {shown(value)} is no number of that kind")
+            return 0.0
+        return float(value)
+
+    def _parents(self, rows: dict[str, int]) -> list[tuple[int, ...]]:
+        found: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
+        add = self.complaints.add
+
+        def edge(child: int, parent: int) -> None:
+            known = found[child]
+            if isinstance(known, dict):
+                known[parent] = None
+            elif parent not in known:
+                found[child] = (*known, parent) if len(known) < 8 else dict.fromkeys((*known, parent))
+
+        for row, name in enumerate(self.ids):
+            for key in ("parents", "children"):
+                for one in self._names_of(row, key):
+                    other = rows.get(one)
+                    if other is None:
+                        add(f"task {shown(name)} names {shown(one)} among its {key}: there is none")
+                    elif key == "parents":
+                        edge(row, other)
+                    else:
+                        edge(other, row)
+        lists = [tuple(one) for one in found]
+        cycle = find_cycle(lists)
+        if cycle:
+            around = " → ".join(self.ids[row] for row in reversed(cycle[:12]))
+            self.complaints.add(f"cyclic graph: these tasks wait for each other: {around}")
+        return lists
+
+    def _names_of(self, row: int, key: str) -> Names:
+        names: Names | None = getattr(self.tasks[row], key)
+        if names is None:
+            words = _KEYS[_Task._fields.index(key)]
+            self.complaints.add(f"task {shown(self.ids[row])}: {words} is not a list")
+        return names or ()
+
+    def _names(self, key: str) -> list[Names]:
+        found = (self._names_of(row, key) for row in range(len(self.tasks)))
+        return [names if len(set(names)) == len(names) else tuple(dict.fromkeys(names)) for names in found]
+
+    def _items(self, table: TaskTable) -> None:
+        """Sizes of all files that tasks name."""
+        sizes = {name: round(self._number(size, "sizeInBytes", name, 0.0)) for name, size in self.sizes.items()}
+        self.sizes = {}
+        unknown: dict[str, None] = {}
+        for row in [*(table.reads or []), *(table.writes or [])]:
+            for name in row:
+                if name not in sizes:
+                    unknown[name] = None
+                table.items[name] = sizes.get(name, 0)
+        if unknown:
+            names = ", ".join(shown(name) for name in list(unknown)[:3])
+            table.notes.append(f"{self.path}: {len(unknown):,} files of unknown size count as empty: {names}")

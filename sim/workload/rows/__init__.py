@@ -1,0 +1,1 @@
+"""What readers share: lines, rows, columns and joins of files of any size."""

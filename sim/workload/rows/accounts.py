@@ -1,0 +1,54 @@
+"""What the accounts of several clusters (Helios, Acme) have in common: one row a job, with its dates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sim.model.units import shown
+from sim.workload.rows.job_rows import JobLog
+
+BLANK = ("", "None", "NaN", "nan", "NaT", "Unknown")
+
+
+class Account(NamedTuple):
+    """The cells of a row."""
+
+    id: str
+    user: str
+    gpus: str
+    cpus: str
+    state: str
+    came: str
+    began: str
+    ended: str
+
+
+def account(log: JobLog, line: int, row: Account, **further: float | str) -> None:
+    """Take a row: a job if it started and ended, else one that is left out."""
+    gpus = log.number(line, "gpu_num", row.gpus)
+    cpus = log.number(line, "cpu_num", row.cpus, blank=0.0)
+    came = log.date(line, "submit_time", row.came)
+    if gpus is None or cpus is None or came is None:
+        return
+    if gpus % 1:
+        log.wrong(line, "gpu_num", f"{shown(row.gpus)} is no whole number of GPUs")
+        return
+    if row.began in BLANK:
+        log.leave_out(f"never started ({row.state or 'no start'})", line)
+        return
+    if row.ended in BLANK:
+        log.leave_out(f"no end ({row.state or 'no state'})", line)
+        return
+    began, ended = log.date(line, "start_time", row.began), log.date(line, "end_time", row.ended)
+    if began is None or ended is None:
+        return
+    if ended < began or began < came:
+        log.leave_out("ended before they began" if ended < began else "began before they came", line)
+        return
+    if not gpus and not cpus:
+        log.leave_out("neither a GPU nor a core", line)
+        return
+    number = int(row.id) if row.id.isdecimal() and len(row.id) < 16 and str(int(row.id)) == row.id else row.id
+    labels = {"user": row.user, "status": row.state}
+    texts = {name: value for name, value in labels.items() if value}
+    log.add(line, number or None, came, ended - began, gpus=gpus, cpus=cpus, start=began, **texts, **further)

@@ -1,0 +1,368 @@
+"""What the options leave of a log's rows, as one task table or, for logs larger than memory, as several on end.
+
+Both are made by the same steps from blocks of rows; in memory there is one block.  What only the whole log can tell is
+found first: time 0, rows that repeat others, the end of the empty head, which columns there are, whether ids are
+numbers, and which come again.  Beside the blocks that takes a byte a row, 8 for the ids (and 8 for keys where repeated
+rows are left out, 16 where the head is trimmed), and each id that does come again.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sim.workload.rows.job_columns import Block
+from sim.workload.traces import NUMBERS, TaskTable
+
+if TYPE_CHECKING:
+    from sim.workload.rows.job_rows import JobLog
+
+JUMP = 10.0
+"""How much denser arrivals must become for what comes before to be an empty head."""
+CHUNK = 2**20
+BEHIND = 1e-3
+"""Seconds after the cut at which jobs come that waited then."""
+OVERDUE = 1.0
+"""Seconds that a job is thought to have left which runs longer than its user said."""
+
+
+@dataclass
+class Columns:
+    """Which columns the tables have: those with anything in them in any row that is kept."""
+
+    on_gpu: bool = False
+    on_cpu: bool = False
+    numbers: dict[str, bool] = field(default_factory=dict)
+    """By name, in the order in which they first come: is any known?"""
+    finite: set[str] = field(default_factory=set)
+    """Times in which any is finite."""
+    texts: dict[str, bool] = field(default_factory=dict)
+    ids: Literal["none", "numbers", "texts"] = "none"
+    again: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Keys of ids that come again."""
+
+
+class Assembly:
+    """The tables of a log that has been read; ScenarioError with all that is wrong, or if nothing is left."""
+
+    def __init__(self, log: JobLog):
+        self.log = log
+        log.complaints.fail_if_any()
+        self.zero = log.first if log.dated and len(log.blocks) else 0.0
+        low, high = log.window()
+        self.window = low, high
+        self.begin = self.zero + low
+        self.kept = [self._inside(block) for block in log.blocks]
+        """Of each block: which rows."""
+        self._leave_repetitions()
+        self._check_some()
+        if log.cut.trim:
+            self._leave_head()
+        self.columns = self._columns()
+        self.turns: dict[Any, int] = {}
+        """How often each id that comes again has been there."""
+        self.renamed = 0
+
+    def tables(self) -> Iterator[TaskTable]:
+        """A table of each block that has tasks."""
+        for block, kept in zip(self.log.blocks, self.kept, strict=True):
+            if kept.any():
+                yield self._table(block, kept)
+
+    def notes(self) -> list[str]:
+        """What is to be known of the tasks, once all tables are made."""
+        log = self.log
+        if self.renamed:
+            message = f"{log.path}: {self.renamed:,} ids come again; these jobs are named id#2, id#3, ..."
+            log.notes.append(message)
+            self.renamed = 0
+        zero = []
+        if log.dated and len(log.blocks):
+            zero = [f"{log.path}: time 0 is {datetime.fromtimestamp(self.begin, UTC):%Y-%m-%d %H:%M:%S}"]
+        return zero + log.told()
+
+    # Rows -----------------------------------------------------------------------------------------------------
+
+    def _inside(self, block: Block) -> np.ndarray:
+        """Rows in the window; of a log without dates those outside have never been taken."""
+        inside = np.ones(len(block), dtype=bool)
+        low, high = self.window
+        if self.log.dated and (low > 0 or high < math.inf):
+            since_zero = np.frombuffer(block.arrival) - self.zero
+            inside &= (since_zero >= low) & (since_zero < high)
+            if self.log.cut.warm_start:
+                inside |= (since_zero < low) & (_end_of(block) - self.zero > low)
+            self._drop("outside the window", block, ~inside)
+        return inside
+
+    def _leave_repetitions(self) -> None:
+        if not self.log.unique or not self.kept:
+            return
+        _, first = np.unique(np.frombuffer(self.log.keys, np.int64), return_index=True)
+        if len(first) == len(self.log.keys):
+            return
+        again = np.ones(len(self.log.keys), dtype=bool)
+        again[first] = False
+        del first
+        begin = 0
+        for block, kept in zip(self.log.blocks, self.kept, strict=True):
+            here = again[begin : begin + len(kept)]
+            self._drop("repetitions", block, here & kept, self.log.passed_over)
+            self.log.seen -= int((here & kept).sum())
+            kept &= ~here
+            begin += len(kept)
+
+    def _leave_head(self) -> None:
+        pairs = zip(self.log.blocks, self.kept, strict=True)
+        arrival = np.concatenate([np.frombuffer(block.arrival)[kept] for block, kept in pairs])
+        arrival.sort()
+        jump = head_end(arrival)
+        if jump is None:
+            message = f"{self.log.path}: no empty head to trim: its rate never jumps by more than {JUMP:g} times"
+            self.log.notes.append(message)
+            return
+        for block, kept in zip(self.log.blocks, self.kept, strict=True):
+            head = np.frombuffer(block.arrival) < jump
+            self._drop(f"in the empty head, before {jump - self.begin:.6g} s", block, head & kept)
+            kept &= ~head
+        self.begin = jump
+
+    def _drop(self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
+        if rows.any():
+            line = block.lines[int(np.argmax(rows))]
+            known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
+            known[0] += int(rows.sum())
+            known[1] = min(known[1], line)
+
+    def _check_some(self) -> None:
+        if any(kept.any() for kept in self.kept):
+            return
+        if not self.log.seen:
+            rows = "; ".join(f"{what}: {number:,}" for what, (number, _) in self.log.passed_over.items())
+            self.log.fail("has no jobs" + (f" ({rows})" if rows else ""))
+        reasons = "; ".join(f"{number:,} {reason}" for reason, (number, _) in self.log.left_out.items())
+        self.log.fail(f"none of its {self.log.seen:,} jobs is left: {reasons}")
+
+    # Columns --------------------------------------------------------------------------------------------------
+
+    def _columns(self) -> Columns:
+        found = Columns()
+        kinds = set()
+        bare = False
+        for block, kept in zip(self.log.blocks, self.kept, strict=True):
+            every = bool(kept.all())
+            for name in block.numbers:
+                values = block.number(name)
+                values = values if every else values[kept]
+                if not found.numbers.get(name):
+                    found.numbers[name] = not bool(np.isnan(values).all())
+                if name == "gpus":
+                    found.on_gpu |= bool((values != 0).any())
+                    found.on_cpu |= bool((values == 0).any())
+                if name in self.log.times and name not in found.finite and np.isfinite(values).any():
+                    found.finite.add(name)
+            bare |= "gpus" not in block.numbers and bool(kept.any())
+            for name, (_, names) in block.texts.items():
+                found.texts[name] = found.texts.get(name, False) or len(names) > 1
+            kinds.add("none" if not block.ids else "numbers" if isinstance(block.ids, array) else "texts")
+        if "gpus" in found.numbers:
+            found.on_gpu |= bare  # not a word about GPUs, in a log that otherwise tells
+        else:
+            found.on_cpu = True
+        if kinds - {"none"}:
+            found.ids = "numbers" if kinds == {"numbers"} else "texts"
+            keys, count = np.empty(sum(int(kept.sum()) for kept in self.kept), np.int64), 0
+            for block, kept in zip(self.log.blocks, self.kept, strict=True):
+                ids = self._ids(block, kept, found.ids)
+                keys[count : count + len(ids)] = _keys(ids)
+                count += len(ids)
+            found.again = _twice(keys)
+        return found
+
+    def _ids(self, block: Block, kept: np.ndarray, kind: str) -> np.ndarray:
+        if kind == "numbers":
+            ids: np.ndarray = np.frombuffer(block.ids, np.int64)  # type: ignore[arg-type]
+        else:
+            names = block.ids if isinstance(block.ids, list) else block.names_of(len(block))
+            ids = np.array(names, dtype=object)
+        return ids if kept.all() else ids[kept]
+
+    # Tables ---------------------------------------------------------------------------------------------------
+
+    def _table(self, block: Block, kept: np.ndarray) -> TaskTable:
+        """The kept rows of a block, column after column: what grew is let go of as soon as it is there."""
+        log, columns = self.log, self.columns
+        every = bool(kept.all())
+
+        def of(values: np.ndarray) -> np.ndarray:
+            return values if every else values[kept]
+
+        def numbers_of(name: str) -> np.ndarray:
+            values = of(block.number(name))
+            block.numbers.pop(name, None)
+            return values
+
+        arrival = of(np.frombuffer(block.arrival))
+        when = (arrival - self.begin) * log.cut.time_scale
+        table = TaskTable(str(log.path), {}, when, line=partial(_line, of(np.frombuffer(block.lines, np.int64))))
+        numbers = {name: numbers_of(name) for name in columns.numbers}
+        start, estimate, due = (numbers.pop(name, None) for name in ("start", "estimate", "due"))
+        if log.cut.warm_start:
+            table.extra["at_cut"] = self._warm_up(table.arrival, start, arrival < self.begin)
+        if log.times:
+            self._times(table, numbers, estimate)
+        else:
+            duration = of(np.frombuffer(block.duration))
+            if log.cut.warm_start:
+                duration, estimate = self._left(duration, start, estimate, numbers)
+            self._durations(table, duration, numbers.get("gpus"), estimate)
+        self._recorded(table, arrival, start, due)
+        for name, values in numbers.items():
+            if columns.numbers[name]:
+                (table.numbers if name in NUMBERS else table.extra)[name] = values
+        for name, there in columns.texts.items():
+            if there and name in block.texts:
+                self._text(table, name, of(block.codes(name)), list(block.texts.pop(name)[1]))
+            elif there:
+                self._text(table, name, np.zeros(len(table), np.int32), [""])
+        if columns.ids != "none":
+            table.id = self._by_turn(self._ids(block, kept, columns.ids))
+            block.ids = []
+        return table
+
+    def _times(self, table: TaskTable, numbers: dict[str, np.ndarray], estimate: np.ndarray | None) -> None:
+        """Times by device, and what policies know of them."""
+        for name, kind in self.log.times.items():
+            values = numbers.pop(name, None)
+            if values is None or name not in self.columns.finite:
+                continue
+            table.times[kind] = values
+            if estimate is not None and self.log.cut.estimates == "trace":
+                known = np.isfinite(values) & ~np.isnan(estimate)
+                table.estimates[kind] = np.where(known, estimate, values)
+
+    def _recorded(
+        self, table: TaskTable, arrival: np.ndarray, start: np.ndarray | None, due: np.ndarray | None
+    ) -> None:
+        """Starts and deadlines, which keep their distance from the submissions however those move."""
+        if start is not None and self.columns.numbers["start"]:
+            wait = start - arrival
+            if self.log.cut.warm_start:  # from the cut on; those that were moved behind it start when they did
+                wait = np.maximum(start, self.begin) - np.maximum(arrival, self.begin)
+                wait = np.maximum(0.0, wait - np.where(table.arrival == BEHIND, BEHIND, 0.0))
+            table.extra["recorded_start"] = table.arrival + wait
+        if due is not None and self.columns.numbers["due"]:
+            table.numbers["deadline"] = table.arrival + (due - arrival)
+
+    def _warm_up(self, when: np.ndarray, start: np.ndarray | None, warm: np.ndarray) -> np.ndarray:
+        """What is in the cluster at the cut: 1 for jobs that run, 2 for those that wait; moves their submissions."""
+        runs = warm & (np.full(len(when), np.inf) if start is None else start <= self.begin)
+        when[warm] = 0.0
+        when[~runs & (when < BEHIND)] = BEHIND  # whatever the order of a scheduler, it starts first what runs already
+        return runs + 2.0 * (warm & ~runs)
+
+    def _left(
+        self,
+        duration: np.ndarray,
+        start: np.ndarray | None,
+        estimate: np.ndarray | None,
+        numbers: dict[str, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What jobs that run at the cut have left: of their times, of what users asked for, and of their limits."""
+        if start is None:
+            return duration, estimate
+        done = np.nan_to_num(np.maximum(0.0, self.begin - start))
+        left = np.where(done > 0, duration - done, duration)
+        limit = numbers.get("time_limit")
+        if limit is not None:
+            numbers["time_limit"] = np.where(done > 0, np.where(limit > done, limit - done, np.nan), limit)
+        if estimate is not None:
+            estimate = np.where(done > 0, np.maximum(estimate - done, OVERDUE), estimate)
+        return left, estimate
+
+    def _durations(
+        self, table: TaskTable, duration: np.ndarray, gpus: np.ndarray | None, estimate: np.ndarray | None
+    ) -> None:
+        on_gpu = np.zeros(len(table), dtype=bool) if gpus is None else ~(gpus == 0)
+        columns = self.columns
+        pairs = (("gpu_time", on_gpu, columns.on_gpu), ("cpu_time", ~on_gpu, columns.on_cpu))
+        for name, here, there in pairs:
+            if not there:
+                continue
+            table.times[name] = duration if here.all() else np.where(here, duration, np.inf)
+            if estimate is not None and self.log.cut.estimates == "trace":
+                guess = np.where(np.isnan(estimate), duration, estimate)
+                table.estimates[name] = np.where(here, guess, np.inf)
+
+    def _text(self, table: TaskTable, name: str, codes: np.ndarray, names: list[str]) -> None:
+        own = self.log.cut.types
+        if name == "devices" and own:
+            names = ["|".join(dict.fromkeys(own.get(one, one) for one in text.split("|"))) for text in names]
+        values = np.array(names, dtype=object)[codes]
+        if name in ("class", "user", "devices"):
+            setattr(table, "class_" if name == "class" else name, values)
+        else:
+            table.extra[name] = values
+
+    def _by_turn(self, ids: np.ndarray) -> np.ndarray:
+        """Ids; those that come again get the number of their turn behind."""
+        again = self.columns.again
+        if not len(again):
+            return ids
+        names = ids.astype(object)
+        for row in np.flatnonzero(np.isin(_keys(ids), again)).tolist():
+            turn = self.turns[names[row]] = self.turns.get(names[row], 0) + 1
+            if turn > 1:
+                self.renamed += 1
+                names[row] = f"{names[row]}#{turn}"
+        return np.array(list(map(str, names)), dtype=object)
+
+
+def _keys(ids: np.ndarray) -> np.ndarray:
+    """Numbers that tell ids apart, only to see whether any may come again."""
+    return ids if ids.dtype == np.int64 else np.fromiter(map(hash, ids), np.int64, len(ids))
+
+
+def _twice(keys: np.ndarray) -> np.ndarray:
+    """Those that are there more than once; sorts the keys."""
+    keys.sort()
+    return np.unique(keys[1:][keys[1:] == keys[:-1]])
+
+
+def _end_of(block: Block) -> np.ndarray:
+    """When each job ended; -inf where its start is not known."""
+    start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
+    return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
+
+
+def _line(lines: np.ndarray, row: int) -> int:
+    return int(lines[row])
+
+
+def head_end(arrival: np.ndarray) -> float | None:
+    """Where the rate of ascending arrivals jumps, if it does: the most likely change of a Poisson process's rate.
+
+    None if the second rate is not above `JUMP` times the first.
+    """
+    n = len(arrival)
+    if n < 3 or arrival[-1] <= arrival[0]:
+        return None
+    best, most = 0, -math.inf
+    for low in range(1, n - 1, CHUNK):  # in pieces, for the sake of memory
+        k = np.arange(low, min(low + CHUNK, n - 1))
+        before, after = arrival[k] - arrival[0], arrival[-1] - arrival[k]
+        # A burst of equal times is no rate: as if it took a second.
+        first, second = k / np.maximum(before, 1.0), (n - 1 - k) / np.maximum(after, 1.0)
+        likelihood = k * np.log(first) + (n - 1 - k) * np.log(second)
+        likelihood[second <= JUMP * first] = -np.inf
+        highest = int(np.argmax(likelihood))
+        if likelihood[highest] > most:
+            best, most = low + highest, float(likelihood[highest])
+    return float(arrival[best]) if math.isfinite(most) else None

@@ -1,0 +1,172 @@
+"""Large JSON files read element by element: the members of lists, in memory that one of them takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sim.errors import Problem, ScenarioError
+from sim.workload.rows.text_rows import pieces
+
+LARGEST = 64_000_000
+"""Characters of one member; more is a sign of damage."""
+
+LONGEST_TAIL = 16
+"""What must be known behind a number to be sure that it ends there: more than `e-308`."""
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+
+
+class Opened:
+    """Stands for the beginning of a list among the parts of a file."""
+
+
+OPENED = Opened()
+
+
+def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Of the object that the file is, what stands under the keys that are wanted, in the order of the file.
+
+    A list: OPENED, then one member after the other, each with the list's keys.  Anything else: the value.  What is not
+    wanted is passed over.  ScenarioError with the line where the file is no JSON, or ends too early.
+    """
+    reader = _Reader(path)
+    if not reader.sign():
+        raise reader.problem("is empty")
+    yield from reader.below(wanted, ())
+    if reader.sign():
+        raise reader.problem("is not JSON (Extra data)")
+
+
+def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
+    """Line (from 1) and value of each member of the list that the file is, or that stands in it under `key`.
+
+    ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
+    """
+    reader = _Reader(path)
+    wanted = () if key is None else (key,)
+    meant = "a list" if key is None else f'an object with a list "{key}"'
+    if reader.sign() != ("[" if key is None else "{"):
+        raise reader.problem(f"expected is JSON: {meant}" if reader.sign() else "is empty")
+    opened = False
+    for _, one in reader.below({wanted}, ()):
+        if one is OPENED:
+            opened = True
+        elif opened:
+            yield reader.began, one
+        else:
+            raise reader.problem(f"expected is JSON: {meant}")
+    if reader.sign():
+        raise reader.problem("is not JSON (Extra data)")
+    if not opened:
+        raise reader.problem(f"expected is JSON: {meant}")
+
+
+def first_sign(path: Path) -> str:
+    """The first character of a file that is no space; empty for a blank file."""
+    for piece in pieces(path):
+        text = piece.lstrip("\ufeff \t\r\n")
+        if text:
+            return text[0]
+    return ""
+
+
+class _Reader:
+    """A position in the text of a file, of which no more is held than a member needs."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.line = 1
+        self.began = 1
+        """Where the last value began."""
+        self._pieces = pieces(path)
+        self._text = ""
+        self._at = 0
+        self._decoder = json.JSONDecoder(parse_constant=lambda name: float("nan"))
+
+    def value(self) -> Any:
+        self.began = self.line
+        while True:
+            try:
+                found, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                held, ahead = len(self._text) - self._at, error.pos - self._at
+                if held > LARGEST or not self._refill(max(1, held)):
+                    self._go(min(self._at + ahead, len(self._text)))
+                    raise self.problem(f"is not JSON ({error.msg})") from None
+            except (RecursionError, ValueError):
+                raise self.problem("is not JSON that can be read (too deep or too long)") from None
+            else:
+                # A number near the end of what is held may go on in the next piece: 12, 12.5 and 12.5e-3 begin alike.
+                length, behind = end - self._at, len(self._text) - end
+                if behind > LONGEST_TAIL or isinstance(found, dict | list | str) or not self._refill():
+                    self._go(self._at + length)
+                    return found
+
+    def sign(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            self._go(_BLANK.match(self._text, self._at).end())  # type: ignore[union-attr]
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._refill():
+                return ""
+
+    def below(self, wanted: set[tuple[str, ...]], here: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        """What is wanted of the value that comes now, which stands under the keys `here`."""
+        sign = self.sign()
+        if here in wanted and sign == "[":
+            yield here, OPENED
+            for _ in self._entries("]"):
+                yield here, self.value()
+        elif sign == "{" and any(keys[: len(here)] == here != keys for keys in wanted):
+            for _ in self._entries("}"):
+                if self.sign() != '"':
+                    raise self.problem("is not JSON (Expecting property name enclosed in double quotes)")
+                key = self.value()
+                if self.sign() != ":":
+                    raise self.problem("is not JSON (Expecting ':' delimiter)")
+                self._go(self._at + 1)
+                yield from self.below(wanted, (*here, key))
+        else:
+            value = self.value()
+            if here in wanted:
+                yield here, value
+
+    def _entries(self, closing: str) -> Iterator[None]:
+        """Stands before each entry of a list or an object, and at last behind it."""
+        self._go(self._at + 1)
+        more = self.sign() != closing
+        if not more:
+            self._go(self._at + 1)
+        while more:
+            yield
+            sign = self.sign()
+            if not sign:
+                raise self.problem(f"is not JSON (ends in the middle of its {'list' if closing == ']' else 'object'})")
+            if sign not in (",", closing):
+                raise self.problem("is not JSON (Expecting ',' delimiter)")
+            more = sign == ","
+            self._go(self._at + 1)
+            self.sign()
+
+    def _go(self, end: int) -> None:
+        self.line += self._text.count("\n", self._at, end)
+        self._at = end
+
+    def _refill(self, least: int = 1) -> bool:
+        """Read on, at least so many characters if there are as many; what lies behind is forgotten."""
+        parts, count = [self._text[self._at :]], 0
+        for piece in self._pieces:
+            parts.append(piece)
+            count += len(piece)
+            if count >= least:
+                break
+        self._text, self._at = "".join(parts), 0
+        return count > 0
+
+    def problem(self, message: str) -> ScenarioError:
+        return ScenarioError(Problem(message, file=str(self.path), line=self.line))

@@ -1,0 +1,352 @@
+"""What readers of request traces have in common: lines to columns, in memory that grows only with what is kept.
+
+A request trace says when requests came and how large they were, not how long anything takes: it feeds an entry that
+has a `service:`.  All readers know these options:
+
+    since, until    only requests that came in this window of the trace's own time; `since` becomes time 0
+    time_scale      what the times are multiplied by after that: 0.5 doubles the rate
+    sample          the share of the requests that is kept, each drawn on its own (by `sample_seed`), so that the
+                    arrivals stay as irregular as they were
+    sort            whether rows may stand in any order; without it the first that is out of order is an error, as in
+                    published traces it is a sign of damage
+
+Rows are read one by one, and those outside the window or the sample leave nothing behind; what is kept takes about 40
+bytes a request.  Reading ends at `until` (with `sort`, only at the end of the file).
+"""
+
+from __future__ import annotations
+
+import csv
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.ragged import Ragged
+from sim.model.units import MOST_SECONDS, Fraction, shown
+from sim.workload.rows.text_rows import MOST_PROBLEMS, NUMBER, Complaints, Flag, numbered_lines
+from sim.workload.traces import TaskTable
+
+LONGEST_LINE = 1_000_000
+MOST_TOKENS = 10**9
+DRAWS = 8192
+
+
+def _share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"expected a share above 0 and at most 1, such as 10%, not {value:g}")
+    return value
+
+
+Share = Annotated[Fraction, AfterValidator(_share)]
+Scale = Annotated[float, Field(gt=0, le=1e9, strict=True)]
+SampleSeed = Annotated[int, Field(ge=0, strict=True)]
+
+__all__ = ["Cut", "Flag", "Request", "Requests", "SampleSeed", "Scale", "Share"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is kept of a trace; see the module."""
+
+    since: float = 0.0
+    until: float | None = None
+    time_scale: float = 1.0
+    sample: float = 1.0
+    sample_seed: int = 0
+    sort: bool = False
+
+
+class Request(NamedTuple):
+    """One row: `time` in whole nanoseconds, of the trace's own clock."""
+
+    line: int
+    time: int
+    prompt: int
+    output: int
+    labels: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
+
+
+@dataclass
+class _Kept:
+    """Columns as they grow."""
+
+    lines: array = field(default_factory=lambda: array("q"))
+    times: array = field(default_factory=lambda: array("q"))
+    prompt: array = field(default_factory=lambda: array("q"))
+    output: array = field(default_factory=lambda: array("q"))
+    ids: array = field(default_factory=lambda: array("q"))
+    ends: array = field(default_factory=lambda: array("q", [0]))
+
+    def add(self, row: Request) -> None:
+        self.lines.append(row.line)
+        self.times.append(row.time)
+        self.prompt.append(row.prompt)
+        self.output.append(row.output)
+        if row.ids or self.ids:
+            self._pad()
+            self.ids.extend(row.ids)
+            self.ends.append(len(self.ids))
+
+    def _pad(self) -> None:
+        """Rows before the first with ids have none."""
+        while len(self.ends) < len(self.times):
+            self.ends.append(0)
+
+
+class Requests:
+    """Rows of one file, cut and gathered into a table.
+
+    `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
+    is time 0 of the trace that of its first row, rather than the 0 of its clock?
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        cut: Cut,
+        labels: tuple[str, ...] = (),
+        numbers: tuple[str, ...] = (),
+        from_first: bool = False,
+    ):
+        self.path = path
+        self.cut = cut
+        self.labels = labels
+        self.numbers = numbers
+        self.from_first = from_first
+        self.complaints = Complaints(path)
+        self.notes: list[str] = []
+        self.read = 0
+        """Rows seen so far, those outside the window included."""
+        if cut.until is not None and cut.until <= cut.since:
+            message = f"until ({cut.until:g} s) must be after since ({cut.since:g} s)"
+            raise ScenarioError(Problem(message, file=str(path)))
+        self._kept = _Kept()
+        self._zero = 0
+        self._codes: list[array] = [array("l") for _ in labels]
+        self._names: list[dict[str, int]] = [{} for _ in labels]
+        self._further: list[array] = [array("d") for _ in numbers]
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Number and text of the lines that are not blank."""
+        any_line = False
+        for number, line in numbered_lines(self.path, LONGEST_LINE):
+            any_line = True
+            text = line.strip()
+            if text:
+                yield number, text
+        if not any_line:
+            raise ScenarioError(Problem("is empty", file=str(self.path)))
+
+    def fail(self, message: str, line: int | None = None) -> None:
+        """Stop at once, with everything that is known to be wrong."""
+        self.complaints.add(message, line)
+        self.complaints.fail_if_any()
+
+    def table(self, rows: Iterator[Request]) -> TaskTable:
+        """Everything that the cut leaves of the rows; ScenarioError with all that is wrong with them."""
+        self._gather(rows)
+        self.complaints.fail_if_any()
+        kept = self._kept
+        times = np.array(kept.times, np.int64)
+        order = None
+        if self.cut.sort:
+            order = np.argsort(times, kind="stable")
+            zero = int(times[order[0]]) if self.from_first and len(times) else 0
+            seconds = (times[order] - zero) / 1e9
+            inside = seconds >= self.cut.since
+            if self.cut.until is not None:
+                inside &= seconds < self.cut.until
+            order = order[inside]
+            if self.cut.sample < 1:
+                order = order[_draws(self.cut.sample_seed).random(len(order)) < self.cut.sample]
+            times = times[order] - zero
+        elif self.from_first:
+            times = times - self._zero
+        self._check_some(len(times))
+        return self._made(times, order)
+
+    def _gather(self, rows: Iterator[Request]) -> None:
+        cut, kept = self.cut, self._kept
+        since, until = round(cut.since * 1e9), None if cut.until is None else round(cut.until * 1e9)
+        drawn = _drawn(cut.sample, cut.sample_seed)
+        latest, latest_line = None, 0
+        for row in rows:
+            self.read += 1
+            if latest is None:
+                latest, self._zero = row.time, row.time if self.from_first else 0
+            if row.time < latest:
+                if not cut.sort:
+                    before = f"comes before that of line {latest_line}"
+                    hint = "the rows are not in order of time (sort: true reads them none the less)"
+                    self.complaints.add(f"its time {before}: {hint}", row.line)
+                    if len(self.complaints.problems) >= MOST_PROBLEMS:
+                        return
+            else:
+                latest, latest_line = row.time, row.line
+            if not cut.sort:
+                time = row.time - self._zero
+                if until is not None and time >= until:
+                    return
+                if time < since or not next(drawn):
+                    continue
+            kept.add(row)
+            for codes, names, label in zip(self._codes, self._names, row.labels, strict=False):
+                codes.append(names.setdefault(label, len(names)))
+            for column, number in zip(self._further, row.numbers, strict=False):
+                column.append(number)
+
+    def _check_some(self, count: int) -> None:
+        if count:
+            return
+        if not self.read:
+            self.fail("has no requests")
+        self.fail("none of its requests is left: see since, until and sample")
+
+    def _made(self, times: np.ndarray, order: np.ndarray | None) -> TaskTable:
+        kept, cut = self._kept, self.cut
+
+        def column(values: array, kind: Any = np.int64) -> np.ndarray:
+            whole = np.array(values, kind)
+            return whole if order is None else whole[order]
+
+        # Whole nanoseconds first: a difference of floats would show in the last digits.
+        arrival = (times - round(cut.since * 1e9)) / 1e9
+        if cut.time_scale != 1:
+            arrival = arrival * cut.time_scale
+        table = TaskTable(str(self.path), {}, arrival, notes=self.notes)
+        table.extra = {"prompt_tokens": column(kept.prompt), "output_tokens": column(kept.output)}
+        for name, values in zip(self.numbers, self._further, strict=True):
+            if len(values):
+                table.extra[name] = column(values, float)
+        for label, codes, names in zip(self.labels, self._codes, self._names, strict=True):
+            if set(names) - {""}:
+                texts = np.array(list(names), dtype=object)[column(codes)]
+                setattr(table, "class_" if label == "class" else label, texts)
+        if kept.ids:
+            kept._pad()
+            table.hash_ids = Ragged(np.array(kept.ids, np.int64), np.array(kept.ends, np.int64))
+            if order is not None:
+                table.hash_ids = table.hash_ids.take(order)
+        table.line = partial(_line, column(kept.lines))
+        return table
+
+
+def _line(lines: np.ndarray, row: int) -> int:
+    return int(lines[row])
+
+
+def _draws(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def _drawn(share: float, seed: int) -> Iterator[bool]:
+    """For one request after the other, whether it is in the sample."""
+    if share >= 1:
+        while True:
+            yield True
+    rng = _draws(seed)
+    while True:
+        yield from (rng.random(DRAWS) < share).tolist()
+
+
+# Cells ----------------------------------------------------------------------------------------------------------
+
+
+def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
+    """A decimal number of units of so many nanoseconds, exactly (rounded below one); and what is wrong with it."""
+    if not NUMBER.fullmatch(cell):
+        return 0, f"{shown(cell)} is not a number" if cell else "the time is missing"
+    if cell.isdigit() and len(cell) < 16:
+        found: float = int(cell) * unit
+    else:
+        found = float(cell) * unit
+    if found < 0:
+        return 0, f"{shown(cell)} is negative"
+    if found > min(MOST_SECONDS, 9e9) * 1e9:
+        return 0, f"{shown(cell)} is later than 285 years"
+    return round(found), ""
+
+
+def tokens(cell: str) -> tuple[int, str]:
+    """A number of tokens, and what is wrong with the cell."""
+    text = cell[:-2] if cell.endswith(".0") else cell
+    if text.isdecimal() and text.isascii() and len(text) <= 10:
+        count = int(text)
+        return (count, "") if count <= MOST_TOKENS else (0, f"{count:,} tokens are more than {MOST_TOKENS:,}")
+    if NUMBER.fullmatch(text) and text.startswith("-"):
+        return 0, f"{shown(cell)} is negative; expected a number of tokens"
+    return 0, f"{shown(cell)} is not a whole number of tokens" if cell else "the number of tokens is missing"
+
+
+# Comma separated ------------------------------------------------------------------------------------------------
+
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+class Columns:
+    """The rows of a comma-separated file, as cells of the columns that are asked for."""
+
+    def __init__(self, requests: Requests, needed: tuple[str, ...], optional: tuple[str, ...] = ()):
+        self.requests = requests
+        self.rows = requests.lines()
+        first = next(self.rows, None)
+        if first is None:
+            requests.fail("has no rows")
+            raise AssertionError  # fail raises
+        self.header = [cell.strip() for cell in self._split(*first) or []]
+        self.known = {name.casefold(): number for number, name in enumerate(self.header)}
+        self._check(first[0], needed)
+        self.places = [self.known.get(name.casefold()) for name in (*needed, *optional)]
+
+    def _check(self, line: int, needed: tuple[str, ...]) -> None:
+        missing = [name for name in needed if name.casefold() not in self.known]
+        if not missing:
+            if len(self.known) < len(self.header):
+                self.requests.fail("two columns have one name", line)
+            return
+        if len(self.header) == 1:
+            for sign, word in SEPARATORS.items():
+                if sign in self.header[0]:
+                    self.requests.fail(f"its columns are separated by {word}, expected are commas", line)
+        if all(NUMBER.fullmatch(cell) for cell in self.header):
+            names = ", ".join(needed)
+            self.requests.fail(f"the first line is a row of numbers; expected is a header with {names}", line)
+        listed = ", ".join(shown(name) for name in self.header[:10])
+        for name in missing:
+            near = suggestion(name, self.header) or f"; there are {listed}"
+            self.requests.complaints.add(f'no column "{name}"{near}', line)
+        self.requests.complaints.fail_if_any()
+
+    def _split(self, number: int, line: str) -> list[str] | None:
+        if '"' not in line:
+            return line.split(",")
+        try:
+            return next(csv.reader([line], strict=True))
+        except csv.Error as error:
+            self.requests.complaints.add(f"cannot be read as a row of cells: {error}", number)
+            return None
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        """Line and cells, in the order asked for; optional columns that the file lacks are empty."""
+        width, places, complaints = len(self.header), self.places, self.requests.complaints
+        for number, line in self.rows:
+            cells = self._split(number, line)
+            if cells is None:
+                continue
+            if len(cells) != width:
+                has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+                complaints.add(f"the row has {has}, but the header has {width} columns", number)
+                continue
+            yield number, ["" if place is None else cells[place].strip() for place in places]
+
+    def wrong(self, line: int, name: str, message: str) -> None:
+        self.requests.complaints.add(f"column {name}: {message}", line)

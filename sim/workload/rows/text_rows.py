@@ -1,0 +1,178 @@
+"""What readers of plain, whitespace separated text have in common: lines, cells, times, and problems with addresses."""
+
+from __future__ import annotations
+
+import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.units import MOST_SECONDS, TIME, shown
+from sim.workload.rows.compressed import check, is_gzip, opened
+
+MOST_PROBLEMS = 20
+"""Problems of a file named one by one; the rest is counted."""
+NOWHERE = -1.0
+"""Stands for a time where a task cannot run."""
+
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+def _one_of_time(value: str) -> str:
+    if value not in TIME:
+        near = suggestion(value, TIME) or f"; one of {', '.join(TIME)}"
+        raise ValueError(f"{shown(value)} is not a unit of time{near}")
+    return value
+
+
+def _names(value: Any) -> Any:
+    found = [value] if isinstance(value, str) else value
+    if isinstance(found, list):
+        for name in found:
+            if not isinstance(name, str) or not name.isprintable() or not name or " " in name:
+                raise ValueError(f"expected the name of a type of device, not {shown(name)}")
+            if found.count(name) > 1:
+                raise ValueError(f"{shown(name)} stands there twice; each column needs a type of its own")
+    return found
+
+
+TimeUnit = Annotated[str, AfterValidator(_one_of_time)]
+Flag = Annotated[bool, Field(strict=True)]
+Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
+
+
+class Complaints:
+    """Problems of one file: the first named, the rest counted."""
+
+    def __init__(self, path: Path):
+        self.file = str(path)
+        self.problems: list[Problem] = []
+        self.unnamed = 0
+
+    def add(self, message: str, line: int | None = None, column: int | None = None) -> None:
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Problem(message, "", self.file, line, column))
+        else:
+            self.unnamed += 1
+
+    def fail_if_any(self) -> None:
+        """ScenarioError with all problems so far, in the order of the file."""
+        if not self.problems:
+            return
+        found = sorted(self.problems, key=lambda problem: problem.line or 0)
+        if self.unnamed:
+            more = "1 more problem" if self.unnamed == 1 else f"{self.unnamed:,} more problems"
+            found.append(Problem(f"and {more}", file=self.file))
+        raise ScenarioError(found)
+
+
+def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
+    """Number (from 1) and text, without its line feed, of one line after the other; compressed with gzip or not.
+
+    Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
+    line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
+    `sim.workload.rows.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
+    """
+    file = str(path)
+    number = 0
+    try:
+        if keep:
+            check(path)
+        with _opened(path) as stream:
+            while raw := stream.readline(longest + 1 if longest >= 0 else -1):
+                number += 1
+                if 0 <= longest < len(raw):
+                    message = f"the line is longer than {longest / 1e6:g} MB, the most that is read"
+                    raise ScenarioError(Problem(message, "", file, number))
+                yield number, _decoded(raw, number, file)
+    except OSError as error:
+        raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
+
+
+def pieces(path: Path, size: int = 1 << 18) -> Iterator[str]:
+    """The text of a file, compressed with gzip or not, in pieces; ScenarioError where it cannot be read as text."""
+    file, line = str(path), 1
+    decode = getincrementaldecoder("utf-8-sig")().decode
+    try:
+        with _opened(path) as stream:
+            while raw := stream.read(size):
+                text = decode(raw)
+                yield text
+                line += text.count("\n")
+            decode(b"", True)
+    except UnicodeDecodeError as error:
+        line += error.object[: error.start].count(b"\n")
+        raise ScenarioError(Problem(_no_utf8(error), "", file, line)) from None
+    except OSError as error:
+        raise ScenarioError(Problem(f"cannot be read: {error.strerror or error}", file=file)) from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix.lower() == ".gz" and path.stat().st_size and not is_gzip(path):
+        raise ScenarioError(Problem("is not compressed with gzip, though its name says so", file=str(path)))
+    return opened(path)
+
+
+def _decoded(raw: bytes, number: int, file: str) -> str:
+    if number == 1:
+        raw = raw.removeprefix(BOM_UTF8)
+    try:
+        return raw.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(Problem(_no_utf8(error), "", file, number, error.start + 1)) from None
+
+
+def _no_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with bytes that are no UTF-8."""
+    wide = error.object.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in error.object[:100]
+    what = "it looks like UTF-16" if wide else f"byte 0x{error.object[error.start]:02x}"
+    return f"is not UTF-8 text ({what}); save it as UTF-8"
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text file, compressed with gzip or not; ScenarioError where it cannot be read as text."""
+    lines = [line for _, line in numbered_lines(path, keep=True)]
+    if not any(map(str.strip, lines)):
+        raise ScenarioError(Problem("has no rows" if lines else "is empty", file=str(path)))
+    return lines
+
+
+def cells_of(lines: list[str]) -> list[tuple[int, list[str]]]:
+    """Number (from 1) and cells of each line that is neither blank nor begins with #."""
+    split = ((number, line.split()) for number, line in enumerate(lines, start=1))
+    return [(number, cells) for number, cells in split if cells and not cells[0].startswith("#")]
+
+
+def place(line: str, cell: int) -> int:
+    """Where in its line (from 1) a cell begins."""
+    for number, match in enumerate(re.finditer(r"\S+", line)):
+        if number == cell:
+            return match.start() + 1
+    return len(line) + 1
+
+
+def time_of(cell: str, unit: str) -> tuple[float, str]:
+    """Seconds, inf for -1, and what is wrong with the cell, or nothing."""
+    if not NUMBER.fullmatch(cell):
+        hint = f"; {NOWHERE:g} means that the task cannot run there" if cell.lower().lstrip("+-") == "inf" else ""
+        return np.inf, f"{shown(cell)} is not a number{hint}"
+    number = float(cell)
+    if number == NOWHERE:
+        return np.inf, ""
+    if number < 0:
+        return np.inf, f"{shown(cell)} is negative; only {NOWHERE:g} (cannot run there) may be"
+    factor = TIME[unit]
+    seconds = number * factor if factor >= 1 else number / round(1 / factor)  # 3 ms must be the float 0.003
+    if seconds > MOST_SECONDS:
+        return np.inf, f"{shown(cell)} is more than {MOST_SECONDS:g} s"
+    return seconds + 0.0, ""
+
+
+def column_of(kind: str) -> str:
+    """The column of a task table with the times on a kind or type of device."""
+    return {"cpu": "cpu_time", "gpu": "gpu_time"}.get(kind, f"gpu_time.{kind}")
