@@ -13,7 +13,8 @@ import sim
 from sim import plots, registry, testing
 
 RETURNED = {
-    "Difference": "sim.results.many_runs.difference:Difference", "PrecisionPlan": "sim.experiment.precision:PrecisionPlan",
+    "Difference": "sim.results.many_runs.difference:Difference",
+    "PrecisionPlan": "sim.experiment.precision:PrecisionPlan",
     "Sizing": "sim.experiment.size:Sizing", "Training": "sim.learning.training.train:Training",
     "Tuning": "sim.results.many_runs.tuning:Tuning",
 }  # fmt: skip

@@ -37,7 +37,10 @@ ROSTER = 5.0
 """Seconds after which the workers of a cluster are counted again: some may have joined or left."""
 
 
-TAKEN_BY_RUNS = ["sim.experiment.run", "sim.scenario.building.run_input", "sim.engine.simulation", "sim.results.many_runs.replications"]
+TAKEN_BY_RUNS = [
+    "sim.experiment.run", "sim.scenario.building.run_input", "sim.engine.simulation",
+    "sim.results.many_runs.replications",
+]  # fmt: skip
 """Modules that are imported once for all workers, with what they import."""
 
 

@@ -481,7 +481,8 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
         return item
     if callable(item) and not isinstance(item, type):
         return _Function(item)
-    raise UsageError(f"a reward is a class derived from sim.learning.environment.rewards.Reward, or a function, not {item!r}")
+    base = f"{Reward.__module__}.{Reward.__name__}"
+    raise UsageError(f"a reward is a class derived from {base}, or a function, not {item!r}")
 
 
 def metric_of(name: str, parts: Parts) -> str:

@@ -323,7 +323,8 @@ class Practice:
     @property
     def sb3(self) -> Any:
         """The parts for stable-baselines3 (`sim.learning.training.sb3`)."""
-        return registry.load_object("sim.learning.training.sb3:ScoringPolicy"), registry.load_object("sim.learning.training.sb3:TimedRolloutBuffer")
+        parts = "sim.learning.training.sb3:"
+        return registry.load_object(parts + "ScoringPolicy"), registry.load_object(parts + "TimedRolloutBuffer")
 
     @property
     def observation(self) -> np.ndarray:
