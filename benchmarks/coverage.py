@@ -30,10 +30,10 @@ import numpy as np
 from benchmarks.engine import fleet
 from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
 from sim.errors import UsageError
-from sim.results.many_runs.batch_means import batch_interval
-from sim.results.many_runs.estimands import ratio_contributions
-from sim.results.many_runs.statistics import Interval, normal_quantile, student_interval
 from sim.results.many_runs.warmup import PILOT, WarmupSeries
+from sim.results.one_run.batch_means import batch_interval
+from sim.results.one_run.estimands import ratio_contributions
+from sim.results.statistics import Interval, normal_quantile, student_interval
 from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 from sim.theory import gim1
 

@@ -22,7 +22,7 @@ from sim import registry
 from sim.engine.simulation import Simulation
 from sim.errors import PolicyError, ScenarioError
 from sim.policy import Accept, Admission, ListScheduler
-from sim.results.many_runs.statistics import student_interval
+from sim.results.statistics import student_interval
 from sim.scenario.scenario import load
 from sim.testing import check_policy, examine, systems
 from sim.theory.admission import token_bucket, trunk_reservation, workload_limit

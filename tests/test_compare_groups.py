@@ -20,16 +20,17 @@ from sim.report.groups import groups_lines
 from sim.report.html import report
 from sim.report.overview import comparison_lines, comparison_remarks, headline, remarks
 from sim.results.many_runs.compare import compare
-from sim.results.many_runs.estimands import ratio_contributions
 from sim.results.many_runs.group_differences import difference_cells, difference_note, differences_of_groups
+from sim.results.many_runs.groups import group_values, table_of_groups, tables_of_groups
 from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.statistics import paired_differences, student_interval
 from sim.results.one_run import fragmentation, groups, metric_sets
 from sim.results.one_run.bounds import area_bound
-from sim.results.one_run.groups import OTHERS, gpus_label, group_values, named_users, table_of_groups, tables_of_groups
+from sim.results.one_run.estimands import ratio_contributions
+from sim.results.one_run.groups import OTHERS, gpus_label, named_users
 from sim.results.one_run.load import least_area, offered_load
 from sim.results.one_run.result import Result
 from sim.results.one_run.whole_gpus import whole_gpu_steps
+from sim.results.statistics import paired_differences, student_interval
 
 USERS = 15
 

@@ -12,11 +12,11 @@ import pytest
 import sim
 from benchmarks import coverage
 from sim.results.many_runs.compare import compare
-from sim.results.many_runs.estimands import contributions, ratio_contributions, weight_of
 from sim.results.many_runs.replications import Replications
 from sim.results.many_runs.selection import Race
-from sim.results.many_runs.statistics import freedom, student_interval, student_quantile
+from sim.results.one_run.estimands import contributions, ratio_contributions, weight_of
 from sim.results.one_run.metrics import metrics
+from sim.results.statistics import freedom, student_interval, student_quantile
 
 
 def test_contributions_are_the_jackknife_by_hand():

@@ -7,7 +7,7 @@ import pytest
 
 import sim
 from sim.errors import ScenarioError
-from sim.results.many_runs.statistics import student_interval
+from sim.results.statistics import student_interval
 
 
 def scenario(faults, jobs=None, nodes=None, policy="fcfs", **more):

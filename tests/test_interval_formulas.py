@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sim.errors import UsageError
-from sim.results.many_runs.statistics import (
+from sim.results.statistics import (
     Interval,
     chi_square_quantile,
     deviation,

@@ -33,8 +33,8 @@ from sim.learning.environment.episode import Episodes
 from sim.learning.observation.window import FEATURES_VERSION, Layout
 from sim.learning.training.train import Practice, make_agent
 from sim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
-from sim.results.many_runs.statistics import student_interval
 from sim.results.one_run.result import Result
+from sim.results.statistics import student_interval
 from sim.testing import examine, other_hash_seed, small_systems
 
 SHIPPED = Path(sim.__file__).parent.parent / "scenarios" / "learning"

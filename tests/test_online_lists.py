@@ -12,7 +12,6 @@ from tiers import spread
 
 import sim
 from policies.dynamic.common.earliest import EarliestLine
-from policies.dynamic.common.levels import bottom_levels
 from policies.dynamic.dmda import Dmda
 from policies.dynamic.dmdas import Dmdas
 from policies.dynamic.eft import Eft
@@ -21,6 +20,7 @@ from policies.dynamic.heteroprio import HeteroPrio
 from policies.dynamic.lws import Lws
 from policies.static.as_planned import AsPlanned
 from policies.static.mct import mct
+from policies.task_graphs import bottom_levels
 from sim import registry
 from sim.engine.simulation import Simulation
 from sim.model.cluster import Cluster, DeviceType, Link

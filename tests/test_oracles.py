@@ -27,9 +27,9 @@ from sim import theory
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, Reject, View
 from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.statistics import Interval, student_interval
 from sim.results.one_run.metrics import littles_law
 from sim.results.one_run.result import Result
+from sim.results.statistics import Interval, student_interval
 
 WARMUP = 500.0
 CONFIDENCE = 0.99

@@ -30,7 +30,7 @@ from sim.model.cluster import Cluster, DeviceType, Link
 from sim.model.plan import Plan
 from sim.model.tasks import Item, Shape
 from sim.policy import ListScheduler, PlannedScheduler, PlanProblem, Progress
-from sim.results.many_runs.statistics import student_interval
+from sim.results.statistics import student_interval
 from sim.testing import System
 from sim.testing.hybrid import FAMILIES, hybrid
 from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload

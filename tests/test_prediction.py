@@ -30,7 +30,7 @@ from policies.prediction.ewma import Ewma
 from policies.prediction.holt_winters import HoltWinters
 from policies.prediction.last_value import LastValue
 from sim.errors import UsageError
-from sim.results.many_runs.statistics import student_interval
+from sim.results.statistics import student_interval
 
 DAY, WEEK = 86400.0, 604800.0
 SMALL = {

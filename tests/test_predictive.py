@@ -25,7 +25,7 @@ from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
 from sim.policy import ListScheduler, Set
-from sim.results.many_runs.statistics import student_interval
+from sim.results.statistics import student_interval
 from sim.testing import examine, random_system, small_systems
 
 SLEEPY = DeviceType("g", power=Power(idle=50, busy=250, sleep=5, wake=40))

@@ -22,9 +22,9 @@ from sim.errors import UnknownName, UsageError
 from sim.experiment.points import read_points
 from sim.report.html import report
 from sim.results.many_runs.point_differences import clearly_best, findings_by_point, leads
-from sim.results.many_runs.statistics import paired_differences
 from sim.results.many_runs.sweep import Sweep
 from sim.results.many_runs.tradeoff import regrets
+from sim.results.statistics import paired_differences
 
 RATE, GPUS = "workload.jobs.arrivals.rate", "cluster.nodes.0.gpus.count"
 SCENARIO: dict[str, Any] = {

@@ -8,7 +8,7 @@ from scipy import stats
 from tiers import spread
 
 import sim
-from sim.results.many_runs.statistics import student_interval
+from sim.results.statistics import student_interval
 
 A_UP, B_UP, A_CALC, B_CALC, B_DOWN = 0.114e-3, 0.15e-3, 1.264e-3, 13e-3, 0.05e-3
 A, B = A_UP + A_CALC, B_UP + B_CALC + B_DOWN

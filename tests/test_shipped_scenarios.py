@@ -20,8 +20,8 @@ from tiers import spread
 
 import sim
 from sim import registry
-from sim.results.many_runs.statistics import student_interval
 from sim.results.one_run.result import Result
+from sim.results.statistics import student_interval
 from sim.scenario.file.shipped import shipped
 from sim.scenario.scenario import load
 from sim.scenario.schema.policy import long_form

@@ -13,8 +13,7 @@ from test_dual_approximation import SLACK
 import sim
 from policies.static.common.bounds import area_bound, linear_bound, longest_task, released_bound
 from policies.static.common.graph_bounds import critical_path, graph_bound
-from policies.static.common.ranks import by_key, downward, needs, upward, ways
-from policies.static.common.schedule import topological
+from policies.static.common.ranks import by_key, needs, ways
 from policies.static.common.traffic import Traffic
 from policies.static.common.unrelated import priced, split
 from policies.static.cpop import Cpop, cpop, critical_tasks
@@ -25,6 +24,7 @@ from policies.static.hlp import FRUGAL, Hlp, graph_linear_program, hlp
 from policies.static.lst import Lst, least_deadline, lst
 from policies.static.mct import Mct
 from policies.static.peft import Peft, optimistic_costs, peft
+from policies.task_graphs import downward, topological, upward
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link

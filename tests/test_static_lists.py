@@ -13,7 +13,6 @@ import pytest
 import sim
 from policies.static.balanced_makespan import BalancedMakespan, balanced_makespan
 from policies.static.clb2c import Clb2c, clb2c
-from policies.static.common.schedule import topological
 from policies.static.graham import Graham, graham
 from policies.static.greedy_dual import GreedyDual, greedy_dual
 from policies.static.heft import Heft, heft
@@ -21,6 +20,7 @@ from policies.static.max_min import MaxMin, max_min
 from policies.static.mct import Mct, mct
 from policies.static.min_min import MinMin, min_min
 from policies.static.sufferage import Sufferage, sufferage
+from policies.task_graphs import topological
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link

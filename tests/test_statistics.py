@@ -12,8 +12,8 @@ from scipy import stats
 from sim.errors import UnknownName, UsageError
 from sim.results.many_runs.compare import compare
 from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.statistics import paired_differences, student_interval
 from sim.results.one_run.result import Result
+from sim.results.statistics import paired_differences, student_interval
 from sim.results.wording import gap
 
 

@@ -26,8 +26,8 @@ from sim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK
 from sim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
 from sim.learning.training.train import Practice
 from sim.model.randomness import VALIDATION
-from sim.results.many_runs.statistics import student_interval
 from sim.results.one_run.result import Result
+from sim.results.statistics import student_interval
 from sim.testing import examine, small_systems
 
 SHIPPED = Path(sim.__file__).parent.parent / "scenarios" / "learning"

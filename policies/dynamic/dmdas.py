@@ -11,8 +11,8 @@ Cost: as `dmda`; the distances once a run, O(n + edges).
 
 from __future__ import annotations
 
-from policies.dynamic.common.levels import bottom_levels
 from policies.dynamic.dmda import Dmda
+from policies.task_graphs import bottom_levels
 from sim.model.tasks import Task, Tasks
 
 

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from policies.dynamic.common.levels import bottom_levels
 from policies.dynamic.common.lines import first_place
+from policies.task_graphs import bottom_levels
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
 from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View

@@ -63,11 +63,11 @@ from policies.static.common.fused import Patterns, apart, as_one, chains
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
 from policies.static.common.parts import Groups, dealt, in_blocks
-from policies.static.common.schedule import graph_of, topological
 from policies.static.common.search import simulated
 from policies.static.common.traffic import Traffic, traffic_of
 from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
+from policies.task_graphs import graph_of, topological
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Device
 from sim.model.plan import Plan, find_cycle

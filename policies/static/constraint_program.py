@@ -27,12 +27,12 @@ from pydantic import Field
 
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of, planned, together
-from policies.static.common.schedule import graph_of, topological
 from policies.static.common.search import bound_together, seeds_of, simulated, span_of
 from policies.static.common.timing import Placed
 from policies.static.common.traffic import traffic_of
 from policies.static.hlp import hlp
 from policies.static.integer_program import beyond_first, integer_program
+from policies.task_graphs import graph_of, topological
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem

@@ -40,9 +40,10 @@ from scipy.sparse import csr_array
 
 from policies.static.common.instance import Instance, list_schedule, runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Graph, Schedule
+from policies.static.common.schedule import Schedule
 from policies.static.common.search import bound_together, seed_of
 from policies.static.common.traffic import traffic_of
+from policies.task_graphs import Graph
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Device
 from sim.model.plan import Plan, lane_names

@@ -24,7 +24,8 @@ from policies.static.common.instance import Free, runnable
 from policies.static.common.outcome import plan_of
 from policies.static.common.parallel import parallel
 from policies.static.common.parallel_lists import listed, wide_graham
-from policies.static.common.schedule import Graph, Schedule, graph_of, successors
+from policies.static.common.schedule import Schedule
+from policies.task_graphs import Graph, graph_of, successors
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

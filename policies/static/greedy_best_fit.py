@@ -24,8 +24,9 @@ import numpy as np
 
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule, topological
+from policies.static.common.schedule import Schedule
 from policies.static.prioritised import missed
+from policies.task_graphs import topological
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan, can_host, lane_names
 from sim.policy import PlannedScheduler, PlanProblem

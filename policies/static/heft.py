@@ -28,9 +28,10 @@ from policies.static.common.insertion import Insertion, InsertionPlanner
 from policies.static.common.instance import Free
 from policies.static.common.parallel import parallel
 from policies.static.common.parallel_lists import listed, wide_heft
-from policies.static.common.ranks import needs, upward, ways
-from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.ranks import needs, ways
+from policies.static.common.schedule import Schedule
 from policies.static.common.traffic import Traffic
+from policies.task_graphs import Graph, topological, upward
 from sim.model.plan import Plan
 from sim.policy import PlanProblem
 

@@ -30,11 +30,12 @@ from policies.static.common.bounds import TOLERANCE
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Free, runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.ranks import upward, ways
-from policies.static.common.schedule import Graph, Schedule, graph_of, topological
+from policies.static.common.ranks import ways
+from policies.static.common.schedule import Schedule
 from policies.static.common.unrelated import allowed_times
 from policies.static.graham import graham
 from policies.static.heft import heft
+from policies.task_graphs import Graph, graph_of, topological, upward
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem

@@ -30,11 +30,12 @@ from policies.static import dual_approximation
 from policies.static.common.assignment import ROUNDING, Program, by_lane, by_type, ordered, times_at
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule, graph_of
+from policies.static.common.schedule import Schedule
 from policies.static.heft import heft
 from policies.static.linear_program import all_at_once, by_completion, linear_program, span
 from policies.static.lst import lst
 from policies.static.max_min import max_min
+from policies.task_graphs import graph_of
 from sim.model.plan import Plan
 from sim.model.units import Seconds
 from sim.policy import PlannedScheduler, PlanProblem

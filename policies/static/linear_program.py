@@ -28,8 +28,9 @@ from policies.static.common.assignment import Program, by_type, ordered, times_a
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule, graph_of, topological
+from policies.static.common.schedule import Schedule
 from policies.static.mct import mct
+from policies.task_graphs import graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from policies.static.common.instance import runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.schedule import Schedule
+from policies.task_graphs import Graph, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -30,10 +30,10 @@ from policies.static.common.ahead import copies_ahead
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of, planned
-from policies.static.common.schedule import graph_of, successors
 from policies.static.common.search import Budget, check_budget, seeds_of, simulated
 from policies.static.common.timing import Placed, timing
 from policies.static.common.traffic import traffic_of
+from policies.task_graphs import graph_of, successors
 from sim.errors import HetsimError
 from sim.model.plan import Plan, Step
 from sim.model.units import Seconds

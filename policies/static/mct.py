@@ -23,7 +23,8 @@ from policies.static.common.instance import Free, free_lanes, runnable
 from policies.static.common.outcome import plan_of
 from policies.static.common.parallel import parallel
 from policies.static.common.parallel_lists import listed, wide_mct
-from policies.static.common.schedule import Graph, Schedule, graph_of, topological
+from policies.static.common.schedule import Schedule
+from policies.task_graphs import Graph, graph_of, topological
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

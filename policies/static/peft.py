@@ -24,9 +24,10 @@ import numpy as np
 
 from policies.static.common.insertion import Insertion, InsertionPlanner
 from policies.static.common.instance import Free
-from policies.static.common.ranks import Needs, Ways, by_key, needs, ways
-from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.ranks import Needs, by_key, needs, ways
+from policies.static.common.schedule import Schedule
 from policies.static.common.traffic import Traffic
+from policies.task_graphs import Graph, Ways, topological
 
 
 class Peft(InsertionPlanner):

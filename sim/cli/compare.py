@@ -100,7 +100,7 @@ def compare(
     comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
     comparison.asked = asked_for(metrics, by, best, probability, delta, replications)
     from sim.report.overview import comparison_remarks
-    from sim.results.one_run.groups import tables_of_groups
+    from sim.results.many_runs.groups import tables_of_groups
 
     tables = tables_of_groups(runs, groups)
     if as_json:

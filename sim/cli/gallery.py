@@ -186,7 +186,7 @@ def _mark(within: Any) -> str:
 
 def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, Any]:
     from sim.gallery import outcome as outcomes
-    from sim.results.one_run.result import json_number
+    from sim.results.as_json import json_number
 
     def plain(value: Any) -> Any:
         value = value.item() if hasattr(value, "item") else value

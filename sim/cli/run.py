@@ -94,7 +94,7 @@ def run(
         )  # fmt: skip
     from sim.report.groups import groups_lines
     from sim.report.overview import remarks
-    from sim.results.one_run.groups import tables_of_groups
+    from sim.results.many_runs.groups import tables_of_groups
 
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
@@ -175,7 +175,7 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     """Batch means of the metrics asked for, else of the usual ones, as lines and as JSON; UsageError without any."""
     from sim.errors import UsageError
     from sim.report import terminal
-    from sim.results.many_runs.batch_means import METHOD, candidates
+    from sim.results.one_run.batch_means import METHOD, candidates
 
     found, refused, rows = {}, [], []
     for name in metrics or candidates(outcome):
@@ -202,14 +202,14 @@ def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], table
     found: dict[str, Any] = outcome.to_json()
     many = hasattr(outcome, "column")
     if tables:
-        from sim.results.one_run.groups import groups_json
+        from sim.results.many_runs.groups import groups_json
 
         by_policy = groups_json(tables, many)
         found["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
     if batched:
         found["batch_means"] = batched["json"]
     elif metrics and not many:
-        from sim.results.one_run.result import json_values
+        from sim.results.as_json import json_values
 
         found["summary"] |= json_values(outcome.values(expanded(metrics)))
     return found

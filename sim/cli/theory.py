@@ -67,7 +67,7 @@ def theory(
 
 
 def _json(scenario: Any, found: Match, beside: list[Beside]) -> dict[str, Any]:
-    from sim.results.one_run.result import json_number
+    from sim.results.as_json import json_number
 
     intervals = {one.row: one for one in beside}
     figures = []

@@ -178,7 +178,7 @@ def _show(found: Any) -> None:
 
 def _earned(earned: pd.DataFrame) -> list[str]:
     """The reward per task of every policy, and its difference from what was learned."""
-    from sim.results.many_runs.statistics import student_interval
+    from sim.results.statistics import student_interval
 
     width = max(map(len, earned.columns))
     lines = [f"{'reward per task':{width}}  mean         learned - other (paired, 95 %)"]

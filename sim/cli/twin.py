@@ -230,7 +230,7 @@ def _site(path: Path | None) -> dict[str, Any]:
 
 def _instant(text: str) -> float:
     from sim.errors import UsageError
-    from sim.workload.rows.job_rows import seconds_of
+    from sim.workload.rows.job_log import seconds_of
 
     try:
         return seconds_of(text)

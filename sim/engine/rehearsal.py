@@ -13,8 +13,9 @@ from sim.model.cluster import Cluster, Device
 from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.record import COMPLETED, Record, RunInput
 from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Requests, Scheduler, Start, View
+from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
 from sim.policy.planned import Following
+from sim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:

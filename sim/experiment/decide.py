@@ -26,14 +26,14 @@ from sim.experiment.points import check_all, rows
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where
-from sim.experiment.size import NO_SIZES
 from sim.experiment.stopping import select
 from sim.experiment.study import Case, Replicates
-from sim.experiment.targets import MET, OPEN, UNDEFINED, Judge, Target, Trial
+from sim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, Trial
 from sim.experiment.work import Setup
-from sim.results.many_runs.estimands import weight_of
 from sim.results.many_runs.selection import MOST, Race
+from sim.results.one_run.estimands import weight_of
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION, metric
+from sim.results.pictures import drawn
 from sim.results.wording import metric_name, several, units_of
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Decision:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        from sim.results.one_run.result import json_number
+        from sim.results.as_json import json_number
 
         def candidate(one: Candidate) -> dict[str, Any]:
             return {
@@ -211,9 +211,7 @@ class Decision:
 
     def plot(self) -> Figure:
         """The objective against the first target's metric, with what is out of bounds and the front."""
-        from sim.plots.decision import decision
-
-        return decision(self)
+        return drawn("decision.decision", self)
 
     def __repr__(self) -> str:
         return "\n".join([f"<Decision {self.scenario}>", *self.sentences])

@@ -22,7 +22,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from sim.model.units import shown
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from sim.results.many_runs.compare import Comparison
     from sim.results.many_runs.replications import Replications
@@ -155,7 +156,7 @@ def save_comparison(
 
 
 def _write_groups(table: pd.DataFrame, path: Path) -> None:
-    from sim.results.one_run.groups import flat
+    from sim.results.many_runs.groups import flat
     from sim.results.store import write_csv
 
     write_csv(flat(table), path)
@@ -170,12 +171,12 @@ def _draw_comparison(
     until = None if comparison.plans.empty else max(run.end for run in first.values())
     for label, outcome in runs.items():
         _draw(outcome, folder / folder_name(label) / PICTURE, until)
-    _save_figure(lambda plots: plots.comparison(comparison), folder / PICTURE)
+    _save_figure("comparison", comparison, folder / PICTURE)
     if first:
-        _save_figure(lambda plots: plots.distributions(first), folder / "distributions.png")
-        _save_figure(lambda plots: plots.over_time(first), folder / "over_time.png")
+        _save_figure("distributions", first, folder / "distributions.png")
+        _save_figure("over_time", first, folder / "over_time.png")
     for name, found in groups.items():
-        _save_figure(lambda plots, found=found: plots.groups(found), folder / f"by_{name}.png")  # type: ignore[misc]
+        _save_figure("groups", found, folder / f"by_{name}.png")
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
@@ -198,9 +199,10 @@ def comparison_json(
     tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
     "group_differences": {by: [...]}, which are like "differences" with the group besides.
     """
+    from sim.results.as_json import json_number, json_values
     from sim.results.many_runs.group_differences import differences_json
-    from sim.results.one_run.groups import groups_json
-    from sim.results.one_run.result import Result, json_number, json_values
+    from sim.results.many_runs.groups import groups_json
+    from sim.results.one_run.result import Result
 
     first = next(iter(runs.values()))
     differences = [
@@ -378,17 +380,15 @@ def _draw(outcome: Result | Replications, path: Path, until: float | None = None
     """The picture that suits an outcome; with `until` the Gantt chart of its first run, whose time axis ends there."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MOST_BARS:
-        _save_figure(lambda plots: plots.default(outcome), path)
+        _save_figure("default", outcome, path)
     else:
-        _save_figure(lambda plots: plots.gantt(runs[0], until=until).get_figure(root=True), path)
+        _save_figure("gantt", runs[0], path, until=until)
 
 
-def _save_figure(draw: Callable[[Any], Any], path: Path) -> None:
-    from sim.results.pictures import write_picture
+def _save_figure(name: str, results: Any, path: Path, **options: Any) -> None:
+    from sim.results.pictures import drawn, write_picture
 
-    def figure() -> Any:
-        from sim import plots
+    def draw() -> Figure:
+        return drawn(name, results, **options)
 
-        return draw(plots)
-
-    write_picture(figure, path)
+    write_picture(draw, path)

@@ -20,7 +20,7 @@ from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Study
 from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
-from sim.results.many_runs.statistics import (
+from sim.results.statistics import (
     chi_square_quantile,
     deviation,
     freedom,

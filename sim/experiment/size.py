@@ -21,7 +21,7 @@ from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where, prepare
 from sim.experiment.study import Case, Study
-from sim.experiment.targets import MET, MISSED, UNDEFINED, Judge, Target
+from sim.experiment.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
 from sim.experiment.work import Setup
 from sim.model.units import shown
 from sim.results.one_run.deadlines import JUDGED_BY_DEADLINE
@@ -37,13 +37,6 @@ FIRST = 10
 """Replications of the first look at a size."""
 MOST = 4096
 """The largest number that is tried unless told otherwise."""
-
-NO_SIZES = {
-    "seed": "it says which random numbers are drawn",
-    "replications": "it says how often the scenario is run",
-    "replications.max": "it says how often the scenario is run",
-}
-"""Whole numbers of a scenario that make nothing larger."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +121,7 @@ class Sizing:
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
     def to_json(self) -> dict[str, Any]:
-        from sim.results.one_run.result import json_number
+        from sim.results.as_json import json_number
 
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import ScenarioError, UsageError
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome
-from sim.results.many_runs.estimands import weight_of
 from sim.results.many_runs.warmup import LEAST, PILOT, Cut, WarmupSeries
+from sim.results.one_run.estimands import weight_of
 from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ class Store:
         """Keep an outcome; it is on disk, whole, when this returns."""
         if self.folder is None or not outcome.lasting:
             return
-        from sim.results.one_run.result import json_values
+        from sim.results.as_json import json_values
 
         values = None if outcome.values is None else json_values(outcome.values)
         refused = {"refused": True} if outcome.refused else {}

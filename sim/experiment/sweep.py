@@ -276,7 +276,7 @@ class Plan:
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
-        from sim.results.one_run.result import json_number
+        from sim.results.as_json import json_number
 
         last, points = -1, []
         for row in self.rows:  # those of a point follow one another, or were given with their policies

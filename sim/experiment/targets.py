@@ -13,7 +13,7 @@ from sim.experiment.stopping import Pilot, find_cuts, pilot_size
 from sim.experiment.study import Case, Replicates, Study
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
 from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.statistics import half_width, is_congested
+from sim.results.statistics import half_width, is_congested
 from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,13 @@ MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
 """Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
 
 _TARGET = re.compile(r"\s*([a-z][\w.]*)\s*(<=|>=|<|>|≤|≥)\s*(.+?)\s*$")
+
+NO_SIZES = {
+    "seed": "it says which random numbers are drawn",
+    "replications": "it says how often the scenario is run",
+    "replications.max": "it says how often the scenario is run",
+}
+"""Whole numbers of a scenario that make nothing larger."""
 
 
 @dataclass(frozen=True)

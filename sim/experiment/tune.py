@@ -32,9 +32,9 @@ from sim.experiment.run import Where, prepare
 from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Outcome, Setup
-from sim.results.many_runs.estimands import ratio_contributions, weight_of
 from sim.results.many_runs.tuning import Setting, Tuning
 from sim.results.many_runs.warmup import PILOT
+from sim.results.one_run.estimands import ratio_contributions, weight_of
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.scenario.schema.policy import PARTS, Policies, PolicySpec, policy_parameters
 from sim.scenario.schema.whole import ScenarioModel
@@ -223,7 +223,7 @@ class _Race:
         return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """What the replications of a setting contribute to its estimate (`sim.results.many_runs.estimands`)."""
+        """What the replications of a setting contribute to its estimate (`sim.results.one_run.estimands`)."""
         return _contributions([self._value(outcome) for outcome in self.series[number].taken])
 
     def _score(self, number: int) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from sim.model.exchange import Fabric
+from sim.model.fabric import Fabric
 
 MILLI = 1_000
 WHOLE = 1_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -20,15 +20,6 @@ KNOWN = 20_000
 
 ROUNDING = 1e-12
 """Share by which sums of the same seconds may differ."""
-
-
-@dataclass(frozen=True)
-class Fabric:
-    """The network between nodes: rates of the racks' uplinks (bytes per second in each direction), and how the phases
-    of jobs that share a link meet (`sim.theory.contention`)."""
-
-    uplinks: dict[str, float] = field(default_factory=dict)
-    contention: Literal["random", "aligned", "interleaved", "none"] = "random"
 
 
 def link_names(cluster: Cluster) -> list[str]:

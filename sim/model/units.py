@@ -159,3 +159,32 @@ Hertz = _quantity(FREQUENCY, "1.4 GHz")
 Fraction = Annotated[
     float, BeforeValidator(parse_fraction), WithJsonSchema({"type": ["number", "string"], "examples": [0.05, "5%"]})
 ]
+
+
+DIMENSIONS = (
+    TIME, SIZE, BANDWIDTH, RATE, POWER, OPERATIONS, OPERATION_RATE,
+    FREQUENCY, FRACTION,
+)  # fmt: skip
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*$")
+
+
+def quantity(value: Any) -> tuple[float, int, str] | None:
+    """(number in base units, dimension, unit as written) of a number or a text such as `5 min`; None of others.
+
+    Dimension -1: a number without a unit.
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value), -1, ""
+    match = _QUANTITY.match(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    unit = re.sub(r"\s+", "", match[2])
+    if not unit:
+        return float(match[1]), -1, ""
+    for number, known in enumerate(DIMENSIONS):
+        if unit in known:
+            return parse(value, known, "", negative=True), number, unit
+    return None

@@ -4,12 +4,9 @@ from sim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, dem
 from sim.policy.batching import (
     Batching,
     BatchReport,
-    BatchTimes,
     Counter,
     Discard,
-    Dispatcher,
     Linger,
-    RequestQueue,
     Take,
 )
 from sim.policy.contract import (
@@ -30,7 +27,6 @@ from sim.policy.contract import (
     PlacementRule,
     PlanProblem,
     Reject,
-    Requests,
     Scheduler,
     Set,
     Shadow,
@@ -39,10 +35,12 @@ from sim.policy.contract import (
     View,
     Wait,
 )
+from sim.policy.dispatch import Dispatcher
 from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step
 from sim.policy.lists import Discipline, ListScheduler, arrival_order
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
 from sim.policy.rest import Progress, Rest
 
 __all__ = [

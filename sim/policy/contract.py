@@ -16,12 +16,12 @@ from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement, Plan
 from sim.model.tasks import Item, Mode, Shape, Task, Tasks
+from sim.policy.request_queue import RequestQueue, Requests
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sim.model.record import Record
-    from sim.policy.batching import Counter, RequestQueue
 
 # Decisions ------------------------------------------------------------------------------------------------
 
@@ -33,25 +33,6 @@ class _Shown:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(str(getattr(self, name)) for name in self.__slots__)})"
-
-
-class Requests:
-    """Waiting requests of a service: the oldest `count` of its queue, or those named.
-
-    Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
-    batches are padded.  `tasks` is None as long as nobody needs the requests as objects.
-    """
-
-    __slots__ = ("queue", "count", "size", "tasks")
-
-    def __init__(self, queue: Any, count: int, size: int, tasks: tuple[Task, ...] | None = None):
-        self.queue = queue
-        self.count = count
-        self.size = size
-        self.tasks = tasks
-
-    def __repr__(self) -> str:
-        return f"{self.count} requests of {self.queue.service.name}"
 
 
 class Start(_Shown):
@@ -269,7 +250,7 @@ class Scheduler:
     def announced(self, device: Device, start: float, end: float) -> None:
         """A device (the cores of a node: the whole node) will be down from `start` to `end`."""
 
-    def serve(self, counters: Sequence[Counter], alone: bool) -> None:
+    def serve(self, counters: Sequence[Any], alone: bool) -> None:
         """Once, before `begin`, where the run has services: their queues, each with its batching policy.
         `alone`: are there no tasks besides?"""
         raise ScenarioError(

@@ -10,7 +10,7 @@ from typing import Literal
 from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Shape, Task
-from sim.policy.batching import Counter, Dispatcher
+from sim.policy.batching import Counter
 from sim.policy.contract import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_FIT,
@@ -27,6 +27,7 @@ from sim.policy.contract import (
     View,
     Wait,
 )
+from sim.policy.dispatch import Dispatcher
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
 
 Discipline = Literal["block", "skip"]

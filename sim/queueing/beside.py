@@ -9,7 +9,7 @@ from sim.errors import UsageError
 from sim.queueing.facts import Row
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.statistics import Interval
+    from sim.results.statistics import Interval
     from sim.scenario.scenario import Scenario
 
 LEAST = 10
@@ -36,9 +36,9 @@ def simulate(
     import numpy as np
 
     from sim.experiment.run import run
-    from sim.results.many_runs.estimands import ratio_contributions, weight_of
     from sim.results.many_runs.replications import Replications
-    from sim.results.many_runs.statistics import student_interval
+    from sim.results.one_run.estimands import ratio_contributions, weight_of
+    from sim.results.statistics import student_interval
 
     given = scenario.model.replications
     if replications is None and isinstance(given, int) and given < 2:

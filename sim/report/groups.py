@@ -10,7 +10,8 @@ import pandas as pd
 from sim.report import terminal
 from sim.report.overview import beside
 from sim.results.many_runs.group_differences import SHOWN_MARK, difference_cells, difference_note
-from sim.results.one_run.groups import TITLES, checked, group_metrics, telling, title
+from sim.results.many_runs.groups import telling
+from sim.results.one_run.groups import TITLES, checked, group_metrics, title
 from sim.results.one_run.metrics import RUN_ONLY
 
 if TYPE_CHECKING:

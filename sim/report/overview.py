@@ -20,7 +20,8 @@ from sim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
 from sim.results.one_run.result import Result
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.compare import Comparison, Finding
+    from sim.results.many_runs.compare import Comparison
+    from sim.results.many_runs.findings import Finding
 
 Outcome = Result | Replications
 

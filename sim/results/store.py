@@ -19,9 +19,10 @@ import math
 import platform
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -29,11 +30,10 @@ import pandas as pd
 from sim.errors import DamagedFile, UsageError
 from sim.model.files import flush, naming, temporary_folder, umask, write_text
 from sim.model.record import PREEMPTIONS, Record
+from sim.results.as_json import json_number
+from sim.results.one_run.measured import Run
 from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
 from sim.results.sealed import digests, sealed, unsealed, verify
-
-if TYPE_CHECKING:
-    from sim.results.one_run.result import Result
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
@@ -90,12 +90,33 @@ def write_directory(target: Path, write: Callable[[Path], None], mark: str = MAR
     return target
 
 
-def save(result: Result, target: Path) -> Path:
+class Kept(Run, Protocol):
+    """A run with all that its directory says of it; a `Result` is one."""
+
+    seed: int
+    replication: int
+    scenario: str | None
+    error: str | None
+    inputs: dict[str, str]
+    saved: Saved | None
+
+    @property
+    def warmup(self) -> float: ...
+    @property
+    def timeline(self) -> pd.DataFrame: ...
+    @property
+    def warnings(self) -> list[str]: ...
+    def to_json(self) -> dict[str, Any]:
+        """What summary.json holds."""
+        ...
+
+
+def save(result: Kept, target: Path) -> Path:
     """See `Result.save`."""
 
     def write(folder: Path) -> None:
-        if result.directory is not None:
-            _copy(result, folder)
+        if result.saved is not None:
+            _copy(result.saved, folder)
             return
         for name in TABLES:
             write_table(getattr(result, name), folder / f"{name}.parquet")
@@ -131,13 +152,12 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
     return about
 
 
-def _copy(result: Result, folder: Path) -> None:
+def _copy(saved: Saved, folder: Path) -> None:
     """Write a run that was loaded as it was saved; what is damaged is not passed on."""
-    assert result.directory is not None
-    for name, digest in result.files.items():
+    for name, digest in saved.files.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(verify(result.directory / name, digest), folder / name)
-    shutil.copyfile(result.directory / MARK, folder / MARK)
+        shutil.copyfile(verify(saved.directory / name, digest), folder / name)
+    shutil.copyfile(saved.directory / MARK, folder / MARK)
 
 
 def write_table(frame: pd.DataFrame, path: Path, index: bool | None = False) -> None:
@@ -169,7 +189,7 @@ def _no_formula(cell: Any) -> Any:
     return cell
 
 
-def _description(result: Result) -> dict[str, Any]:
+def _description(result: Kept) -> dict[str, Any]:
     return {
         "name": result.name,
         "seed": result.seed,
@@ -189,8 +209,6 @@ def _description(result: Result) -> dict[str, Any]:
 
 def _numbers_as_json(note: Any) -> Any:
     """A note of a policy, with NaN and infinities as JSON can hold them."""
-    from sim.results.one_run.result import json_number
-
     if isinstance(note, dict):
         return {key: _numbers_as_json(value) for key, value in note.items()}
     if isinstance(note, list):
@@ -244,10 +262,23 @@ def _save_record(record: Record, folder: Path) -> None:
     save_input(record.input, folder)
 
 
-def load(directory: Path) -> Result:
-    """See `Result.load`."""
-    from sim.results.one_run.result import Result
+@dataclass
+class Saved:
+    """What the directory of a run says of it before a table is read."""
 
+    directory: Path
+    files: dict[str, str]
+    inputs: dict[str, str]
+    named: dict[str, Any]
+    """name, seed, replication, policy, error, bound, scenario."""
+    known: dict[str, Any]
+    """warmup, end, horizon, warnings, notes."""
+    values: dict[str, float]
+    """Of the metrics of its summary."""
+
+
+def open_run(directory: Path) -> Saved:
+    """A run directory, its mark and small files verified; UsageError if it is none, or damaged."""
     try:
         about = read_mark(directory, LATER)
         summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
@@ -255,19 +286,17 @@ def load(directory: Path) -> Result:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
         raise UsageError(f"{directory} is not a run directory: {why}") from None
     scenario = directory / "scenario.yaml"
-    text = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
-    names = ("name", "seed", "replication", "policy", "error", "bound")
-    result = Result(None, scenario=text, **{name: about[name] for name in names})
-    result.directory, result.files, result.inputs = directory, about.get("files", {}), about.get("inputs", {})
-    result.__dict__.update(
-        warmup=about["warmup"],
-        end=about["end"],
-        warnings=list(about["warnings"]),
-        notes=_numbers_from_json(about.get("notes", {})),
-        horizon=math.inf if about["horizon"] is None else about["horizon"],
-    )
-    result._values.update({name: _number(value) for name, value in summary.items()})
-    return result
+    named = {name: about[name] for name in ("name", "seed", "replication", "policy", "error", "bound")}
+    named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
+    known = {
+        "warmup": about["warmup"],
+        "end": about["end"],
+        "warnings": list(about["warnings"]),
+        "notes": _numbers_from_json(about.get("notes", {})),
+        "horizon": math.inf if about["horizon"] is None else about["horizon"],
+    }
+    values = {name: _number(value) for name, value in summary.items()}
+    return Saved(directory, about.get("files", {}), about.get("inputs", {}), named, known, values)
 
 
 def _number(value: Any) -> float:
@@ -275,10 +304,9 @@ def _number(value: Any) -> float:
     return math.nan if value is None else value if isinstance(value, int) else float(value)
 
 
-def read_table(result: Result, name: str) -> pd.DataFrame:
-    """A table of a run that was loaded; UsageError if its file is damaged."""
-    assert result.directory is not None
-    path = verify(result.directory / name, result.files.get(name))
+def read_table(saved: Saved, name: str) -> pd.DataFrame:
+    """A table of a run; UsageError if its file is damaged."""
+    path = verify(saved.directory / name, saved.files.get(name))
     try:
         frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:
@@ -290,24 +318,23 @@ def read_table(result: Result, name: str) -> pd.DataFrame:
     return frame
 
 
-def load_record(result: Result) -> Record:
-    """The record of a run that was loaded, with its input."""
-    directory = result.directory
-    assert directory is not None
+def load_record(saved: Saved) -> Record:
+    """The record of a run, with its input."""
+    directory = saved.directory
     about = unsealed(directory / MARK)
-    tasks = read_table(result, "record/tasks.parquet")
+    tasks = read_table(saved, "record/tasks.parquet")
     columns: dict[str, Any] = {str(name): values.to_numpy() for name, values in tasks.items()}
-    rest = json.loads(verify(directory / "record/rest.json", result.files.get("record/rest.json")).read_bytes())
+    rest = json.loads(verify(directory / "record/rest.json", saved.files.get("record/rest.json")).read_bytes())
     def recorded(name: str) -> dict[str, Any] | None:
         if not (directory / "record" / f"{name}.parquet").is_file():
             return None
-        frame = read_table(result, f"record/{name}.parquet")
+        frame = read_table(saved, f"record/{name}.parquet")
         return {str(column): values.to_numpy() for column, values in frame.items()}
 
     gaps = recorded("gaps")
     kinds = {kind: columns.pop(f"preemptions_{kind}") for kind in PREEMPTIONS if f"preemptions_{kind}" in columns}
     for name in (OBJECTS, ARRAYS):
-        verify(directory / "record" / name, result.files.get(f"record/{name}"))
+        verify(directory / "record" / name, saved.files.get(f"record/{name}"))
     run = load_input(directory / "record")
     run.policy = about["policy"]
     run.tasks.arrival = columns.pop("arrival").copy()

@@ -28,7 +28,8 @@ from sim.model.cluster import Device
 from sim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
 from sim.policy.batching import Counter
-from sim.policy.contract import Decision, PlanProblem, Requests, Scheduler, Set, Start, Stop, View
+from sim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
+from sim.policy.request_queue import Requests
 from sim.testing.audit import audit
 from sim.testing.served import Served, served_systems
 from sim.testing.systems import System, small_systems

@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from policies.static.common.instance import Instance
-from policies.static.common.schedule import Graph, Schedule, graph_of
+from policies.static.common.schedule import Schedule
 from policies.static.common.traffic import Traffic
 from policies.static.graham import graham
 from policies.static.heft import ranking
+from policies.task_graphs import Graph, graph_of
 from sim.model.cluster import Device
 from sim.model.plan import lane_names
 

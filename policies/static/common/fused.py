@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.static.common.schedule import graph_of, topological
+from policies.task_graphs import graph_of, topological
 from sim.model.fusion import fusible
 from sim.model.plan import Plan, Step
 from sim.model.tasks import Tasks

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.common.bounds import released_bound
-from policies.static.common.ranks import downward, tails, ways
-from policies.static.common.schedule import Graph, topological
+from policies.static.common.ranks import ways
 from policies.static.common.unrelated import allowed_times, good_prices, priced
+from policies.task_graphs import Graph, downward, tails, topological
 
 
 def earliest_starts(

@@ -16,8 +16,9 @@ import numpy as np
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Free, runnable
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Graph, Schedule, graph_of
+from policies.static.common.schedule import Schedule
 from policies.static.common.traffic import Traffic, traffic_of
+from policies.task_graphs import Graph, graph_of
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem
 

@@ -24,9 +24,10 @@ from policies.static.common.disturbance import cores_bind, memory_binds, shared_
 from policies.static.common.flow_shop import ordered
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Instance
-from policies.static.common.schedule import Schedule, graph_of
+from policies.static.common.schedule import Schedule
 from policies.static.common.stage_bounds import stage_bound
 from policies.static.common.timing import NOMINAL, Placed, timing
+from policies.task_graphs import graph_of
 from sim.model.plan import Plan, Step
 
 SILENT = ("absent", "covered")

@@ -19,9 +19,9 @@ import numpy as np
 from policies.static.common.disturbance import undisturbed
 from policies.static.common.instance import Instance, held, staged
 from policies.static.common.outcome import SILENT, coverage
-from policies.static.common.ranks import downward, tails, ways
-from policies.static.common.schedule import graph_of, topological
+from policies.static.common.ranks import ways
 from policies.static.common.unrelated import good_prices, priced
+from policies.task_graphs import downward, graph_of, tails, topological
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
 from sim.model.plan import Plan, Step, can_host, lane_names

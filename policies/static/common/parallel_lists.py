@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from policies.static.common.parallel import Lanes, Wide, wide, wide_plan
-from policies.static.common.ranks import upward, ways
-from policies.static.common.schedule import graph_of, successors, topological
+from policies.static.common.ranks import ways
+from policies.task_graphs import graph_of, successors, topological, upward
 from sim.model.plan import Plan
 from sim.policy import PlanProblem
 

@@ -7,17 +7,14 @@ way between two lanes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from policies.static.common.schedule import Graph, successors, topological
 from policies.static.common.traffic import Traffic
-
-Ways = Sequence[Mapping[int, float]]
-"""Of each task: the tasks it waits for or reads from, with the mean seconds to move what it reads of them."""
+from policies.task_graphs import Graph, Ways, successors, topological
 
 
 @dataclass(frozen=True)
@@ -59,32 +56,6 @@ def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
         for before, sources in zip(found, traffic.sources, strict=True):
             before.update((writer, latency + size * pace) for writer, size in sources.items())
     return found
-
-
-def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """The longest way from the start of each task to the end of the graph, itself included."""
-    return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
-
-
-def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
-    """The longest way from the end of each task to the end of the graph."""
-    times = mean.tolist()
-    tail = [0.0] * len(times)
-    for task in reversed(order):
-        through = times[task] + tail[task]
-        for earlier, seconds in before[task].items():
-            tail[earlier] = max(tail[earlier], through + seconds)
-    return tail
-
-
-def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
-    """The longest way from the beginning of the graph, or from an arrival, to the start of each task."""
-    times = mean.tolist()
-    rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
-    for task in order:
-        for earlier, seconds in before[task].items():
-            rank[task] = max(rank[task], rank[earlier] + times[earlier] + seconds)
-    return rank
 
 
 def by_key(keys: Sequence[Any], before: Ways) -> list[int]:

@@ -15,7 +15,7 @@ import numpy as np
 from policies.static.common.ahead import brought_ahead
 from policies.static.common.instance import Instance
 from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Graph, Schedule, topological
+from policies.static.common.schedule import Schedule
 from policies.static.common.traffic import Traffic, traffic_of
 from policies.static.common.two_types import two_types
 from policies.static.greedy_dual import greedy_dual
@@ -25,6 +25,7 @@ from policies.static.max_min import max_min
 from policies.static.mct import mct
 from policies.static.peft import peft
 from policies.static.sufferage import sufferage
+from policies.task_graphs import Graph, topological
 from sim.errors import PolicyError, Problem, ScenarioError, UsageError
 from sim.model.plan import Plan
 from sim.policy import PlanProblem

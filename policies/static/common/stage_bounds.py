@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.static.common.instance import Instance
-from policies.static.common.ranks import downward, tails, ways
-from policies.static.common.schedule import graph_of, topological
+from policies.static.common.ranks import ways
 from policies.static.common.unrelated import SAMPLE
+from policies.task_graphs import downward, graph_of, tails, topological
 from sim.model.cluster import Device, DeviceType, Link
 from sim.model.plan import lane_names
 from sim.model.stages import download_rate

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from policies.static.common.instance import Instance
-from policies.static.common.schedule import Graph, topological
+from policies.task_graphs import Graph, topological
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import lane_names
 from sim.model.stages import download_rate, final_bytes, way_to_host

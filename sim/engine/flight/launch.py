@@ -16,7 +16,7 @@ from sim.model.cluster import Device
 from sim.model.fusion import Fusion
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
-from sim.policy.contract import Requests
+from sim.policy.request_queue import Requests
 
 NAN, INF = math.nan, math.inf
 

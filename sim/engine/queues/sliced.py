@@ -19,7 +19,7 @@ from sim.engine.queues.queue import Queue
 from sim.model.randomness import RandomTree
 from sim.model.service import Service
 from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Requests
+from sim.policy.request_queue import Requests
 
 BLOCK = 8192
 """Arrivals held as Python numbers at once."""

@@ -16,7 +16,7 @@ that was put to sleep or woken at this instant is not put to sleep.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from sim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
-
-if TYPE_CHECKING:
-    from sim.learning.observation.observations import Observation
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
 ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")
@@ -110,7 +107,7 @@ class Acting(Window):
 
     def __init__(
         self, window: int, scale: float, switches: tuple[str, ...] = (),
-        observation: Callable[[PlanProblem, int, float], Observation] | None = None,
+        observation: Callable[[PlanProblem, int, float], Any] | None = None,
         choice: Choice | None = None, order: str = ARRIVAL,
     ):  # fmt: skip
         super().__init__(window, scale)

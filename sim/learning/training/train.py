@@ -31,6 +31,7 @@ from sim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
 from sim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
 from sim.model.randomness import SPAN, TRAINING, VALIDATION
 from sim.results.one_run.metrics import metric
+from sim.results.pictures import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,9 +79,7 @@ class Training:
 
     def plot(self) -> Figure:
         """The learning curve."""
-        from sim.plots.learning import learning_curve
-
-        return learning_curve(self)
+        return drawn("learning.learning_curve", self)
 
 
 def train(

@@ -9,94 +9,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
+from sim.results.many_runs.findings import Finding, better, paired_findings
 from sim.results.many_runs.replications import Replications
 from sim.results.many_runs.selection import Selection
-from sim.results.many_runs.statistics import paired_differences, student_interval
 from sim.results.one_run import metric_sets
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.one_run.result import Result
-from sim.results.wording import SECONDS, figures, fitting, gap, metric_name, one, several, units_of, with_unit
+from sim.results.pictures import drawn
+from sim.results.statistics import student_interval
+from sim.results.wording import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ROUNDING = 1e-12
-"""Relative differences up to here are noise of floating point."""
-
 PLAN_TITLES = ("planned makespan", "simulated makespan", "lower bound", "ratio", "planning time")
-
-Shown = Literal["different", "equal", "open", "one run", "undefined"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What two policies' runs tell about one metric: difference = policy - other, over n pairs of runs.
-
-    `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
-    difference would speak; with any of them nothing is concluded.
-    """
-
-    metric: str
-    policy: str
-    other: str
-    difference: float
-    half_width: float
-    p: float
-    significant: bool
-    n: int
-    left_out: int
-    confidence: float
-    identical: bool = False
-    """All replications of each are the same, so that one of each was compared."""
-
-    @property
-    def shown(self) -> Shown:
-        if math.isnan(self.difference) or self.left_out:
-            return "undefined"
-        if self.n < 2:
-            return "one run"
-        if self.significant:
-            return "different"
-        return "equal" if self.half_width == 0 else "open"
-
-    @property
-    def gap(self) -> str:
-        """`63 ± 47 s below fcfs`."""
-        size = gap(self.metric, self.difference, self.half_width)
-        return f"{size} {'above' if self.difference > 0 else 'below'} {self.other}"
-
-    @property
-    def sentence(self) -> str:
-        name, both = metric_name(self.metric), f"{self.policy} and {self.other}"
-        method = f"(paired, {self.confidence * 100:g} %, Holm, n = {self.n})"
-        if self.shown == "undefined":
-            where = "undefined" + (f" or infinite in {self.left_out} of the pairs of runs" if self.left_out else "")
-            return f"{both}: {name} cannot be compared: {where}"
-        if self.shown == "one run":
-            found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
-            if self.identical:
-                return f"{self.policy}: {found} in every run; nothing here is random, so there is no interval"
-            return f"{self.policy}: {found} in the one run of each; one run says nothing about chance"
-        if self.shown == "equal":
-            return f"{both}: the same {name} in each of {self.n} runs"
-        if self.shown == "open":
-            return f"{both}: no difference in {name} shown: {self.policy} {self.gap} {method}"
-        if self.half_width == 0:
-            return f"{self.policy}: {name} {self.gap} in each of {self.n} runs"
-        return f"{self.policy}: {name} {self.gap} {method}"
-
-    def reversed(self) -> Finding:
-        """The same, seen from the other policy."""
-        return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
 
 
 @dataclass
@@ -173,7 +108,8 @@ class Comparison:
         Index (group, policy), columns (metric, mean | half_width | n).  Of replications it must have been asked for
         with the comparison: `compare(..., by=["gpus"])`.
         """
-        from sim.results.one_run.groups import checked, table_of_groups
+        from sim.results.many_runs.groups import table_of_groups
+        from sim.results.one_run.groups import checked
 
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
         return table if names is None else table[list(names)]
@@ -211,9 +147,7 @@ class Comparison:
 
     def plot(self) -> Figure:
         """A panel a metric: each policy's mean and interval."""
-        from sim import plots
-
-        return plots.comparison(self)
+        return drawn("comparison", self)
 
     def __repr__(self) -> str:
         plans = [] if self.plans.empty else ["", self.plans_title, self.shown_plans().to_string(line_width=100)]
@@ -336,35 +270,6 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
 def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confidence: float) -> list[Finding]:
     each = [(policy, other, frame[[policy, other]].to_numpy(dtype=np.float64)) for policy, other in pairs]
     return paired_findings(metric, each, confidence)
-
-
-def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
-    """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
-    differences, left_out = [], []
-    for _, _, both in pairs:
-        both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
-        finite = np.isfinite(both).all(axis=1)
-        difference = both[finite, 0] - both[finite, 1]
-        # What only the order of summation changed is no difference.
-        difference[np.abs(difference) <= ROUNDING * np.abs(both[finite]).max(axis=1)] = 0.0
-        differences.append(difference)
-        left_out.append(len(both) - int(finite.sum()))
-    # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
-    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
-    findings = []
-    for (policy, other, _), out in zip(pairs, left_out, strict=True):
-        if out:
-            found = (math.nan, math.nan, math.nan, False, 0)
-        else:
-            d = next(whole)
-            found = (d.mean, d.half_width, d.p, d.significant, d.n)
-        findings.append(Finding(metric, policy, other, *found, out, confidence))
-    return findings
-
-
-def better(metric: str, difference: float) -> bool:
-    """Is `difference` (policy - other) to the policy's credit?"""
-    return difference > 0 if metric in HIGHER_IS_BETTER else difference < 0
 
 
 def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: list[str]) -> str | None:

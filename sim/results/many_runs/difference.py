@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.results.one_run.result import Result, json_number
+from sim.results.as_json import json_number
+from sim.results.one_run.result import Result
 from sim.results.wording import clock, figures, formatter, metric_name, share
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName
-from sim.results.many_runs.compare import paired_findings
+from sim.results.many_runs.findings import paired_findings
+from sim.results.many_runs.groups import group_contributions, group_values, in_order
 from sim.results.many_runs.replications import Replications
-from sim.results.one_run.groups import group_contributions, group_values, in_order
 from sim.results.one_run.result import Result
 from sim.results.wording import PERCENT, Unit, finite, fitting, pair, units_of, with_unit
 
@@ -123,7 +123,7 @@ def difference_note(found: pd.DataFrame, confidence: float, identical: bool = Fa
 
 def differences_json(found: pd.DataFrame) -> list[dict[str, object]]:
     """A mapping a row."""
-    from sim.results.one_run.result import json_number
+    from sim.results.as_json import json_number
 
     return [
         {str(key): value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}

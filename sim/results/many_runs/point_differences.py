@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName
-from sim.results.many_runs.compare import ROUNDING, Finding, better, paired_findings
-from sim.results.many_runs.estimands import contributions
-from sim.results.many_runs.sweep import FACTS, Sweep
+from sim.results.many_runs.findings import ROUNDING, Finding, better, paired_findings
+from sim.results.many_runs.point_values import FACTS, Points
+from sim.results.one_run.estimands import contributions
 from sim.results.one_run.metrics import HIGHER_IS_BETTER
 
 COLUMNS = ("policy", "other", "difference", "half_width", "p", "significant", "n")
 
 
-def differences(sweep: Sweep, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
+def differences(sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
     """policy - other at every point: columns point and policy, other, difference, half_width, p, significant, n.
 
     base: every other policy is compared with it; without it all pairs are.  Half-widths and p are Holm's over the pairs
@@ -37,7 +37,7 @@ def differences(sweep: Sweep, metric: str, base: str | None = None, confidence: 
 
 
 def findings_by_point(
-    sweep: Sweep, metric: str, base: str | None = None, confidence: float = 0.95
+    sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95
 ) -> dict[int, list[Finding]]:
     """What the runs of every point with several policies tell, point by point; see `differences`."""
     sweep._known(metric)
@@ -92,7 +92,7 @@ class Leads(NamedTuple):
     """Are there points with several replications, which could show it?"""
 
 
-def leads(sweep: Sweep, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
+def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
     """Who is best at how many of the points at which several policies have a value; see `Leads`."""
     found = Leads({}, {}, {}, 0, False)
     sound = sweep.table[sweep.table[metric].notna()]

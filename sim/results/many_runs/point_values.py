@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-
-if TYPE_CHECKING:
-    from sim.results.many_runs.sweep import Sweep
+from sim.model.units import quantity
 
 MOST_SHOWN = 10
 
+FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
+"""Columns that are neither keys nor metrics."""
 
-def rows_where(sweep: Sweep, frame: pd.DataFrame, where: Mapping[str, Any] | None) -> pd.DataFrame:
+
+class Points(Protocol):
+    """What is read of a sweep here and in `sim.results.many_runs.point_differences`; a `Sweep` has it."""
+
+    points: pd.DataFrame
+    table: pd.DataFrame
+
+    @property
+    def keys(self) -> list[str]: ...
+    @property
+    def by_replication(self) -> pd.DataFrame: ...
+    def _known(self, metric: str) -> None: ...
+    def _column(self, name: str) -> None: ...
+
+
+def rows_where(sweep: Points, frame: pd.DataFrame, where: Mapping[str, Any] | None) -> pd.DataFrame:
     """The rows of a frame of the sweep with these values in these columns.
 
     A value of a key may be a number in base units, or the text that a scenario would have: 24/h finds what was swept as
@@ -32,7 +47,7 @@ def rows_where(sweep: Sweep, frame: pd.DataFrame, where: Mapping[str, Any] | Non
     return frame
 
 
-def _same(sweep: Sweep, frame: pd.DataFrame, column: str, value: Any) -> np.ndarray:
+def _same(sweep: Points, frame: pd.DataFrame, column: str, value: Any) -> np.ndarray:
     equal = (frame[column] == value).to_numpy(dtype=bool, copy=True)
     if column not in sweep.keys:
         return equal
@@ -45,10 +60,8 @@ def _same(sweep: Sweep, frame: pd.DataFrame, column: str, value: Any) -> np.ndar
     return equal
 
 
-def _number(sweep: Sweep, column: str, value: Any) -> float | None:
+def _number(sweep: Points, column: str, value: Any) -> float | None:
     """A number, or a text with a unit of the key's dimension, in base units."""
-    from sim.scenario.schema.sweep import quantity
-
     try:
         found = quantity(value)
     except ValueError:
@@ -60,13 +73,13 @@ def _number(sweep: Sweep, column: str, value: Any) -> float | None:
     return number if dimension < 0 or dimension in swept else None
 
 
-def _written(sweep: Sweep, frame: pd.DataFrame, column: str) -> pd.Series:
+def _written(sweep: Points, frame: pd.DataFrame, column: str) -> pd.Series:
     """The values of a key as texts, as they were swept."""
     texts = sweep.points[column].astype(str)
     return pd.Series(texts.loc[frame["point"]].to_numpy(), index=frame.index)
 
 
-def _known(sweep: Sweep, frame: pd.DataFrame, column: str) -> str:
+def _known(sweep: Points, frame: pd.DataFrame, column: str) -> str:
     texts = _written(sweep, frame, column) if column in sweep.keys else frame[column].astype(str)
     values = list(dict.fromkeys(texts))
     more = f" and {len(values) - MOST_SHOWN:,} more" if len(values) > MOST_SHOWN else ""

@@ -10,9 +10,11 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
-from sim.results.many_runs.estimands import contributions, weight_of, weights
-from sim.results.many_runs.statistics import Interval, deviation, student_interval
-from sim.results.one_run.result import SHOWN, Result, html_table, json_values
+from sim.results.as_json import json_values
+from sim.results.one_run.estimands import contributions, weight_of, weights
+from sim.results.one_run.result import SHOWN, Result, html_table
+from sim.results.pictures import drawn
+from sim.results.statistics import Interval, deviation, student_interval
 from sim.results.wording import several, units_of
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ class Replications:
 
     Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
     `keep=True`.  Intervals are Student t, made from `contributions`: of means over customers for the ratio of
-    expectations, else for the expectation of a replication's value (`sim.results.many_runs.estimands`).  Of
+    expectations, else for the expectation of a replication's value (`sim.results.one_run.estimands`).  Of
     replications that are all the same, in which nothing is random, there are none.
     `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
     """
@@ -99,7 +101,7 @@ class Replications:
         raise UnknownName("metric", metric, values.columns, " among those kept of the replications")
 
     def contributions(self, metric: str) -> pd.Series:
-        """What each replication contributes to the estimate of a metric (`sim.results.many_runs.estimands`)."""
+        """What each replication contributes to the estimate of a metric (`sim.results.one_run.estimands`)."""
         column = self.column(metric)
         return contributions(self._frame().assign(**{metric: column}), metric)
 
@@ -112,13 +114,14 @@ class Replications:
 
         Where not all runs were kept, it must have been asked for with the run (by=["gpus"]).
         """
-        from sim.results.one_run.groups import checked, table_of_groups
+        from sim.results.many_runs.groups import table_of_groups
+        from sim.results.one_run.groups import checked
 
         table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
         return table if names is None else table[list(names)]
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """The interval for the metric; what that is for: `sim.results.many_runs.estimands`."""
+        """The interval for the metric; what that is for: `sim.results.one_run.estimands`."""
         column = self.contributions(metric)
         if self.identical:
             raise UsageError(f"there is no interval for {metric}: {self.without_chance}")
@@ -221,9 +224,7 @@ class Replications:
 
     def plot(self) -> Figure:
         """The picture of the first run, with the mean response of every replication beside."""
-        from sim import plots
-
-        return plots.default(self)
+        return drawn("default", self)
 
     def _title(self) -> str:
         how = "no intervals: all identical" if self.identical else "95 % intervals"

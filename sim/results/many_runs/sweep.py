@@ -31,11 +31,11 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import DamagedFile, UnknownName, UsageError
-from sim.results.many_runs.estimands import ratio_contributions, weight_of
-from sim.results.many_runs.point_values import rows_where
-from sim.results.many_runs.statistics import freedom, is_congested, student_quantiles
+from sim.results.many_runs.point_values import FACTS, rows_where
+from sim.results.one_run.estimands import ratio_contributions, weight_of
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.sealed import unsealed, verify
+from sim.results.statistics import freedom, is_congested, student_quantiles
 from sim.results.wording import formatter, metric_name, several, units_of
 
 MARK = "sweep.json"
@@ -44,9 +44,6 @@ EACH = "replications.parquet"
 SCENARIO = "scenario.yaml"
 TABLES = "tables.json"
 """Digests of the other files of a sweep that is finished."""
-FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
-"""Columns that are neither keys nor metrics."""
-
 USUAL = ("response_mean", "response_p95", "goodput_fraction", "gpu_utilisation")
 """Metrics shown where none were asked for."""
 
@@ -297,7 +294,7 @@ class Sweep:
 
 
 def _json_metric(row: Mapping[Any, Any], name: str) -> Any:
-    from sim.results.one_run.result import json_number
+    from sim.results.as_json import json_number
 
     if f"{name}_ci_low" not in row:
         return json_number(row[name])
@@ -355,7 +352,7 @@ def _estimates(
     """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
 
     `weights`: over how many customers each value is a mean; missing where it is none
-    (`sim.results.many_runs.estimands`).
+    (`sim.results.one_run.estimands`).
     """
     means = np.full((cube.shape[0], cube.shape[2]), np.nan)
     half = means.copy()

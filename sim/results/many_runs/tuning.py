@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.results.many_runs.statistics import Difference, Interval, paired_differences, student_interval
 from sim.results.one_run.metrics import HIGHER_IS_BETTER
+from sim.results.statistics import Difference, Interval, paired_differences, student_interval
 from sim.results.wording import formatter, gap, metric_name, several, units_of
 
 
@@ -38,7 +38,7 @@ class Tuning:
     """What `sim.tune` found.  Attributes:
 
     settings       all that were tried, the present one last; `best` is the number of the winner
-    ours, present  contributions to the metric (`sim.results.many_runs.estimands`) under the winner and under the
+    ours, present  contributions to the metric (`sim.results.one_run.estimands`) under the winner and under the
     present
                    setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
     policy         the winner as a scenario writes it under `policy:`
@@ -149,7 +149,7 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """{"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
-        from sim.results.one_run.result import json_number, json_values
+        from sim.results.as_json import json_number, json_values
 
         def interval(found: Interval) -> dict[str, Any]:
             return {**json_values({"mean": found.mean, "ci_low": found.low, "ci_high": found.high}), "n": found.n}

@@ -24,7 +24,7 @@ from sim.results.one_run.modes import ModeTable, units
 from sim.results.one_run.plans import in_pieces
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured
 
 _EVALUATIONS = 200
 """Most release times at which the area is computed; fewer still give a valid bound."""

@@ -12,29 +12,12 @@ Here alone prices become cost; policies that weigh costs read the same prices (`
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.cluster import Cluster
-from sim.model.record import COMPLETED, Record
-from sim.results.one_run.launches import Launches, Places, launches_of
-from sim.results.one_run.modes import ModeTable
-
-if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
-    from sim.results.one_run.usage import Usage
-
-
-def device_cost(cluster: Cluster, use: Usage) -> np.ndarray:
-    """Of each device, for the time in which it was up or asleep."""
-    up, asleep = _prices(cluster)
-    return use.powered * (up * use.up + asleep * use.asleep)
-
-
-def device_cost_held(cluster: Cluster, use: Usage) -> np.ndarray:
-    """Of each device, for the share of it that launches held."""
-    return use.allocated * _prices(cluster)[0]
+from sim.model.record import COMPLETED
+from sim.results.one_run.measured import Measured
+from sim.results.one_run.usage import device_cost
 
 
 def cost(run: Measured) -> float:
@@ -54,36 +37,3 @@ def cost_per_task(run: Measured) -> float:
     finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
     number = np.count_nonzero((finish >= run.low) & (finish <= run.high))
     return whole / number if number else math.nan
-
-
-def launch_cost(record: Record, table: ModeTable, launches: Launches) -> np.ndarray:
-    """Of each launch, from its decision to its end.
-
-    Where launches overlap on a GPU with several streams, and together hold more than all of it, the costs of all
-    launches there are lowered by one factor, so that their sum is what of the GPU was held.
-    """
-    from sim.results.one_run.usage import allocated  # which imports what is here
-
-    cluster, places = record.input.cluster, Places(record)
-    price, _ = _prices(cluster)
-    held, devices = launches.end - launches.decided, len(cluster.devices)
-    share, cores = table.share[launches.mode], table.cores[launches.mode]
-    apart = places.spread(launches.place, held * share, devices)
-    together = allocated(record, launches, places, held, share, 0.0, record.end)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        factor = np.where(apart > 0, together / apart, 1.0)
-    by_place = np.bincount(places.owner, weights=(price * factor)[places.flat], minlength=places.count)
-    of_hosts = np.bincount(places.owner, weights=price[places.hosts] * places.amount, minlength=places.count)
-    each = of_hosts / np.maximum(places.totals, 1)
-    return held * (share * by_place[launches.place] + cores * each[launches.place])
-
-
-def launches_and_cost(record: Record, table: ModeTable) -> tuple[Launches, np.ndarray]:
-    """The launches of a run, and what each of them costs."""
-    launches = launches_of(record, table)
-    return launches, launch_cost(record, table, launches)
-
-
-def _prices(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Of each device a second, up and asleep."""
-    return np.array([price.up for price in cluster.prices]), np.array([price.asleep for price in cluster.prices])

@@ -11,7 +11,7 @@ from sim.model.record import LAUNCH_COMPLETED, Record
 from sim.results.one_run.launches import launch_numbers, launches_of
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured
 
 
 def launches(run: Measured) -> float:

@@ -13,30 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.record import COMPLETED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
-from sim.results.one_run import language
+from sim.model.record import COMPLETED, NOT_ARRIVED, REJECTED
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured
 
 JUDGED_BY_DEADLINE = ("slo_attainment", "attainment_admitted", "goodput_fraction", "goodput")
 """Metrics that are undefined where no task has a deadline before the end."""
-
-
-def due_times(record: Record) -> np.ndarray:
-    """When it is decided at the latest whether each row meets its deadline; NaN where it has none.
-
-    Of a request to a language model with limits on its tokens: the time at which the last limit is kept or missed.
-    """
-    tasks = record.input.tasks
-    due = np.full(len(tasks), np.nan) if tasks.deadline is None else tasks.deadline
-    return np.fmin(due, language.due_times(record)) if record.input.language else due
-
-
-def observed_until(record: Record) -> float:
-    """Until when outcomes are known: the end of the run, or for ever where it was drained."""
-    drained = math.isinf(record.input.horizon) and not (record.status == UNFINISHED).any()
-    return math.inf if drained else record.end
 
 
 def _met(run: Measured) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from sim.results.one_run.modes import ModeTable
 from sim.results.one_run.replay import Capacity, Replay
 
 if TYPE_CHECKING:
-    from sim.results.one_run.result import Result
+    from sim.results.one_run.measured import Run
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE = 0, 1, 2, 5, 6
@@ -86,7 +86,7 @@ class _Waits:
         return behind
 
 
-def causes(result: Result) -> pd.DataFrame:
+def causes(result: Run) -> pd.DataFrame:
     """One row a task that became ready: `id`, `class`, `user`, `wait` and the seconds of each cause."""
     waits = _waits(result)
     lengths = np.diff(waits.grid, append=waits.grid[-1])
@@ -120,7 +120,7 @@ def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
     return parts
 
 
-def explain_all(result: Result, by: str = "class") -> pd.DataFrame:
+def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
     """Seconds waited by class (or user): columns `tasks`, `wait`, and the causes that sum to it."""
     table = causes(result)
     if by not in ("class", "user"):
@@ -132,7 +132,7 @@ def explain_all(result: Result, by: str = "class") -> pd.DataFrame:
     return totals
 
 
-def explain(result: Result, task_id: Any) -> pd.DataFrame:
+def explain(result: Run, task_id: Any) -> pd.DataFrame:
     """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`; empty if it did not wait."""
     waits = _waits(result)
     row = find_task(result, task_id)
@@ -157,7 +157,7 @@ def explain(result: Result, task_id: Any) -> pd.DataFrame:
     return table
 
 
-def ending(result: Result, task_id: Any) -> dict[str, Any]:
+def ending(result: Run, task_id: Any) -> dict[str, Any]:
     """How one task ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short),
     `wasted` (device-seconds computed that were lost) and `fused_with` (the others of its last launch as one kernel)."""
     row = find_task(result, task_id)
@@ -178,7 +178,7 @@ def ending(result: Result, task_id: Any) -> dict[str, Any]:
     return found
 
 
-def find_task(result: Result, task_id: Any) -> int:
+def find_task(result: Run, task_id: Any) -> int:
     """The row of a task given by its id (as text or as it is); UsageError with near ids otherwise.
 
     Of `stream/id` the id alone will do where no other stream has it.
@@ -204,7 +204,7 @@ def _name(waits: _Waits, rank: int) -> Any:
     return waits.record.input.tasks.name(int(waits.row[waits.by_rank[rank]]))
 
 
-def _waits(result: Result) -> _Waits:
+def _waits(result: Run) -> _Waits:
     """The sweep, once a result."""
     if result.explained is None:
         result.explained = _sweep(result.record, result.modes)

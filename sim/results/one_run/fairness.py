@@ -15,9 +15,8 @@ from sim.results.one_run.tables import batch_members, by_launch
 
 if TYPE_CHECKING:
     from sim.model.tasks import Mode
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured, Run
     from sim.results.one_run.modes import ModeTable
-    from sim.results.one_run.result import Result
 
 UNFAIR = 1.1
 """Above this ρ a task is told to be treated unfairly."""
@@ -29,7 +28,7 @@ def rho(run: Measured, by: Literal["task", "user"] = "task") -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def rho_of_tasks(result: Result, by: Literal["task", "user"] = "task") -> np.ndarray:
+def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarray:
     """ρ = response / T_iso for every row of the task table; NaN of what did not complete.
 
     T_iso is the time on an exclusive 1/N share of the cluster in the fastest feasible mode, N the
@@ -165,12 +164,12 @@ def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
     return wanted
 
 
-def gpu_seconds_of_tasks(result: Result) -> np.ndarray:
+def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
     """GPU-seconds computed for every row of the task table (its share of its batch's)."""
     return _received(result)[result.record.status != NOT_ARRIVED]
 
 
-def _received(result: Result, on_cores: bool = False) -> np.ndarray:
+def _received(result: Run, on_cores: bool = False) -> np.ndarray:
     """GPU-seconds (or core-seconds of CPU modes) of every row of the record whose work counted, in whatever sizes (its
     share of its batch's)."""
     record, table = result.record, result.modes

@@ -21,8 +21,7 @@ from sim.results.one_run.replay import Capacity, Replay
 from sim.results.one_run.whole_gpus import request_mix, whole_gpu_steps
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
-    from sim.results.one_run.result import Result
+    from sim.results.one_run.measured import Measured, Run
 
 
 def fragmentation(run: Measured) -> float:
@@ -42,7 +41,7 @@ def fragmentation(run: Measured) -> float:
     return float((span[there] * stranded[there] / free[there]).sum()) / total if total else math.nan
 
 
-def fragmentation_over_time(result: Result) -> pd.DataFrame:
+def fragmentation_over_time(result: Run) -> pd.DataFrame:
     """Fragmentation and allocation as steps: each row holds from its `time` to the next row's.
 
     `allocated_gpus` and `unallocated_gpus` (of those that are up), `fragmented_gpus` (the part of the latter that
@@ -62,7 +61,7 @@ def fragmentation_over_time(result: Result) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def fragmentation_between(result: Result, edges: np.ndarray) -> np.ndarray:
+def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
     """Fragmentation as means between these times; NaN where nothing is unallocated and after the end of the run.
 
     Empty where there are no GPUs, or no request for any.  Of long runs with shared GPUs it is the state in the middle.
@@ -92,7 +91,7 @@ Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Times, and from each to the next: GPUs unallocated, the part of them the mix cannot use, GPUs up."""
 
 
-def fragmentation_steps(result: Result, times: np.ndarray | None = None) -> Steps:
+def fragmentation_steps(result: Run, times: np.ndarray | None = None) -> Steps:
     """The free GPUs over the whole run; at these `times` only, where looking more often would cost more.
 
     Where tasks take whole GPUs it is a few passes over columns, otherwise the run is replayed launch by launch.
@@ -108,7 +107,7 @@ def fragmentation_steps(result: Result, times: np.ndarray | None = None) -> Step
     return time, free_, stranded_, up_
 
 
-def _replayed(result: Result, times: np.ndarray | None) -> Iterator[tuple[float, float, float, float]]:
+def _replayed(result: Run, times: np.ndarray | None) -> Iterator[tuple[float, float, float, float]]:
     """(begin, GPUs unallocated, the part of them the mix cannot use, GPUs up) of each stretch of the run."""
     record = result.record
     requests, mix = request_mix(record)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,16 +21,12 @@ import pandas as pd
 from sim.errors import UsageError, suggestion
 from sim.model.record import NOT_ARRIVED, RunInput
 from sim.model.tasks import Shape
-from sim.results.many_runs.estimands import contributions, weight_of, weights
-from sim.results.many_runs.statistics import student_interval
 from sim.results.one_run import metrics
+from sim.results.one_run.estimands import weights
 from sim.results.one_run.fairness import core_demand, gpu_demand
+from sim.results.one_run.measured import Measured, Run
 from sim.results.one_run.modes import ModeTable, units
 from sim.results.one_run.tables import SLOWDOWN_BOUND, bound_name
-
-if TYPE_CHECKING:
-    from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.result import Result
 
 USUAL = ("class", "gpus", "user")
 """By what a comparison is split when nobody says how."""
@@ -164,7 +160,7 @@ def gpus_label(shape: Shape) -> str:
     return f"{count}" if count <= 8 or count == power else f"{power + 1}–{2 * power - 1}"
 
 
-def _place(label: str) -> tuple[float, float]:
+def by_number(label: str) -> tuple[float, float]:
     """Where such a group stands among the others: by its greatest count, elastic tasks behind those of that count."""
     if label in (NO_GPU, PART, LESS_THAN_A_CORE):
         return (-1.0 if label == NO_GPU else 0.0), 0.0
@@ -175,7 +171,7 @@ def _place(label: str) -> tuple[float, float]:
     return float(label.split("–")[-1]), 0.0
 
 
-def _codes(result: Result, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
+def _codes(result: Run, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
     """The group of every row of the task table, as a number, and the groups in order; -1 is in none."""
     if grouping.by == "gpus":
         return _codes_of_gpus(result)
@@ -193,18 +189,18 @@ def _codes(result: Result, grouping: Grouping) -> tuple[np.ndarray, list[Any]]:
     return np.asarray(codes), list(values)
 
 
-def _codes_of_gpus(result: Result) -> tuple[np.ndarray, list[Any]]:
+def _codes_of_gpus(result: Run) -> tuple[np.ndarray, list[Any]]:
     record = result.record
     labels = size_labels(record.input.tasks.shapes)
-    names = sorted(dict.fromkeys(labels), key=_place)
+    names = sorted(dict.fromkeys(labels), key=by_number)
     of_shape = np.array([names.index(name) for name in labels])
     return of_shape[record.input.tasks.shape[record.status != NOT_ARRIVED]], names
 
 
-def by_group(result: Result, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
+def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
     """Metrics of one run: index the groups that have tasks, a column a metric.
 
-    `weighted`: with the numbers of tasks over which they are means, for estimates (`sim.results.many_runs.estimands`).
+    `weighted`: with the numbers of tasks over which they are means, for estimates (`sim.results.one_run.estimands`).
     """
     chosen = grouping.metrics or group_metrics(result.bound)
     for name in chosen:
@@ -220,7 +216,7 @@ def by_group(result: Result, grouping: Grouping, weighted: bool = False) -> pd.D
     for number, value in enumerate(values):
         mine = rows[order[limits[number] : limits[number + 1]]]
         if len(mine):
-            run = metrics.Measured(result, mine)
+            run = Measured(result, mine)
             found[value] = metrics.evaluate(run, chosen, result.bound) | (weights(run, chosen) if weighted else {})
     columns = list(next(iter(found.values()), dict.fromkeys(chosen)))
     return pd.DataFrame.from_dict(found, orient="index", columns=columns).rename_axis(grouping.by)
@@ -229,7 +225,7 @@ def by_group(result: Result, grouping: Grouping, weighted: bool = False) -> pd.D
 # Of replications ------------------------------------------------------------------------------------------------
 
 
-def kept_values(result: Result, grouping: Grouping) -> dict[str, float]:
+def kept_values(result: Run, grouping: Grouping) -> dict[str, float]:
     """The same as flat names and numbers, which a worker process sends back."""
     table = by_group(result, grouping, weighted=True)
     return {
@@ -247,139 +243,3 @@ def kept_by(columns: Iterable[str], by: str) -> dict[tuple[str, str], str]:
             if what == by:
                 found[group, metric] = column
     return found
-
-
-def group_values(outcome: Result | Replications, by: str) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> the values, one a replication; NaN where it is not defined.  UsageError if not kept.
-
-    With the numbers of tasks over which they are means, under their names, which begin with _.
-    """
-    from sim.results.one_run.result import Result
-
-    if isinstance(outcome, Result):
-        return {key: np.array([value]) for key, value in _values(outcome, by).items()}
-    frame = outcome._frame()
-    kept = kept_by((str(name) for name in frame.columns), by)
-    if kept:
-        return {key: frame[column].to_numpy(dtype=np.float64) for key, column in kept.items()}
-    if outcome.results and len(outcome.results) == len(outcome):
-        tables = [_values(result, by, outcome.results[0]) for result in outcome]
-        keys = dict.fromkeys(key for table in tables for key in table)
-        return {key: np.array([table.get(key, math.nan) for table in tables]) for key in keys}
-    if outcome.results and not groupings(outcome.results[0].record.input, [by]):
-        return {}
-    raise UsageError(f'of the replications no groups by "{by}" were kept: ask for by=["{by}"] (--by {by}) with the run')
-
-
-def group_contributions(
-    values: Mapping[tuple[str, str], np.ndarray], chosen: np.ndarray | slice = slice(None)
-) -> dict[tuple[str, str], np.ndarray]:
-    """(group, metric) -> what these replications contribute to its estimate; see `group_values`."""
-    found = {}
-    for group, name in values:
-        if not name.startswith("_"):
-            own = {key: values[group, key][chosen] for key in (name, weight_of(name) or "") if (group, key) in values}
-            found[group, name] = contributions(pd.DataFrame(own), name).to_numpy(dtype=np.float64)
-    return found
-
-
-def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[str, str], float]:
-    found = groupings((first or result).record.input, [by]) or [Grouping(by)]
-    table = by_group(result, found[0], weighted=True)
-    return {(str(group), str(name)): float(value) for group, row in table.iterrows() for name, value in row.items()}
-
-
-def table_of_groups(outcomes: Mapping[str, Result | Replications], by: str, confidence: float = 0.95) -> pd.DataFrame:
-    """What is told of each group under each policy: index (group, policy), columns (metric, mean | half_width | n).
-
-    `half_width` is that of the interval (for what: `sim.results.many_runs.estimands`); NaN of one run, and where all
-    are the same.  A group that a policy's runs never had has no row.
-    """
-    values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
-    known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
-    groups = in_order(by, dict.fromkeys(group for group, _ in known))
-    names = dict.fromkeys(name for _, name in known)
-    index, rows = [], []
-    for group in groups:
-        for label, of_policy in values.items():
-            if not any((group, name) in of_policy for name in names):
-                continue
-            index.append((group, label))
-            row: list[float] = []
-            for name in names:
-                found = student_interval(of_policy.get((group, name), np.array([math.nan])), confidence, name)
-                same = getattr(outcomes[label], "identical", False)
-                row += [found.mean, math.nan if same else found.half_width, found.n]
-            rows.append(row)
-    columns = pd.MultiIndex.from_product([list(names), ["mean", "half_width", "n"]], names=["metric", None])
-    return pd.DataFrame(rows, pd.MultiIndex.from_tuples(index, names=[by, "policy"]) if index else None, columns)
-
-
-def in_order(by: str, groups: Iterable[str]) -> list[str]:
-    """Groups as the first run that has them stands; GPU counts by number, the other users last."""
-    if by == "gpus":
-        return sorted(groups, key=_place)
-    return sorted(groups, key=lambda group: group == OTHERS and by == "user")
-
-
-def tables_of_groups(
-    outcomes: Mapping[str, Result | Replications], by: Iterable[str] = USUAL, confidence: float = 0.95
-) -> dict[str, pd.DataFrame]:
-    """A table for each of these of which the workload has several groups (`table_of_groups`)."""
-    from sim.results.one_run.result import Result
-
-    found = {}
-    first = next(iter(outcomes.values()))
-    runs = [first] if isinstance(first, Result) else first.results
-    for name in checked(by):
-        if runs and not groupings(runs[0].record.input, [name]):
-            continue
-        table = table_of_groups(outcomes, name, confidence)
-        if table.index.get_level_values(0).nunique() > 1:
-            found[name] = table
-    return found
-
-
-def metrics_in(table: pd.DataFrame) -> list[str]:
-    """The metrics of a table of groups, in order."""
-    return [str(name) for name in table.columns.get_level_values(0).unique()]
-
-
-def telling(table: pd.DataFrame) -> list[str]:
-    """The metrics of such a table that tell something: defined somewhere, and of fates and the like not all zero."""
-    kept = []
-    always = ("tasks",)
-    for name in metrics_in(table):
-        means = table[name, "mean"].to_numpy(dtype=np.float64)
-        if name == "completed" or np.isnan(means).all() or (name not in always and not np.nan_to_num(means).any()):
-            continue
-        kept.append(str(name))
-    return kept
-
-
-def groups_json(tables: Mapping[str, pd.DataFrame], many: bool = True) -> dict[str, Any]:
-    """{by: {policy: {group: {metric: {mean, half_width, n}}}}}; of single runs the value alone."""
-    from sim.results.one_run.result import json_number
-
-    found: dict[str, Any] = {}
-    for by, table in tables.items():
-        rows = zip(*(table.index.get_level_values(level) for level in (0, 1)), table.to_numpy(dtype=float), strict=True)
-        policies: dict[str, Any] = found.setdefault(by, {})
-        for group, policy, row in rows:
-            values: dict[str, Any] = {}
-            for name, (mean, half, n) in zip(metrics_in(table), row.reshape(-1, 3), strict=True):
-                values[name] = json_number(mean)
-                if many:
-                    values[name] = {"mean": json_number(mean), "half_width": json_number(half), "n": int(n)}
-            policies.setdefault(str(policy), {})[str(group)] = values
-    return found
-
-
-def flat(table: pd.DataFrame) -> pd.DataFrame:
-    """For a file of one header line: columns `metric` and, where there is more than one run, `metric_half_width`."""
-    columns = {}
-    for metric in metrics_in(table):
-        columns[metric] = table[metric, "mean"]
-        if not table[metric, "half_width"].isna().all():
-            columns[f"{metric}_half_width"] = table[metric, "half_width"]
-    return pd.DataFrame(columns)

@@ -10,10 +10,10 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.results.one_run.result import Result
+    from sim.results.one_run.measured import Run
 
 
-def device_bars(result: Result) -> pd.DataFrame:
+def device_bars(result: Run) -> pd.DataFrame:
     """One row a launch and device or core of it; `line` is the device, `core` the number of a named core or -1.
 
     `end` of what still runs is the end of the run; `cpu` says whether the line is a node's cores.

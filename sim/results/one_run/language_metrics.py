@@ -15,7 +15,7 @@ from sim.model.record import ABORTED, PREEMPTIONS
 from sim.results.one_run.steps import weighted_quantile
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured, Metric
+    from sim.results.one_run.measured import Measured, Metric
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

@@ -12,9 +12,8 @@ from sim.model.exchange import link_names, link_rates
 from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured, Run
     from sim.results.one_run.modes import ModeTable
-    from sim.results.one_run.result import Result
 
 COLUMNS = ("step", "communication", "bubble", "contention", "network_bytes", "mfu")
 P95 = 0.95
@@ -174,7 +173,7 @@ OF_THE_RUN = ("network_utilization", "cross_rack_fraction")
 # One task -------------------------------------------------------------------------------------------------------
 
 
-def stretch(result: Result, row: int) -> dict[str, float] | None:
+def stretch(result: Run, row: int) -> dict[str, float] | None:
     """Why a task computed longer than in the best place with no one else: `seconds` that it computed, of these `alone`
     those it would have taken there, and what `placement`, `neighbors` and `devices` (slow ones) added; None of a task
     that was on no network."""

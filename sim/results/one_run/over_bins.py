@@ -15,12 +15,12 @@ from sim.results.one_run.launches import Launches, Places, launches_of
 from sim.results.one_run.usage import device_states
 
 if TYPE_CHECKING:
-    from sim.results.one_run.result import Result
+    from sim.results.one_run.measured import Run
 
 GROUPS = ("device", "node", "type")
 
 
-def busy_over_time(result: Result, bins: int = 120, by: str = "device") -> pd.DataFrame:
+def busy_over_time(result: Run, bins: int = 120, by: str = "device") -> pd.DataFrame:
     """The share of each device, node or type that computed in each of `bins` equal stretches of the run.
 
     Rows are devices (nodes, types) in the order of the cluster, columns the begins of the stretches in seconds.  Of a
@@ -38,7 +38,7 @@ def busy_over_time(result: Result, bins: int = 120, by: str = "device") -> pd.Da
     return pd.DataFrame(share, index=pd.Index(names, name=by), columns=pd.Index(edges[:-1], name="time"))
 
 
-def power_over_time(result: Result, bins: int = 200) -> pd.DataFrame:
+def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     """Watts drawn in each of `bins` equal stretches: columns time, then TYPE.work, TYPE.idle, TYPE.sleep for each type.
 
     `work` is what launches drew above idle, lost work included, spread evenly over each launch's compute stage.
@@ -70,7 +70,7 @@ def power_over_time(result: Result, bins: int = 200) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _edges(result: Result, bins: int) -> np.ndarray:
+def _edges(result: Run, bins: int) -> np.ndarray:
     if bins < 1:
         raise UsageError(f"time is cut into at least one stretch, not {bins}")
     return np.linspace(0.0, result.end if result.end > 0 else 1.0, bins + 1)
@@ -83,7 +83,7 @@ def _rate(amount: np.ndarray, launches: Launches) -> np.ndarray:
         return np.where(length > 0, amount / length, 0.0)
 
 
-def _owners(result: Result, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _owners(result: Run, by: str) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Names of the rows, the row of each device of the cluster (-1: none), and how much each row has at most."""
     table = result.devices
     numbers = {device.name: device.index for device in result.record.input.cluster.devices}

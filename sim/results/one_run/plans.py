@@ -25,9 +25,8 @@ from sim.model.tasks import Mode, Tasks
 from sim.results.wording import seconds, share
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured, Run
     from sim.results.one_run.modes import ModeTable
-    from sim.results.one_run.result import Result
 
 PLAN_COLUMNS = ("planned_makespan", "makespan", "lower_bound", "ratio", "planning_s")
 
@@ -69,7 +68,7 @@ def ratio(makespan: float, bound: float) -> float:
     return 1.0 if makespan == 0 else math.nan
 
 
-def has_plan(result: Result) -> bool:
+def has_plan(result: Run) -> bool:
     return not math.isnan(number(result.notes, "planned_makespan"))
 
 
@@ -97,7 +96,7 @@ def reservations(notes: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def plans_table(runs: Mapping[str, Result]) -> pd.DataFrame:
+def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     """A row a policy, if one of them has a plan: what it planned, what came out, the best bound that all proved.
 
     Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound), planning_s (wall clock of this
@@ -114,7 +113,7 @@ def plans_table(runs: Mapping[str, Result]) -> pd.DataFrame:
     return frame.rename_axis("policy")
 
 
-def lower_bounds(runs: Mapping[str, Result]) -> dict[str, float]:
+def lower_bounds(runs: Mapping[str, Run]) -> dict[str, float]:
     """The best lower bound known of each run's makespan, by policy; the runs are of one instance."""
     best = reduce(np.fmax, (certified(result) for result in runs.values()), math.nan)
     usual, found = math.nan, {}
@@ -128,7 +127,7 @@ def lower_bounds(runs: Mapping[str, Result]) -> dict[str, float]:
     return found
 
 
-def certified(result: Result) -> float:
+def certified(result: Run) -> float:
     """The bound that the policy proved, where it holds for the instance simulated; else NaN."""
     bound = number(result.notes, "lower_bound")
     if math.isnan(bound):
@@ -140,7 +139,7 @@ def certified(result: Result) -> float:
     return bound if exact and _foreseen(tasks, result.modes, wide) else math.nan
 
 
-def whole(result: Result) -> bool:
+def whole(result: Run) -> bool:
     """Did every task of the instance arrive in the window and complete?"""
     status = result.measured.status
     return len(status) == len(result.record.input.tasks) and bool((status == COMPLETED).all())

@@ -11,12 +11,12 @@ from sim.errors import UsageError
 from sim.workload.logs.summary import occupied
 
 if TYPE_CHECKING:
-    from sim.results.one_run.result import Result
+    from sim.results.one_run.measured import Run
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
-def against_record(result: Result) -> pd.DataFrame:
+def against_record(result: Run) -> pd.DataFrame:
     """Rows `wait_mean`, `wait_p95`, ..., `response_...`, `allocation`; columns recorded, simulated, tasks.
 
     Of the tasks with a recorded start that completed.  Both allocations are means over the same time: from the first
@@ -47,7 +47,7 @@ def against_record(result: Result) -> pd.DataFrame:
     return found
 
 
-def _allocation(result: Result, chosen: np.ndarray, began: np.ndarray, took: np.ndarray) -> dict[str, dict[str, float]]:
+def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.ndarray) -> dict[str, dict[str, float]]:
     """The share of GPUs (where there are none, of cores) that these tasks held."""
     record, cluster = result.record, result.record.input.cluster
     gpus = sum(device.type.kind != "cpu" for device in cluster.devices)

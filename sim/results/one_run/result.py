@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,23 +14,27 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
+from sim.results import store
+from sim.results.as_json import json_values
 from sim.results.one_run import metrics
-from sim.results.one_run.deadlines import due_times, observed_until
+from sim.results.one_run.due import due_times, observed_until
 from sim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from sim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
 from sim.results.one_run.launches import launches_table
+from sim.results.one_run.measured import Measured
 from sim.results.one_run.modes import ModeTable
 from sim.results.one_run.network import has_steps, links_table
 from sim.results.one_run.plans import NOT_PROVEN, told
 from sim.results.one_run.steps import steps_table, token_gaps
 from sim.results.one_run.tables import SLOWDOWN_BOUND, tasks_table
 from sim.results.one_run.usage import Usage, devices_table, timeline_table, usage
+from sim.results.pictures import drawn
 from sim.results.wording import at_least, formatter, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.results.many_runs.statistics import Interval
+    from sim.results.statistics import Interval
 
 UNFINISHED_WARNING = 0.01
 
@@ -62,9 +66,8 @@ class Result:
             name, policy = name or record.input.name, policy or record.input.policy
         self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
         self._scenario, self.error, self.bound = scenario, error, bound
-        self.directory: Path | None = None
-        self.files: dict[str, str] = {}
-        """Of a loaded run: the digests of its files, by name."""
+        self.saved: store.Saved | None = None
+        """Of a loaded run: its directory."""
         self.inputs: dict[str, str] = {} if inputs is None else inputs
         """Digests of the files, and of the policies of others, that the scenario names."""
         self.explained: Any = None  # the sweep of `sim.results.one_run.explain`, kept between questions
@@ -85,9 +88,13 @@ class Result:
     @cached_property
     def record(self) -> Record:
         """What the engine wrote down (of a loaded run: read and rebuilt on first use)."""
-        from sim.results.store import load_record
+        assert self.saved is not None
+        return store.load_record(self.saved)
 
-        return load_record(self)
+    @property
+    def directory(self) -> Path | None:
+        """Of a loaded run: where it lies."""
+        return None if self.saved is None else self.saved.directory
 
     @cached_property
     def modes(self) -> ModeTable:
@@ -118,7 +125,7 @@ class Result:
 
         Told in texts only, never written to a file: the same scenario and seed must give the same bytes.
         """
-        return math.nan if self.directory is not None else self.record.planning
+        return math.nan if self.saved is not None else self.record.planning
 
     @property
     def window(self) -> tuple[float, float]:
@@ -128,37 +135,37 @@ class Result:
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """One row a task that arrived."""
-        return self._saved("tasks") if self.directory else tasks_table(self.record, self.modes, self.bound)
+        return self._saved("tasks") if self.saved else tasks_table(self.record, self.modes, self.bound)
 
     @cached_property
     def launches(self) -> pd.DataFrame:
         """One row a launch."""
-        return self._saved("launches") if self.directory else launches_table(self.record, self.modes)
+        return self._saved("launches") if self.saved else launches_table(self.record, self.modes)
 
     @cached_property
     def devices(self) -> pd.DataFrame:
         """One row a device (the cores of a node are one), over the window."""
-        return self._saved("devices") if self.directory else devices_table(self.record, self.usage)
+        return self._saved("devices") if self.saved else devices_table(self.record, self.usage)
 
     @cached_property
     def timeline(self) -> pd.DataFrame:
         """Waiting, running and busy over the whole run, as steps; `timeline_by` has it per type or node."""
-        return self._saved("timeline") if self.directory else timeline_table(self.record, self.modes)
+        return self._saved("timeline") if self.saved else timeline_table(self.record, self.modes)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row for each event of the replicas of language models; empty where there are none."""
-        if not self.directory:
+        if self.saved is None:
             return steps_table(self.record)
-        return self._saved("steps") if "steps.parquet" in self.files else pd.DataFrame()
+        return self._saved("steps") if "steps.parquet" in self.saved.files else pd.DataFrame()
 
     @cached_property
     def links(self) -> pd.DataFrame:
         """One row a link of the network that jobs over several nodes used, over the window; empty where there are
         none."""
-        if not self.directory:
+        if self.saved is None:
             return links_table(self.record, *self.window)
-        return self._saved("links") if "links.parquet" in self.files else pd.DataFrame()
+        return self._saved("links") if "links.parquet" in self.saved.files else pd.DataFrame()
 
     @cached_property
     def token_gaps(self) -> tuple[np.ndarray, np.ndarray]:
@@ -201,13 +208,12 @@ class Result:
         return usage(self.record, self.modes, *self.window)
 
     @cached_property
-    def measured(self) -> metrics.Measured:
-        return metrics.Measured(self)
+    def measured(self) -> Measured:
+        return Measured(self)
 
     def _saved(self, table: str) -> pd.DataFrame:
-        from sim.results.store import read_table
-
-        return read_table(self, f"{table}.parquet")
+        assert self.saved is not None
+        return store.read_table(self.saved, f"{table}.parquet")
 
     # Metrics ----------------------------------------------------------------------------------------------
 
@@ -223,7 +229,7 @@ class Result:
     def names(self) -> list[str]:
         """The metrics of its summary."""
         some = (metrics.TOKENS, metrics.FAIRNESS, metrics.COSTS, metrics.NETWORK)
-        if self.directory is not None:
+        if self.saved is not None:
             having = [any(name in self._values for name in names) for names in some]
         else:
             run = self.record.input
@@ -266,7 +272,7 @@ class Result:
 
         UsageError with the reason where the run is too short for that, or its batches are correlated.
         """
-        from sim.results.many_runs.batch_means import batch_means
+        from sim.results.one_run.batch_means import batch_means
 
         return batch_means(self, metric, batches, confidence)
 
@@ -309,9 +315,7 @@ class Result:
 
     def plot(self) -> Figure:
         """The picture that suits this run (`sim.plots` has others)."""
-        from sim import plots  # the one place in results that knows of pictures: matplotlib loads when asked for
-
-        return plots.default(self)
+        return drawn("default", self)
 
     def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
         """Why a task waited, stretch by stretch; without a task, the seconds of each cause by class or user."""
@@ -325,16 +329,17 @@ class Result:
 
     def save(self, directory: str | Path) -> Path:
         """Write a run directory, whole or not at all; one that is there already is replaced."""
-        from sim.results.store import save
-
-        return save(self, Path(directory))
+        return store.save(self, Path(directory))
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
         """A run from its directory; tables are read when asked for."""
-        from sim.results.store import load
-
-        return load(Path(directory))
+        saved = store.open_run(Path(directory))
+        result = cls(None, inputs=saved.inputs, **saved.named)
+        result.saved = saved
+        result.__dict__.update(saved.known)  # instead of what would be derived from the record
+        result._values.update(saved.values)
+        return result
 
     def _title(self) -> str:
         return " · ".join(part for part in (self.name or "run", self.policy, f"seed {self.seed}") if part)
@@ -363,17 +368,3 @@ def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
     notes = "".join(f"<div>⚠ {escape(text)}</div>" for text in warnings)
     return f"<table><caption>{escape(title)}</caption>{cells}</table>{notes}"
-
-
-def json_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as JSON can hold them."""
-    return {name: json_number(value) for name, value in values.items()}
-
-
-def json_number(value: Any) -> Any:
-    """NaN as null, infinities as the text "Infinity" (which float() reads), whole numbers as integers."""
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if math.isnan(value):
-        return None
-    return ("Infinity" if value > 0 else "-Infinity") if math.isinf(value) else float(value)

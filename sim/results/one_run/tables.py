@@ -13,8 +13,8 @@ import pandas as pd
 
 from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
 from sim.results.one_run import language
-from sim.results.one_run.cost import launches_and_cost
-from sim.results.one_run.deadlines import due_times, observed_until
+from sim.results.one_run.due import due_times, observed_until
+from sim.results.one_run.launch_cost import launches_and_cost
 from sim.results.one_run.launches import Launches, Places, categorical, ids_of_one_kind, launch_numbers, launches_of
 from sim.results.one_run.modes import ModeTable, exclusive_time
 from sim.results.one_run.network import has_steps, task_columns

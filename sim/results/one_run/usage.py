@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sim.model.cluster import MILLI
+from sim.model.cluster import MILLI, Cluster
 from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from sim.model.record import Record
 from sim.results.one_run import language
-from sim.results.one_run.cost import device_cost, device_cost_held
 from sim.results.one_run.launches import Launches, Places, launches_of
 from sim.results.one_run.modes import ModeTable
 
@@ -293,3 +292,19 @@ def _groups(
         part = on_node / places.totals
         groups.append((node.name, amount * part[launches.place]))
     return groups
+
+
+def device_cost(cluster: Cluster, use: Usage) -> np.ndarray:
+    """Of each device, for the time in which it was up or asleep."""
+    up, asleep = prices(cluster)
+    return use.powered * (up * use.up + asleep * use.asleep)
+
+
+def device_cost_held(cluster: Cluster, use: Usage) -> np.ndarray:
+    """Of each device, for the share of it that launches held."""
+    return use.allocated * prices(cluster)[0]
+
+
+def prices(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """Of each device a second, up and asleep."""
+    return np.array([price.up for price in cluster.prices]), np.array([price.asleep for price in cluster.prices])

@@ -19,8 +19,8 @@ ROUNDING = 1e-9
 """Differences up to here are noise of a long sum."""
 
 if TYPE_CHECKING:
+    from sim.results.one_run.measured import Run
     from sim.results.one_run.modes import ModeTable
-    from sim.results.one_run.result import Result
 
 
 def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:
@@ -45,7 +45,7 @@ def _demand(mode: Mode) -> tuple:
     return (mode.millicores, mode.gpus, mode.share, mode.memory, mode.gpu_memory, mode.span_any, mode.node_count)
 
 
-def whole_gpu_steps(result: Result) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+def whole_gpu_steps(result: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Times, and from each to the next: GPUs unallocated, the part of them that the mix cannot use, GPUs up.
 
     None where GPUs are shared, a node has two types of them, or devices came and went.

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import FREE, Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
-from sim.model.exchange import Fabric
+from sim.model.fabric import Fabric
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.schema import cluster as schema
 

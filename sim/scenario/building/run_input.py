@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -34,13 +34,11 @@ from sim.scenario.building.synthetic import build_synthetic
 from sim.scenario.file.document import Document, Path_, key_of
 from sim.scenario.schema.cluster import Cluster as ClusterModel
 from sim.scenario.schema.fields import Model
-from sim.scenario.schema.policy import PolicySpec
+from sim.scenario.schema.policy import Policies, PolicySpec
 from sim.scenario.schema.site import Site
+from sim.scenario.schema.whole import ScenarioModel
 from sim.scenario.schema.workload import DataItem, Entry
 from sim.workload.traces import TaskTable
-
-if TYPE_CHECKING:
-    from sim.scenario.scenario import Scenario
 
 HOPELESS = 0.01
 """Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
@@ -52,7 +50,21 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 M = TypeVar("M", bound=BaseModel)
 
 
-def build(scenario: Scenario, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
+class Source(Protocol):
+    """What is read of a scenario to build a run of it; a `Scenario` has it."""
+
+    document: Document
+    base: Path
+    model: ScenarioModel
+    policies: Policies
+    notes: list[str]
+
+    def table(self, entry: int) -> TaskTable:
+        """The trace of a workload entry; read once."""
+        ...
+
+
+def build(scenario: Source, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """One run of the scenario; ScenarioError with everything that is wrong with it.
 
     Same scenario, seed, replication and `loads` (what they are for): the same columns to the last bit.  `seed` defaults
@@ -149,7 +161,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     return [text], float(late.mean()) > HOPELESS
 
 
-def _batching(streams: list[Stream], scenario: Scenario, context: Context, problems: list[Problem]) -> list[Any]:
+def _batching(streams: list[Stream], scenario: Source, context: Context, problems: list[Problem]) -> list[Any]:
     """A batching policy for each service that has requests."""
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
@@ -189,7 +201,7 @@ def iterates(spec: PolicySpec) -> bool:
 
 
 def _iteration(
-    streams: list[Stream], scenario: Scenario, context: Context, problems: list[Problem]
+    streams: list[Stream], scenario: Source, context: Context, problems: list[Problem]
 ) -> list[tuple[Any, Any]]:
     """A batching and a routing policy for each language model that has requests."""
     policies, document = scenario.policies, scenario.document
@@ -230,7 +242,7 @@ def _place(stream: Stream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 
 
-def _make(spec: PolicySpec, scenario: Scenario, problems: list[Problem], place: Path_ = ()) -> Any:
+def _make(spec: PolicySpec, scenario: Source, problems: list[Problem], place: Path_ = ()) -> Any:
     """A fresh policy; a value that its constructor refuses is a problem of the scenario, at `place` in it."""
     path: Path_ = place or ("policy", spec.kind)
     try:

@@ -17,38 +17,11 @@ from sim.errors import suggestion
 from sim.model import units
 from sim.model.units import shown
 
-_DIMENSIONS = (
-    units.TIME, units.SIZE, units.BANDWIDTH, units.RATE, units.POWER, units.OPERATIONS, units.OPERATION_RATE,
-    units.FREQUENCY, units.FRACTION,
-)  # fmt: skip
 _BASE = ("s", "B", "B/s", "/s", "W", "FLOP", "FLOP/s", "Hz", "")
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*$")
 _RANGE = re.compile(r"^\s*(?P<low>[^{}\[\]]+?)\s*\.\.\s*(?P<high>[^{}\[\]]+?)\s*$")
 _KEYS = ("low", "high", "scale", "integer", "steps")
 SCALES = ("linear", "log")
 MOST_STEPS = 100_000
-
-
-def quantity(value: Any) -> tuple[float, int, str] | None:
-    """(number in base units, dimension, unit as written) of a number or a text such as `5 min`; None of others.
-
-    Dimension -1: a number without a unit.
-    """
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value), -1, ""
-    match = _QUANTITY.match(value) if isinstance(value, str) else None
-    if match is None:
-        return None
-    unit = re.sub(r"\s+", "", match[2])
-    if not unit:
-        return float(match[1]), -1, ""
-    for number, known in enumerate(_DIMENSIONS):
-        if unit in known:
-            return units.parse(value, known, "", negative=True), number, unit
-    return None
 
 
 @dataclass(frozen=True)
@@ -127,7 +100,7 @@ def read_range(value: Any) -> Range:
 
 def _ends(low: Any, high: Any) -> tuple[float, float, str]:
     """Both ends as numbers in a common unit."""
-    first, last = quantity(low), quantity(high)
+    first, last = units.quantity(low), units.quantity(high)
     for written, found in ((low, first), (high, last)):
         if found is None or not math.isfinite(found[0]):
             raise ValueError(f"an end of a range is a number, or one with a unit, not {shown(written)}")
@@ -138,7 +111,7 @@ def _ends(low: Any, high: Any) -> tuple[float, float, str]:
         raise ValueError(f"{low} and {high} are not of one kind: give both ends with a unit of the same dimension")
     if first[2] != last[2]:
         return first[0], last[0], _BASE[first[1]]
-    numbers = [float(re.match(rf"\s*({_NUMBER})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
+    numbers = [float(re.match(rf"\s*({units._NUMBER})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
     return numbers[0], numbers[1], first[2]
 
 

@@ -18,7 +18,7 @@ from sim.scenario.schema.policy import parameter_model
 from sim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
-    from sim.workload.rows.job_rows import Parts
+    from sim.workload.rows.job_reader import Parts
 
 
 @dataclass(frozen=True)

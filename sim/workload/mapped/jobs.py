@@ -12,7 +12,7 @@ from sim.workload.mapped.cells import Instants, plain
 from sim.workload.mapped.log_map import LogMap
 from sim.workload.mapped.mapping import Source, kind_of
 from sim.workload.mapped.rows import is_blank, tidied
-from sim.workload.rows.job_rows import JobLog
+from sim.workload.rows.job_log import JobLog
 
 SHOWN = 3
 """Bad cells of a column that are named; the rest is counted."""

@@ -57,7 +57,8 @@ from sim.workload.mapped.mapping import (
     Zone,
 )
 from sim.workload.mapped.rows import JsonLines, Rows, rows_of
-from sim.workload.rows.job_rows import Date, JobLog, Named, job_log
+from sim.workload.rows.job_log import Date, JobLog, Named
+from sim.workload.rows.job_reader import job_log
 
 Header = Annotated[list[Named], Field(min_length=1)]
 

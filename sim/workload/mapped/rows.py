@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sim.errors import Problem, ScenarioError
 from sim.model.units import shown
-from sim.workload.rows.job_rows import LONGEST_LINE
+from sim.workload.rows.csv_table import LONGEST_LINE
 from sim.workload.rows.text_rows import numbered_lines
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}

@@ -21,7 +21,9 @@ from __future__ import annotations
 import math
 
 from sim.model.units import Seconds, shown
-from sim.workload.rows.job_rows import Cut, JobLog, Table, job_log
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import Cut, JobLog
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import NUMBER
 
 NUMBERS = ("cpu_request", "gpu_request", "memory_request")

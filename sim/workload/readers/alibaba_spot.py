@@ -10,7 +10,9 @@ Known here from the rows that its documentation prints.
 from __future__ import annotations
 
 from sim.model.units import shown
-from sim.workload.rows.job_rows import JobLog, Table, job_log
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import JobLog
+from sim.workload.rows.job_reader import job_log
 
 COLUMNS = (
     "job_name", "organization", "gpu_model", "job_type", "cpu_request", "gpu_request", "worker_num", "submit_time",

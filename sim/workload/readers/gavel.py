@@ -31,7 +31,9 @@ from typing import Any
 from sim.errors import suggestion
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_rows import Count, JobLog, Named, Table, TypeNames, job_log, problem_of
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import Count, JobLog, Named, TypeNames, problem_of
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import Flag, numbered_lines
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")

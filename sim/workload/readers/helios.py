@@ -11,7 +11,9 @@ Datacenters (SC 2021).
 from __future__ import annotations
 
 from sim.workload.rows.accounts import Account, account
-from sim.workload.rows.job_rows import JobLog, Table, job_log
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import JobLog
+from sim.workload.rows.job_reader import job_log
 
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 

@@ -24,7 +24,8 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_rows import Cut, JobLog, Named, TypeNames, job_log
+from sim.workload.rows.job_log import Cut, JobLog, Named, TypeNames
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.json_rows import members
 from sim.workload.rows.text_rows import Flag
 

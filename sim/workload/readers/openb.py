@@ -22,7 +22,9 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds, shown
-from sim.workload.rows.job_rows import LONGEST_LINE, Cut, JobLog, Table, TypeNames, job_log
+from sim.workload.rows.csv_table import LONGEST_LINE, Table
+from sim.workload.rows.job_log import Cut, JobLog, TypeNames
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import numbered_lines
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")

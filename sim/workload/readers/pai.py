@@ -27,7 +27,9 @@ from typing import NamedTuple
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_rows import Cut, JobLog, Table, job_log
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import Cut, JobLog
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.joins import Keyed, Texts
 
 TASK = (

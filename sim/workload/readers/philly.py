@@ -22,7 +22,9 @@ from typing import Any, Literal
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_rows import Count, Cut, JobLog, Named, Table, job_log
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import Count, Cut, JobLog, Named
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.json_rows import first_sign, members
 from sim.workload.rows.text_rows import Flag
 

@@ -29,7 +29,9 @@ from sim.errors import suggestion
 from sim.model.paths import ExistingFolder
 from sim.model.units import shown
 from sim.workload.readers.measured_training import Application, TrainingCurve, applications
-from sim.workload.rows.job_rows import Count, JobLog, Named, Table, job_log
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import Count, JobLog, Named
+from sim.workload.rows.job_reader import job_log
 from sim.workload.traces import Curves, TaskTable
 
 WANTED = ("name", "time", "application", "num_replicas", "batch_size")

@@ -27,7 +27,9 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_rows import LONGEST_LINE, Cut, JobLog, Table, TypeNames, job_log
+from sim.workload.rows.csv_table import LONGEST_LINE, Table
+from sim.workload.rows.job_log import Cut, JobLog, TypeNames
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import Flag, numbered_lines
 
 NEEDED = ("JobID", "Submit", "Start", "End")

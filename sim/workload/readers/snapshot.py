@@ -20,7 +20,8 @@ from pathlib import Path
 from sim.errors import suggestion
 from sim.model.units import shown
 from sim.workload.readers.slurm import NO_TIME, hosts, limit_of
-from sim.workload.rows.job_rows import Cut, JobLog, Table
+from sim.workload.rows.csv_table import Table
+from sim.workload.rows.job_log import Cut, JobLog
 
 NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
 OPTIONAL = ("STATE", "ST", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON", "ACCOUNT", "QOS",

@@ -29,7 +29,9 @@ from typing import Any, Literal
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_rows import LONGEST_LINE, Count, JobLog, job_log, problem_of
+from sim.workload.rows.csv_table import LONGEST_LINE
+from sim.workload.rows.job_log import Count, JobLog, problem_of
+from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import NUMBER, numbered_lines
 
 FIELDS = (

@@ -27,7 +27,7 @@ from pydantic import Field
 from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
 from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
-from sim.workload.rows.job_rows import problem_of
+from sim.workload.rows.job_log import problem_of
 from sim.workload.rows.json_rows import Opened, parts
 from sim.workload.rows.text_rows import Complaints
 from sim.workload.traces import TaskTable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sim.model.units import shown
-from sim.workload.rows.job_rows import JobLog
+from sim.workload.rows.job_log import JobLog
 
 BLANK = ("", "None", "NaN", "nan", "NaT", "Unknown")
 

@@ -22,7 +22,7 @@ from sim.workload.rows.job_columns import Block
 from sim.workload.traces import NUMBERS, TaskTable
 
 if TYPE_CHECKING:
-    from sim.workload.rows.job_rows import JobLog
+    from sim.workload.rows.job_log import JobLog
 
 JUMP = 10.0
 """How much denser arrivals must become for what comes before to be an empty head."""

@@ -15,7 +15,8 @@ from sim.errors import UsageError
 from sim.model.plan import Placement
 from sim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from sim.model.tasks import BLOCKED, RUNNING, WAITING, Task
-from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
+from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Set, Start, Stop, Wait
+from sim.policy.request_queue import Requests
 
 LOOP_LIMIT = 10_000
 """Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""

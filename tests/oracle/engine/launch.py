@@ -10,7 +10,7 @@ from typing import Any
 from oracle.engine.clock import Timer
 from sim.model.plan import Placement
 from sim.model.tasks import Task
-from sim.policy.contract import Requests
+from sim.policy.request_queue import Requests
 
 NAN = math.nan
 BEFORE, UPLOAD, RESTORE, QUEUED, COMPUTE, DOWNLOAD, OVER = range(7)

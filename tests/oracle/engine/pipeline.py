@@ -20,8 +20,8 @@ from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, RunInput
 from sim.model.tasks import Mode, Task
-from sim.policy.batching import Batching, BatchReport, BatchTimes
-from sim.policy.contract import Requests
+from sim.policy.batching import Batching, BatchReport
+from sim.policy.request_queue import BatchTimes, Requests
 
 if TYPE_CHECKING:
     from oracle.engine.simulation import Simulation

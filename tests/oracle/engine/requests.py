@@ -22,8 +22,7 @@ from sim.model.plan import Placement
 from sim.model.randomness import RandomTree
 from sim.model.service import Service
 from sim.model.tasks import Task, Tasks
-from sim.policy.batching import BatchTimes
-from sim.policy.contract import Requests
+from sim.policy.request_queue import BatchTimes, Requests
 
 if TYPE_CHECKING:
     from oracle.engine.simulation import Simulation

@@ -25,7 +25,7 @@ from sim.policy.contract import PlacementRule
 
 if TYPE_CHECKING:
     from oracle.engine.simulation import Simulation
-    from sim.policy.batching import RequestQueue
+    from sim.policy.request_queue import RequestQueue
 
 
 Engine = Literal["stream", "upload", "compute", "download"]

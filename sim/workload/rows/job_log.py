@@ -23,32 +23,22 @@ table.
 
 from __future__ import annotations
 
-import csv
-import inspect
 import math
 import re
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.paths import ExistingFile
+from sim.errors import Problem, ScenarioError
 from sim.model.units import MOST_SECONDS, TIME, parse, shown
 from sim.workload.rows.job_columns import Blocks
-from sim.workload.rows.job_tables import Assembly
 from sim.workload.rows.request_rows import SampleSeed, Scale, Share
-from sim.workload.rows.text_rows import NUMBER, Complaints, Flag, numbered_lines
-from sim.workload.traces import TaskTable
-
-LONGEST_LINE = 16_000_000
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+from sim.workload.rows.text_rows import NUMBER, Complaints, Flag
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]
@@ -97,67 +87,6 @@ class Cut:
     time_scale: Scale = 1.0
     estimates: Literal["trace", "perfect"] = "trace"
     types: TypeNames | None = None
-
-
-def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
-    """A reader `read(log, options of its own)` as a reader of a path that knows the common options too.
-
-    It gives a table, or (annotated so) the log itself, whose table is meant.  The latter can also be read in parts:
-    `reader.parts(folder, path, **options)`, see `Parts`.
-    """
-
-    def log_of(path: Path, given: dict[str, Any], folder: Path | None = None) -> JobLog:
-        common = {option.name: given.pop(option.name) for option in fields(Cut) if option.name in given}
-        return JobLog(Path(path), Cut(**common), folder)
-
-    @wraps(read)
-    def reader(path: Path, **given: Any) -> TaskTable:
-        found = read(log_of(path, given), **given)
-        return found.table() if isinstance(found, JobLog) else found
-
-    def parts(folder: Path, path: Path, **given: Any) -> Parts:
-        log = log_of(path, given, folder)
-        try:
-            read(log, **given)
-            return Parts(log)
-        except BaseException:
-            log.blocks.close()
-            raise
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    signature = inspect.signature(read, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    common = inspect.signature(Cut, eval_str=True).parameters.values()
-    path = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=ExistingFile)
-    reader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [path, *(one.replace(kind=keyword) for one in [*own, *common])], return_annotation=TaskTable
-    )
-    if signature.return_annotation is JobLog:
-        reader.parts = parts  # type: ignore[attr-defined]
-    return reader
-
-
-class Parts:
-    """The tasks of a log as tables on end, for logs larger than memory: together they are the table of the whole.
-
-    Rows wait on disk, in a nameless file in a folder, until all are known.  `notes` are complete once the tables are
-    through.
-    """
-
-    def __init__(self, log: JobLog):
-        self._blocks = log.blocks
-        self._assembly = Assembly(log)
-        self.notes: list[str] = []
-
-    def __iter__(self) -> Iterator[TaskTable]:
-        try:
-            yield from self._assembly.tables()
-            self.notes = self._assembly.notes()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        self._blocks.close()
 
 
 class JobLog:
@@ -298,15 +227,6 @@ class JobLog:
             self.wrong(line, column, message)
             return None
 
-    # The table ------------------------------------------------------------------------------------------------
-
-    def table(self) -> TaskTable:
-        """What the options leave; ScenarioError with all that is wrong."""
-        assembly = Assembly(self)
-        (table,) = assembly.tables()
-        table.notes += assembly.notes()
-        return table
-
     def told(self) -> list[str]:
         """What was left out, and what is to be known of what was kept."""
         told = []
@@ -352,77 +272,6 @@ def seconds_of(text: str) -> float:
 
 
 # Cells by column ------------------------------------------------------------------------------------------------
-
-
-class Table:
-    """The rows of a file with one separator, as cells of the columns that are asked for, in that order.
-
-    `header`: the names of the columns where the file itself does not tell them.
-    """
-
-    def __init__(
-        self,
-        log: JobLog,
-        needed: tuple[str, ...],
-        optional: tuple[str, ...] = (),
-        separator: str = ",",
-        header: tuple[str, ...] | None = None,
-    ):
-        self.log = log
-        self.separator = separator
-        self.rows = ((number, line) for number, line in numbered_lines(log.path, LONGEST_LINE) if line.strip())
-        self.text = ""
-        """The row as it stands in the file."""
-        if header is None:
-            first = next(self.rows, None)
-            if first is None:
-                log.fail("has no rows" if log.path.stat().st_size else "is empty")
-            header = tuple(cell.strip() for cell in self._split(*first) or [])
-            self._check(header, first[0], needed)
-        elif not log.path.stat().st_size:
-            log.fail("is empty")
-        self.width = len(header)
-        known = {name.casefold(): place for place, name in enumerate(header)}
-        self.places = [known.get(name.casefold()) for name in (*needed, *optional)]
-        self.has = {name: name.casefold() in known for name in (*needed, *optional)}
-
-    def _check(self, header: tuple[str, ...], line: int, needed: tuple[str, ...]) -> None:
-        lower = [name.casefold() for name in header]
-        missing = [name for name in needed if name.casefold() not in lower]
-        for other, word in SEPARATORS.items():
-            if missing and other != self.separator and len(header) == 1 and other in header[0]:
-                self.log.fail(f"its columns are separated by {word}, expected are {SEPARATORS[self.separator]}", line)
-        if missing and all(NUMBER.fullmatch(cell) for cell in header):
-            self.log.fail(f"the first line is a row of numbers; expected is a header with {', '.join(needed)}", line)
-        if len(set(lower)) < len(lower):
-            self.log.fail("two columns have one name", line)
-        for name in missing:
-            near = suggestion(name, header) or f"; there are {', '.join(shown(one) for one in header[:12])}"
-            self.log.complaints.add(f'no column "{name}"{near}', line)
-        self.log.complaints.fail_if_any()
-
-    def _split(self, number: int, line: str) -> list[str] | None:
-        line = line.rstrip("\r")
-        if '"' not in line:
-            return line.split(self.separator)
-        try:
-            return next(csv.reader([line], delimiter=self.separator, strict=True))
-        except csv.Error as error:
-            self.log.complaints.add(f"cannot be read as a row of cells: {error}", number)
-            return None
-
-    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
-        width, places = self.width, self.places
-        for number, line in self.rows:
-            cells = self._split(number, line)
-            if cells is None:
-                continue
-            if len(cells) != width:
-                has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                self.log.complaints.add(f"the row has {has}, expected are {width}", number)
-                continue
-            self.text = line
-            yield number, ["" if place is None else cells[place].strip() for place in places]
 
 
 def problem_of(path: Path, message: str, line: int | None = None) -> ScenarioError:

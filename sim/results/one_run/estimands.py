@@ -24,7 +24,7 @@ from sim.results.one_run.deadlines import deadline_after_end
 from sim.results.one_run.tables import bound_name
 
 if TYPE_CHECKING:
-    from sim.results.one_run.metrics import Measured
+    from sim.results.one_run.measured import Measured
 
 
 def _judged_admitted(run: Measured) -> float:

@@ -16,12 +16,12 @@ import numpy as np
 
 from sim.errors import UsageError
 from sim.model.record import REJECTED
-from sim.results.many_runs.statistics import Interval, normal_quantile, student_interval
 from sim.results.one_run import metrics
 from sim.results.one_run.tables import bound_name
+from sim.results.statistics import Interval, normal_quantile, student_interval
 
 if TYPE_CHECKING:
-    from sim.results.one_run.result import Result
+    from sim.results.one_run.measured import Run
 
 METHOD = "batch means of one run"
 BATCHES = 20
@@ -36,7 +36,7 @@ LEVEL = 0.10
 SHARES = ("goodput_fraction", "slo_attainment", "attainment_admitted")
 
 
-def batch_means(result: Result, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
+def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
     """The interval for the steady mean of one run; UsageError with the reason where batch means do not carry one."""
     metrics.metric(metric, result.bound)
     if isinstance(batches, bool) or not isinstance(batches, int) or not LEAST_BATCHES <= batches <= MOST_BATCHES:
@@ -66,7 +66,7 @@ def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, conf
     return Interval(metric, found.mean, found.low, found.high, confidence, batches, METHOD)
 
 
-def candidates(result: Result) -> list[str]:
+def candidates(result: Run) -> list[str]:
     """Metrics of a run that have batch means and are defined in it: what is shown unless asked otherwise."""
     names = [f"{column}_mean" for column in ("response", "wait", "slowdown", "ttft", "tpot")]
     known = metrics.metrics(result.bound)
@@ -90,7 +90,7 @@ def _lag_error(count: int) -> float:
     return math.sqrt((count - 2) / (count**2 - 1))
 
 
-def _values(result: Result, metric: str) -> np.ndarray:
+def _values(result: Run, metric: str) -> np.ndarray:
     """What the metric is the mean of: a number a task of the window, in order of arrival."""
     tasks = result.measured.tasks
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")

@@ -33,9 +33,9 @@ def is_congested(metric: str) -> bool:
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval for one metric (Student t); what it is for: `sim.results.many_runs.estimands`.
+    """A confidence interval for one metric (Student t); what it is for: `sim.results.one_run.estimands`.
 
-    `method` says whether the n values are of replications or batches of one run (`sim.results.many_runs.batch_means`).
+    `method` says whether the n values are of replications or batches of one run (`sim.results.one_run.batch_means`).
     """
 
     metric: str

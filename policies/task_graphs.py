@@ -1,0 +1,92 @@
+"""Task graphs: orders of their tasks, and how far a task is from the end and from the beginning."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sim.errors import ScenarioError
+from sim.model.tasks import Tasks
+
+Graph = Sequence[Sequence[int]]
+"""Predecessors of each task."""
+
+Ways = Sequence[Mapping[int, float]]
+"""Of each task: the tasks it waits for or reads from, with the mean seconds to move what it reads of them."""
+
+
+def graph_of(tasks: Tasks) -> Graph:
+    """Predecessors of each task, none of each where there is no graph."""
+    return tasks.predecessors or [()] * len(tasks)
+
+
+def successors(predecessors: Graph) -> list[list[int]]:
+    """The tasks that wait for each task."""
+    after: list[list[int]] = [[] for _ in predecessors]
+    for task, before in enumerate(predecessors):
+        for predecessor in dict.fromkeys(before):
+            after[predecessor].append(task)
+    return after
+
+
+def topological(predecessors: Graph) -> list[int]:
+    """All tasks, each after its predecessors; the first of the table that can be next is next."""
+    missing = [len(set(before)) for before in predecessors]
+    after = successors(predecessors)
+    free = [task for task, count in enumerate(missing) if not count]
+    order = []
+    while free:
+        task = heapq.heappop(free)
+        order.append(task)
+        for successor in after[task]:
+            missing[successor] -= 1
+            if not missing[successor]:
+                heapq.heappush(free, successor)
+    if len(order) < len(missing):
+        stuck = [task for task, count in enumerate(missing) if count]
+        raise ScenarioError(f"{len(stuck)} tasks wait for each other in a circle: rows {stuck[:5]}")
+    return order
+
+
+def upward(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
+    """The longest way from the start of each task to the end of the graph, itself included."""
+    return [own + tail for own, tail in zip(mean.tolist(), tails(mean, before, order), strict=True)]
+
+
+def tails(mean: np.ndarray, before: Ways, order: Sequence[int]) -> list[float]:
+    """The longest way from the end of each task to the end of the graph."""
+    times = mean.tolist()
+    tail = [0.0] * len(times)
+    for task in reversed(order):
+        through = times[task] + tail[task]
+        for earlier, seconds in before[task].items():
+            tail[earlier] = max(tail[earlier], through + seconds)
+    return tail
+
+
+def downward(mean: np.ndarray, before: Ways, order: Sequence[int], ready: np.ndarray | None = None) -> list[float]:
+    """The longest way from the beginning of the graph, or from an arrival, to the start of each task."""
+    times = mean.tolist()
+    rank = [0.0] * len(times) if ready is None else np.asarray(ready, dtype=float).tolist()
+    for task in order:
+        for earlier, seconds in before[task].items():
+            rank[task] = max(rank[task], rank[earlier] + times[earlier] + seconds)
+    return rank
+
+
+def bottom_levels(tasks: Tasks) -> list[float]:
+    """Of each task: the longest chain from it to the end, every task at its best estimated time; [] without a graph.
+
+    O(n + edges), once a run.
+    """
+    before = tasks.predecessors
+    if before is None:
+        return []
+    best = np.full(len(tasks), np.inf)
+    for shape in tasks.shapes:
+        rows = np.flatnonzero(tasks.shape == shape.index)
+        for position, mode in enumerate(shape.modes):
+            best[rows] = np.fmin(best[rows], tasks.time[rows, position] + mode.fixed)
+    return upward(best, [dict.fromkeys(earlier, 0.0) for earlier in before], topological(before))

@@ -1,0 +1,106 @@
+"""The waiting requests of a service, as policies see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sim.model.plan import Placement
+from sim.model.service import Service
+from sim.model.tasks import Task
+
+
+class Requests:
+    """Waiting requests of a service: the oldest `count` of its queue, or those named.
+
+    Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
+    batches are padded.  `tasks` is None as long as nobody needs the requests as objects.
+    """
+
+    __slots__ = ("queue", "count", "size", "tasks")
+
+    def __init__(self, queue: Any, count: int, size: int, tasks: tuple[Task, ...] | None = None):
+        self.queue = queue
+        self.count = count
+        self.size = size
+        self.tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"{self.count} requests of {self.queue.service.name}"
+
+
+class BatchTimes(NamedTuple):
+    """Seconds of the stages of a batch, each alone on idle links and engines."""
+
+    upload: float
+    compute: float
+    download: float
+
+    @property
+    def total(self) -> float:
+        return self.upload + self.compute + self.download
+
+
+class RequestQueue(Protocol):
+    """The waiting requests of a service, in order of arrival; position 0 is the oldest."""
+
+    service: Service
+    wanted: int
+    bell: dict[Any, bool]
+    """Of all services: queues to which something has happened, and whether their policies must be asked again."""
+
+    def __len__(self) -> int:
+        """How many wait now."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Has the last request of the stream arrived?"""
+        ...
+
+    @property
+    def arrived(self) -> int:
+        """Requests that have joined the queue so far."""
+        ...
+
+    def arrival(self, position: int) -> float:
+        """When the request at a position arrived."""
+        ...
+
+    def deadline(self, position: int) -> float:
+        """By when its batch must end to meet its deadline, the response's way taken off; inf where there is none."""
+        ...
+
+    def recent(self, seconds: float) -> int:
+        """How many joined the queue within the last so many seconds."""
+        ...
+
+    def stages(self, size: int, placement: Placement) -> BatchTimes:
+        """What a batch of so many would take there, as far as estimates tell."""
+        ...
+
+    def first(self, count: int, size: int | None = None) -> Requests:
+        """The oldest `count`, to be launched as if they were `size` (padding)."""
+        ...
+
+    def tasks(self) -> Sequence[Task]:
+        """The requests themselves: only for policies that say `per_request`."""
+        ...
+
+    def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
+        """Some of `tasks()`."""
+        ...
+
+    @property
+    def head(self) -> Task:
+        """The oldest request, for orders among services."""
+        ...
+
+    @property
+    def oldest(self) -> float:
+        """When it arrived at the front end."""
+        ...
+
+    def want(self, count: int) -> None:
+        """Have the policy asked when so many wait, or the last of the stream has come; 0: do not."""
+        ...

@@ -1,0 +1,109 @@
+"""Findings: what pairs of policies that met the same load tell about a metric, tested together by Holm's procedure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+
+from sim.results.one_run.metrics import HIGHER_IS_BETTER
+from sim.results.statistics import paired_differences
+from sim.results.wording import gap, metric_name
+
+ROUNDING = 1e-12
+"""Relative differences up to here are noise of floating point."""
+
+Shown = Literal["different", "equal", "open", "one run", "undefined"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What two policies' runs tell about one metric: difference = policy - other, over n pairs of runs.
+
+    `left_out`: pairs of runs in which it is infinite, or undefined for one of the two, for others than which the
+    difference would speak; with any of them nothing is concluded.
+    """
+
+    metric: str
+    policy: str
+    other: str
+    difference: float
+    half_width: float
+    p: float
+    significant: bool
+    n: int
+    left_out: int
+    confidence: float
+    identical: bool = False
+    """All replications of each are the same, so that one of each was compared."""
+
+    @property
+    def shown(self) -> Shown:
+        if math.isnan(self.difference) or self.left_out:
+            return "undefined"
+        if self.n < 2:
+            return "one run"
+        if self.significant:
+            return "different"
+        return "equal" if self.half_width == 0 else "open"
+
+    @property
+    def gap(self) -> str:
+        """`63 ± 47 s below fcfs`."""
+        size = gap(self.metric, self.difference, self.half_width)
+        return f"{size} {'above' if self.difference > 0 else 'below'} {self.other}"
+
+    @property
+    def sentence(self) -> str:
+        name, both = metric_name(self.metric), f"{self.policy} and {self.other}"
+        method = f"(paired, {self.confidence * 100:g} %, Holm, n = {self.n})"
+        if self.shown == "undefined":
+            where = "undefined" + (f" or infinite in {self.left_out} of the pairs of runs" if self.left_out else "")
+            return f"{both}: {name} cannot be compared: {where}"
+        if self.shown == "one run":
+            found = f"{name} {self.gap}" if self.difference else f"{name} the same as {self.other}"
+            if self.identical:
+                return f"{self.policy}: {found} in every run; nothing here is random, so there is no interval"
+            return f"{self.policy}: {found} in the one run of each; one run says nothing about chance"
+        if self.shown == "equal":
+            return f"{both}: the same {name} in each of {self.n} runs"
+        if self.shown == "open":
+            return f"{both}: no difference in {name} shown: {self.policy} {self.gap} {method}"
+        if self.half_width == 0:
+            return f"{self.policy}: {name} {self.gap} in each of {self.n} runs"
+        return f"{self.policy}: {name} {self.gap} {method}"
+
+    def reversed(self) -> Finding:
+        """The same, seen from the other policy."""
+        return Finding(**{**asdict(self), "policy": self.other, "other": self.policy, "difference": -self.difference})
+
+
+def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confidence: float) -> list[Finding]:
+    """What pairs of policies tell about a metric, tested together; a pair has a row a replication, a column each."""
+    differences, left_out = [], []
+    for _, _, both in pairs:
+        both = both[~np.isnan(both).all(axis=1)]  # undefined for both: nothing to compare in that replication
+        finite = np.isfinite(both).all(axis=1)
+        difference = both[finite, 0] - both[finite, 1]
+        # What only the order of summation changed is no difference.
+        difference[np.abs(difference) <= ROUNDING * np.abs(both[finite]).max(axis=1)] = 0.0
+        differences.append(difference)
+        left_out.append(len(both) - int(finite.sum()))
+    # A pair that cannot be compared is not among those that Holm's procedure has to correct for.
+    whole = iter(paired_differences([d for d, out in zip(differences, left_out, strict=True) if not out], confidence))
+    findings = []
+    for (policy, other, _), out in zip(pairs, left_out, strict=True):
+        if out:
+            found = (math.nan, math.nan, math.nan, False, 0)
+        else:
+            d = next(whole)
+            found = (d.mean, d.half_width, d.p, d.significant, d.n)
+        findings.append(Finding(metric, policy, other, *found, out, confidence))
+    return findings
+
+
+def better(metric: str, difference: float) -> bool:
+    """Is `difference` (policy - other) to the policy's credit?"""
+    return difference > 0 if metric in HIGHER_IS_BETTER else difference < 0

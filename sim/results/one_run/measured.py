@@ -1,0 +1,165 @@
+"""What metrics read: a run, and the tasks of it that are measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+
+from sim.model.record import UNFINISHED, Record
+from sim.results.one_run.modes import ModeTable
+from sim.results.one_run.usage import Usage
+
+Metric = Callable[["Measured"], float]
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+class Run(Protocol):
+    """What tables, metrics and pictures read of a run: a `Result` has all of it."""
+
+    name: str
+    policy: str
+    bound: float
+    explained: Any
+
+    @property
+    def record(self) -> Record: ...
+    @property
+    def modes(self) -> ModeTable: ...
+    @property
+    def tasks(self) -> pd.DataFrame: ...
+    @property
+    def launches(self) -> pd.DataFrame: ...
+    @property
+    def devices(self) -> pd.DataFrame: ...
+    @property
+    def steps(self) -> pd.DataFrame: ...
+    @property
+    def links(self) -> pd.DataFrame: ...
+    @property
+    def token_gaps(self) -> tuple[np.ndarray, np.ndarray]: ...
+    @property
+    def notes(self) -> dict[str, Any]: ...
+    @property
+    def planning(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    @property
+    def horizon(self) -> float: ...
+    @property
+    def window(self) -> tuple[float, float]: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def rho(self) -> np.ndarray: ...
+    @property
+    def gpu_seconds(self) -> np.ndarray: ...
+    @property
+    def deadline_later(self) -> np.ndarray: ...
+    @property
+    def measured(self) -> Measured: ...
+    def metric(self, name: str) -> float:
+        """The value of one metric."""
+        ...
+
+
+class Measured:
+    """A run seen through its window: what metrics read.
+
+    `tasks` are the rows of the task table that arrived in the window, or a group of them: those at `rows`.
+    """
+
+    def __init__(self, result: Run, rows: np.ndarray | None = None):
+        self.result = result
+        self.low, self.high = result.window
+        self._rows = rows
+
+    @cached_property
+    def rows(self) -> np.ndarray | None:
+        """Positions in the task table of the tasks measured; None: all of it."""
+        if self._rows is not None:
+            return self._rows
+        frame, horizon = self.result.tasks, self.result.horizon
+        if self.low <= 0 and (math.isinf(horizon) or not (frame["arrival"].to_numpy() >= horizon).any()):
+            return None
+        arrival = frame["arrival"].to_numpy()
+        return np.flatnonzero((arrival >= self.low) & (arrival < horizon))
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        return self.result.tasks if self.rows is None else self.result.tasks.iloc[self.rows]
+
+    @property
+    def duration(self) -> float:
+        return self.high - self.low
+
+    @cached_property
+    def status(self) -> np.ndarray:
+        return self.series("status").cat.codes.to_numpy()
+
+    def count(self, status: int) -> int:
+        return int(np.count_nonzero(self.status == status))
+
+    def series(self, name: str) -> pd.Series:
+        """A column of the tasks measured, without the others: groups of a large table are cheap."""
+        whole = self.result.tasks[name]
+        return whole if self.rows is None else whole.iloc[self.rows]
+
+    def column(self, name: str) -> np.ndarray:
+        return self.series(name).to_numpy()
+
+    def chosen(self, values: np.ndarray) -> np.ndarray:
+        """Of an array with a value for every row of the task table those of the tasks measured."""
+        return values if self.rows is None else values[self.rows]
+
+    @cached_property
+    def deadline_later(self) -> np.ndarray:
+        """Which tasks have a deadline after the end of the run, by which they cannot be judged (`deadlines`)."""
+        return self.chosen(self.result.deadline_later)
+
+    @cached_property
+    def use(self) -> Usage:
+        return self.result.usage
+
+    def known(self, name: str) -> np.ndarray:
+        """The values that a column has: of completed tasks (`wait`: of those that started)."""
+        values = self.column(name)
+        missing = np.isnan(values)
+        return values[~missing] if missing.any() else values
+
+    def unknown(self, name: str) -> int:
+        """How many unfinished tasks have no value yet: they count as +inf in percentiles."""
+        return int(np.count_nonzero((self.status == UNFINISHED) & np.isnan(self.column(name))))
+
+    def mean(self, name: str) -> float:
+        values = self.known(name)
+        return float(values.mean()) if len(values) else math.nan
+
+    def maximum(self, name: str) -> float:
+        if self.unknown(name):
+            return math.inf
+        values = self.known(name)
+        return float(values.max()) if len(values) else math.nan
+
+    def quantile(self, name: str, share: float) -> float:
+        """Linear between order statistics; +inf as soon as it touches an unfinished task."""
+        return quantile(self.known(name), share, self.unknown(name))
+
+
+def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
+    """The quantile of values and so many times +inf; NaN of nothing."""
+    count = len(values) + infinite
+    if not count:
+        return math.nan
+    position = share * (count - 1)
+    below = math.floor(position)
+    above = below + (position > below)
+    if above >= len(values):
+        return math.inf
+    low, high = np.partition(values, sorted({below, above}))[[below, above]]
+    return float(low if low == high else low + (high - low) * (position - below))

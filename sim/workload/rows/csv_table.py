@@ -1,0 +1,85 @@
+"""Tables of separated values, read row by row with the names of their columns and addresses of what is wrong."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+from sim.errors import suggestion
+from sim.model.units import shown
+from sim.workload.rows.job_log import JobLog
+from sim.workload.rows.text_rows import NUMBER, numbered_lines
+
+LONGEST_LINE = 16_000_000
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+class Table:
+    """The rows of a file with one separator, as cells of the columns that are asked for, in that order.
+
+    `header`: the names of the columns where the file itself does not tell them.
+    """
+
+    def __init__(
+        self,
+        log: JobLog,
+        needed: tuple[str, ...],
+        optional: tuple[str, ...] = (),
+        separator: str = ",",
+        header: tuple[str, ...] | None = None,
+    ):
+        self.log = log
+        self.separator = separator
+        self.rows = ((number, line) for number, line in numbered_lines(log.path, LONGEST_LINE) if line.strip())
+        self.text = ""
+        """The row as it stands in the file."""
+        if header is None:
+            first = next(self.rows, None)
+            if first is None:
+                log.fail("has no rows" if log.path.stat().st_size else "is empty")
+            header = tuple(cell.strip() for cell in self._split(*first) or [])
+            self._check(header, first[0], needed)
+        elif not log.path.stat().st_size:
+            log.fail("is empty")
+        self.width = len(header)
+        known = {name.casefold(): place for place, name in enumerate(header)}
+        self.places = [known.get(name.casefold()) for name in (*needed, *optional)]
+        self.has = {name: name.casefold() in known for name in (*needed, *optional)}
+
+    def _check(self, header: tuple[str, ...], line: int, needed: tuple[str, ...]) -> None:
+        lower = [name.casefold() for name in header]
+        missing = [name for name in needed if name.casefold() not in lower]
+        for other, word in SEPARATORS.items():
+            if missing and other != self.separator and len(header) == 1 and other in header[0]:
+                self.log.fail(f"its columns are separated by {word}, expected are {SEPARATORS[self.separator]}", line)
+        if missing and all(NUMBER.fullmatch(cell) for cell in header):
+            self.log.fail(f"the first line is a row of numbers; expected is a header with {', '.join(needed)}", line)
+        if len(set(lower)) < len(lower):
+            self.log.fail("two columns have one name", line)
+        for name in missing:
+            near = suggestion(name, header) or f"; there are {', '.join(shown(one) for one in header[:12])}"
+            self.log.complaints.add(f'no column "{name}"{near}', line)
+        self.log.complaints.fail_if_any()
+
+    def _split(self, number: int, line: str) -> list[str] | None:
+        line = line.rstrip("\r")
+        if '"' not in line:
+            return line.split(self.separator)
+        try:
+            return next(csv.reader([line], delimiter=self.separator, strict=True))
+        except csv.Error as error:
+            self.log.complaints.add(f"cannot be read as a row of cells: {error}", number)
+            return None
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        width, places = self.width, self.places
+        for number, line in self.rows:
+            cells = self._split(number, line)
+            if cells is None:
+                continue
+            if len(cells) != width:
+                has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+                self.log.complaints.add(f"the row has {has}, expected are {width}", number)
+                continue
+            self.text = line
+            yield number, ["" if place is None else cells[place].strip() for place in places]
