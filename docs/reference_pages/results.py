@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterator
 
 from reference_pages.markdown import code, generated, prose, row, table
-
-UNITS: list[tuple[str, str]] = [
-    (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
-    (r"network_utilization", "share"),
-    (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utilisation|allocation|fragmentation|_share$", "share"),
-    (r"energy", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
-    (r"throughput|goodput|output_rate", "1/s"),
-    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|aborted|unfinished|deadline_after_end)$",
-     "tasks"),
-    (r"preemptions|migrations|^launches$", "count"), (r"tokens", "tokens"),
-    (r"^(bytes_moved|memory_traffic|peak_memory)$", "B"),
-    (r"response|wait|makespan|ttft|tpot|itl", "s"),
-]  # fmt: skip
-"""Unit by the name of a metric; the first pattern that is found counts."""
 
 TASKS = {
     "id": "id of the trace, or the number of the task from 0",
@@ -107,6 +92,7 @@ def results_page() -> Iterator[str]:
     """Metrics and columns."""
     from sim.results.one_run import metric_sets
     from sim.results.one_run.metrics import HIGHER_IS_BETTER, LAZY, NO_DIRECTION, metrics
+    from sim.results.wording import unit_of
 
     yield "# Results"
     yield from generated("the registry of metrics and the tables of a run")
@@ -121,7 +107,7 @@ def results_page() -> Iterator[str]:
     for name, metric in metrics().items():
         better = "–" if name in NO_DIRECTION else "more" if name in HIGHER_IS_BETTER else "less"
         text = inspect.getdoc(metric) or ""
-        yield row(code(name), unit(name), better, "" if name in LAZY else "s", prose(text))
+        yield row(code(name), unit_of(name), better, "" if name in LAZY else "s", prose(text))
     yield "\n## Sets of metrics\n"
     for name in metric_sets.SETS:
         if name != "all":
@@ -134,11 +120,3 @@ def results_page() -> Iterator[str]:
         yield from (row(code(column), prose(meaning)) for column, meaning in columns.items())
     yield "\nOther columns of `tasks` are those that its trace brought along. The table of a sweep is described in"
     yield "[sweeps](../sweeps.md#the-table)."
-
-
-def unit(metric: str) -> str:
-    """The unit of a metric; KeyError for a name that no pattern knows."""
-    for pattern, found in UNITS:
-        if re.search(pattern, metric):
-            return found
-    raise KeyError(metric)

@@ -11,10 +11,11 @@ from sim.cli import console
 from sim.cli.options import JSON, VERBOSITY
 from sim.registry import POLICY_KINDS
 
+LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models")
 
-@click.command("list", short_help="List policies, scenarios, trace formats, arrival processes, or models and GPUs.")
-@click.argument("what", metavar="policies|scenarios|traces|clusters|arrivals|models",
-                type=click.Choice(["policies", "scenarios", "traces", "clusters", "arrivals", "models"]))  # fmt: skip
+
+@click.command("list", short_help="List policies, scenarios, metrics, trace formats, models and GPUs, ...")
+@click.argument("what", metavar="|".join(LISTS), type=click.Choice(LISTS))
 @click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
 @JSON
 @VERBOSITY
@@ -23,8 +24,8 @@ def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
     entries = {
-        "policies": _policies, "scenarios": _scenarios, "traces": _traces, "clusters": _clusters, "arrivals": _arrivals,
-        "models": _models,
+        "policies": _policies, "scenarios": _scenarios, "metrics": _metrics, "traces": _traces,
+        "clusters": _clusters, "arrivals": _arrivals, "models": _models,
     }[what]  # fmt: skip
     found = entries(kind) if what == "policies" else entries()  # type: ignore[operator]
     if as_json:
@@ -69,6 +70,13 @@ def _scenarios() -> list[dict[str, Any]]:
     from sim.scenario.file.shipped import shipped
 
     return [{"name": one.name, "kind": one.theme, "summary": one.description} for one in shipped()]
+
+
+def _metrics() -> list[dict[str, Any]]:
+    from sim.results.one_run.metrics import metrics
+    from sim.results.wording import unit_of
+
+    return [{"name": name, "kind": unit_of(name), "summary": summary(metric)} for name, metric in metrics().items()]
 
 
 def _models() -> list[dict[str, Any]]:
@@ -145,6 +153,9 @@ _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
     "batching": "batching policies", "routing": "routing policies",
     "model": "language models (service: {kind: llm, model: NAME})", "gpu": "GPUs (service: {kind: llm, gpu: NAME})",
+    "tasks": "numbers of tasks", "s": "times, in seconds", "share": "shares, from 0 to 1", "ratio": "ratios",
+    "1/s": "rates, per second", "J": "energy, in joules", "money": "cost, in the money of the prices",
+    "GPU s": "GPU time, in GPU-seconds", "count": "counts", "tokens": "numbers of tokens", "B": "memory, in bytes",
     "trace": "trace formats", "nodes": "formats of node lists", "arrivals": "arrival processes",
 }  # fmt: skip
 

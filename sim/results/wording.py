@@ -6,6 +6,7 @@ Nothing heavy is imported here, and nothing is printed: every function gives tex
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 Unit = tuple[float, str]
@@ -148,23 +149,32 @@ def at_least(value: float, units: Sequence[Unit]) -> str:
 # Units of metrics ---------------------------------------------------------------------------------------------
 
 
+_UNITS = [
+    (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
+    (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utili[sz]ation|allocation|fragmentation|_share$", "share"),
+    (r"energy|_j$", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
+    (r"throughput|goodput|output_rate", "1/s"),
+    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|aborted|unfinished|deadline_after_end)$",
+     "tasks"),
+    (r"preemptions|migrations|^launches$", "count"), (r"tokens", "tokens"),
+    (r"^(bytes_moved|memory_traffic|peak_memory)$", "B"),
+    (r"response|wait|makespan|ttft|tpot|itl|^(upload|compute|download|held)", "s"),
+]  # fmt: skip
+"""Unit by the name of a metric, or of a column of tasks; the first pattern that is found counts."""
+
+_SHOWN_IN = {"s": SECONDS, "GPU s": SECONDS, "share": PERCENT, "J": JOULES, "1/s": PER_TIME, "B": BYTES}
+
+
+def unit_of(metric: str) -> str:
+    """The unit in which a metric is computed and written: s, J, share, 1/s, tasks, ...; empty where it has none."""
+    return next((unit for pattern, unit in _UNITS if re.search(pattern, metric)), "")
+
+
 def units_of(metric: str) -> tuple[Unit, ...]:
     """The units in which a metric or a column of tasks is shown."""
-    if metric.endswith("_j"):
-        return JOULES
-    if metric in ("kv_used_mean", "kv_used_max", "prefix_hit_rate"):
-        return PERCENT
-    if metric.endswith(("_utilisation", "_allocation", "_fraction", "_share", "attainment", "attainment_admitted")):
-        return PERCENT
-    if metric in ("bytes_moved", "memory_traffic", "peak_memory"):
-        return BYTES
-    if metric in ("throughput", "goodput"):
-        return PER_TIME
-    if metric == "output_rate":
-        return PER_TIME
-    stages = ("upload", "compute", "download", "held", "gpu_seconds")
-    times = ("ttft", "tpot", "itl", "response", "wait", "makespan", "planned_makespan", *stages)
-    return SECONDS if metric.startswith(times) and metric != "makespan_ratio" else ((1.0, ""),)
+    if metric.startswith("fragmentation"):
+        return ((1.0, ""),)
+    return _SHOWN_IN.get(unit_of(metric), ((1.0, ""),))
 
 
 _NAMES = {
