@@ -205,14 +205,14 @@ def memory_figures(sizes: Sizes) -> Iterator[Row]:
 
 def program_figures(sizes: Sizes) -> Iterator[Row]:
     """Max-min fairness over time fractions: 512 jobs, no two alike, on four types of 128 GPUs."""
-    from policies.dynamic.common.fractions import Offers, equal_share, max_min, raise_least_once
+    from policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, raise_least_once
 
     random = np.random.default_rng(SEED)
     count, kinds = 512, 4
     times = random.lognormal(7, 1.5, (count, 1)) / [1, 2, 4, 8] * random.lognormal(0, 0.5, (count, kinds))
     width = np.repeat(random.choice(WIDTHS, count, p=SHARES).astype(float), kinds)
     job, kind = np.repeat(np.arange(count), kinds), np.tile(np.arange(kinds), count)
-    offers = Offers(job, kind, width, times.ravel(), np.full(kinds, 128.0), np.ones(count))
+    offers = ModeOffers(job, kind, width, times.ravel(), np.full(kinds, 128.0), np.ones(count))
     base = offers.progress(equal_share(offers))
     name = f"{count} jobs × {kinds} types"
     for figure, solve in (

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.measure import Row, chosen, parser_of, print_table
 from sim.experiment.sweep import plan_sweep, sweep, sweep_plan
-from sim.experiment.work import Job, Setup, outcome_of
+from sim.experiment.work import RunJob, Setup, outcome_of
 from sim.scenario.scenario import Scenario, load
 
 
@@ -52,7 +52,7 @@ def overhead(points: int) -> Iterator[Row]:
     def alone() -> float:
         began = time.process_time()
         for seed in seeds:
-            outcome_of(Setup((base,)), base, Job(0, {}, seed, 0))
+            outcome_of(Setup((base,)), base, RunJob(0, {}, seed, 0))
         return time.process_time() - began
 
     def swept(workers: int = 1) -> float:
@@ -157,7 +157,7 @@ def tasks_for(seconds: float) -> int:
 
         def once(seed: int, base: Scenario = base) -> float:
             began = time.process_time()
-            outcome_of(Setup((base,)), base, Job(0, {}, seed, 0))
+            outcome_of(Setup((base,)), base, RunJob(0, {}, seed, 0))
             return time.process_time() - began
 
         tasks = round(tasks * seconds / statistics.median(once(seed) for seed in range(3)))

@@ -16,7 +16,7 @@ import pandas as pd
 
 from sim.gallery import Entry, Outcome, entries
 from sim.gallery.outcome import difference, number, ratios, recorded, sentence
-from sim.gallery.schema import Table
+from sim.gallery.schema import FiguresTable
 
 HERE = Path(__file__).parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
@@ -81,7 +81,7 @@ def _entry(entry: Entry, outcome: Outcome) -> Iterator[str]:
         yield from _table(entry, table, comparison)
 
 
-def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str]:
+def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Iterator[str]:
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     missing = int((comparison["table"] == table.name).sum()) - len(rows)
     yield ""
@@ -119,7 +119,7 @@ def _table(entry: Entry, table: Table, comparison: pd.DataFrame) -> Iterator[str
         yield "| " + " | ".join([*cells, difference(row, table.tolerance, unit), within]) + " |"
 
 
-def _file(entry: Entry, table: Table) -> str:
+def _file(entry: Entry, table: FiguresTable) -> str:
     return f"{entry.name}-{table.name.replace(' ', '-')}.png"
 
 

@@ -146,7 +146,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "least_outstanding": "policies.routing.least_outstanding:LeastOutstanding",
         "power_of_two": "policies.routing.power_of_two:PowerOfTwo",
         "prefix_affinity": "policies.routing.prefix_affinity:PrefixAffinity",
-        "round_robin": "policies.routing.round_robin:RoundRobin",
+        "round_robin": "policies.routing.round_robin:RoundRobinRouting",
     },
     "admission": {
         "accept_all": "policies.admission.accept_all:AcceptAll",

@@ -14,9 +14,9 @@ from tiers import examples, spread
 
 import sim
 from policies.admission.codel import ControlLaw
-from policies.admission.common.estimates import ArrivalRate, Station
+from policies.admission.common.estimates import DeviceStation, RecentArrivals
 from policies.admission.erlang_wait import greatest_load, wait_tail
-from policies.admission.mdp_threshold import Table
+from policies.admission.mdp_threshold import ThresholdTable
 from policies.admission.naor import threshold
 from sim import registry
 from sim.engine.simulation import Simulation
@@ -222,7 +222,7 @@ def test_naors_loss_with_known_rates(rate, worth, room):
 
 @pytest.mark.parametrize(("rate", "worth", "social"), [(0.8, 10.0, 4), (1.2, 25.0, 5)])
 def test_with_one_class_the_decision_process_is_naors_social_optimum(rate, worth, social):
-    table = Table(1, 30, 1)
+    table = ThresholdTable(1, 30, 1)
     table.solve([rate], [1.0], [worth], [1.0])
     assert [table.admits((n,), 0) for n in range(31)] == [n < social for n in range(31)]
     assert table.gain == pytest.approx(naor(rate, 1.0, worth, 1.0).welfare)
@@ -230,7 +230,7 @@ def test_with_one_class_the_decision_process_is_naors_social_optimum(rate, worth
 
 def test_with_equal_times_and_no_room_it_is_trunk_reservation():
     """Miller: the best of all policies leaves some servers to the better paid; the gain is that of the best number."""
-    table = Table(5, 5, 2)
+    table = ThresholdTable(5, 5, 2)
     table.solve([2.0, 3.0], [1.0, 1.0], [5.0, 1.0], [0.0, 0.0])
     gains = []
     for reserved in range(5):
@@ -247,7 +247,7 @@ def test_with_equal_times_and_no_room_it_is_trunk_reservation():
 def test_no_single_change_of_the_table_earns_more():
     """Different times and holding costs: the average of every neighbouring table is at most that of the found one."""
     rates, times, rewards, holding = [1.5, 2.0], [1.0, 0.4], [3.0, 1.0], [0.2, 0.1]
-    table = Table(2, 5, 2)
+    table = ThresholdTable(2, 5, 2)
     table.solve(rates, times, rewards, holding)
     leave = table.states / np.array(times) * np.minimum(1.0, 2 / np.maximum(1, table.total))[:, None]
     arguments = np.array(rates), leave, np.array(rewards), table.states @ np.array(holding)
@@ -259,7 +259,7 @@ def test_no_single_change_of_the_table_earns_more():
 
 def test_two_classes_and_fifty_servers_within_two_seconds():
     begun = process_time()
-    table = Table(50, 100, 2)
+    table = ThresholdTable(50, 100, 2)
     table.solve([30.0, 20.0], [1.0, 1.5], [1.0, 3.0], [0.05, 0.01])
     assert process_time() - begun < 2.0
     assert table.admits((10, 10), 0)
@@ -373,7 +373,7 @@ def test_codel_shortens_the_queue():
 
 def test_a_rate_is_known_without_bias_and_follows_a_jump():
     rng = np.random.default_rng(2)
-    estimate, now, seen = ArrivalRate(200), 0.0, []
+    estimate, now, seen = RecentArrivals(200), 0.0, []
     for step in range(6_000):
         now += rng.exponential(1 / (2.0 if step < 3_000 else 10.0))
         estimate.note(now)
@@ -385,7 +385,7 @@ def test_a_rate_is_known_without_bias_and_follows_a_jump():
 
 def test_service_times_are_busy_servers_over_completions():
     """Two servers, three who came at 0 for 2 s each: two go after 2 s, the last after 4 s."""
-    station = Station(2, 10**9)
+    station = DeviceStation(2, 10**9)
     flow = station.arrives("", 0.0)
     for _ in range(3):
         station.joins(flow, 1.0)

@@ -17,10 +17,10 @@ from policies.admission.accept_all import AcceptAll
 from policies.admission.adaptive import Adaptive
 from policies.admission.codel import Codel, ControlLaw
 from policies.admission.common.ahead import Ahead, somewhere
-from policies.admission.common.estimates import ArrivalRate, Flow, Station, Stations, capacity, servers
+from policies.admission.common.estimates import ClassFlow, DeviceStation, RecentArrivals, Stations, capacity, servers
 from policies.admission.common.names import known_classes, known_devices
 from policies.admission.erlang_wait import ErlangWait, greatest_load, wait_tail
-from policies.admission.mdp_threshold import MdpThreshold, Table, _states
+from policies.admission.mdp_threshold import MdpThreshold, ThresholdTable, _states
 from policies.admission.naor import Naor, threshold
 from policies.admission.predicted_wait import PredictedWait
 from policies.admission.queue_limit import QueueLimit
@@ -127,7 +127,7 @@ class Draws:
 
 
 def test_a_rate_is_believed_from_thirty_arrivals_on():
-    rate = ArrivalRate(10**9)
+    rate = RecentArrivals(10**9)
     for number in range(29):
         rate.note(0.25 * number)
         assert rate.value is None
@@ -136,7 +136,7 @@ def test_a_rate_is_believed_from_thirty_arrivals_on():
 
 
 def test_arrivals_at_one_instant_have_no_rate():
-    rate = ArrivalRate(50)
+    rate = RecentArrivals(50)
     for _ in range(40):
         rate.note(3.0)
     assert rate.value is None
@@ -146,7 +146,7 @@ def test_arrivals_at_one_instant_have_no_rate():
 
 def test_old_gaps_count_for_less_by_the_same_factor():
     """39 gaps of 1 s, then one of 3 s, each counting 0.98 of the one behind it."""
-    rate, now = ArrivalRate(50), 7.0
+    rate, now = RecentArrivals(50), 7.0
     rate.note(now)
     for gap in [1.0] * 39 + [3.0]:
         now += gap
@@ -156,7 +156,7 @@ def test_old_gaps_count_for_less_by_the_same_factor():
 
 
 def test_the_mean_service_is_busy_time_over_completions_from_thirty_on():
-    flow = Flow(50)
+    flow = ClassFlow(50)
     flow.busy, flow.done, flow.completed = 60.0, 24.0, 29
     assert flow.service_time is None
     flow.completed = 30
@@ -167,7 +167,7 @@ def test_the_mean_service_is_busy_time_over_completions_from_thirty_on():
 
 def test_a_station_shares_its_devices_among_all_that_are_there():
     """Capacity 2; two of width 1 keep both busy for 3 s; with a third of width 2 each has half for 4 s."""
-    station = Station(2.0, 10**9)
+    station = DeviceStation(2.0, 10**9)
     one, two = station.flow("a"), station.flow("b")
     assert station.flow("a") is one
     station.settle(5.0)
@@ -190,7 +190,7 @@ def test_a_station_shares_its_devices_among_all_that_are_there():
 
 
 def test_every_arrival_fades_what_all_classes_have_seen():
-    station = Station(1.0, 50)
+    station = DeviceStation(1.0, 50)
     for name in ("a", "b"):
         station.flow(name).busy, station.flow(name).done = 10.0, 4.0
     found = station.arrives("a", 1.0)
@@ -412,7 +412,7 @@ def test_states_are_all_numbers_that_have_room():
 
 
 def test_neighbours_of_a_state():
-    table = Table(2, 3, 2)
+    table = ThresholdTable(2, 3, 2)
     for state, number in table.index.items():
         for class_ in (0, 1):
             for step, found in ((1, table.up), (-1, table.down)):
@@ -423,14 +423,14 @@ def test_neighbours_of_a_state():
 
 
 def test_a_table_admits_what_is_inside_the_model_only():
-    table = Table(1, 2, 2)
+    table = ThresholdTable(1, 2, 2)
     assert table.admits((0, 1), 0)
     assert not table.admits((1, 1), 0)
     assert not table.admits((2, 1), 1)  # beyond it
 
 
 def test_estimates_have_moved_when_one_has():
-    table = Table(1, 2, 1)
+    table = ThresholdTable(1, 2, 1)
     assert table.moved([1.0], [2.0], 0.1)
     table.solve([1.0], [2.0], [5.0], [1.0])
     assert not table.moved([1.0], [2.0], 0.1)
@@ -444,7 +444,7 @@ def test_estimates_have_moved_when_one_has():
 @pytest.mark.parametrize("unit", [0.04, 3.7])
 def test_a_decision_process_in_other_units(unit):
     """Rates fall, times grow, costs a second fall; the table stays and the gain a second falls."""
-    plain, scaled = Table(2, 7, 2), Table(2, 7, 2)
+    plain, scaled = ThresholdTable(2, 7, 2), ThresholdTable(2, 7, 2)
     plain.solve([1.5, 2.0], [1.0, 0.4], [3.0, 1.0], [0.2, 0.1])
     scaled.solve([1.5 / unit, 2.0 / unit], [unit, 0.4 * unit], [3.0, 1.0], [0.2 / unit, 0.1 / unit])
     assert (plain.accept == scaled.accept).all()
@@ -457,7 +457,7 @@ def test_the_gain_of_a_table_is_that_of_its_chain(reserved):
     """Trunk reservation of different means, as a table: rewards × throughput − holding × mean number."""
     first, second = (1.2, 0.5), (0.9, 1.7)
     exact = theory.trunk_reservation(3, [(*first, 0), (*second, reserved)])
-    table = Table(3, 3, 2)
+    table = ThresholdTable(3, 3, 2)
     accept = np.column_stack([table.total < 3, table.total < 3 - reserved])
     times, holding = np.array([first[1], second[1]]), np.array([0.3, 0.11])
     leave = table.states / times * np.minimum(1.0, 3 / np.maximum(1, table.total))[:, None]
@@ -480,7 +480,7 @@ def test_the_gain_of_a_table_is_that_of_its_chain(reserved):
 def test_the_best_table_is_the_best_of_all():
     """One server and room for one more, two classes: every table tried by its own stationary chain."""
     rates, times, rewards, holding = [0.8, 1.1], [0.7, 1.9], [3.0, 4.0], [0.4, 0.9]
-    table = Table(1, 2, 2)
+    table = ThresholdTable(1, 2, 2)
     table.solve(rates, times, rewards, holding)
     free = np.argwhere(table.up >= 0)
     leave = table.states / np.array(times) / np.maximum(1, table.total)[:, None]
@@ -547,7 +547,7 @@ def test_a_decision_process_goes_by_the_table_of_its_estimates():
     assert admitted(policy.admit(tasks[0], view))  # nothing is known yet
     policy.gone(tasks[0])
     station = learned(policy, view, tasks[0], {"low": (5.0, 0.4, 1), "high": (5.0, 0.4, 0)})
-    wanted = Table(2, 2, 2)
+    wanted = ThresholdTable(2, 2, 2)
     wanted.solve([5.0, 5.0], [0.4, 0.4], [1.0, 30.0], [0.0, 0.0])
     assert [wanted.admits((1, 0), c) for c in (0, 1)] == [False, True]
     assert not admitted(policy.admit(tasks[0], view))
@@ -563,8 +563,8 @@ def test_a_decision_process_goes_by_the_table_of_its_estimates():
 def test_a_decision_process_is_not_solved_again_for_the_same_estimates(monkeypatch):
     """Nor for estimates within the tolerance of 0.2; a class that never came counts as absent."""
     solved = []
-    real = Table.solve
-    monkeypatch.setattr(Table, "solve", lambda self, *given: solved.append(given) or real(self, *given))
+    real = ThresholdTable.solve
+    monkeypatch.setattr(ThresholdTable, "solve", lambda self, *given: solved.append(given) or real(self, *given))
     view = Seen(machine(gpus=2))
     tasks = gpu_tasks(4, classes=["a", "b", "a", "a"])
     policy = MdpThreshold({"a": 10.0, "b": 7.0}, room=3)
@@ -596,7 +596,7 @@ def test_a_decision_process_counts_holding_costs_and_leaves_out_classes_that_har
     policy.begin(view)
     learned(policy, view, tasks[0], {"a": (0.8, 1.3, 0), "b": (None, 2.0, 0)})
     table = policy._table(policy.stations.best(tasks[0])[0], 1)
-    wanted = Table(1, 7, 2)
+    wanted = ThresholdTable(1, 7, 2)
     wanted.solve([0.8, 0.0], [1.3, 1.0], [10.0, 7.0], [1.5, 0.0])
     assert table.gain == close(wanted.gain)
     assert table.gain == close(theory.naor(0.8, 1.3, 10.0, 1.5).welfare)

@@ -12,11 +12,11 @@ from test_static_lists import optimum, problem, random_graph, random_times, simu
 import sim
 from policies.static.common.assignment import (
     Apart,
+    AssignmentProgram,
     Before,
     Cap,
     Fuse,
     Pin,
-    Program,
     Together,
     by_lane,
     by_place,
@@ -60,7 +60,9 @@ def test_the_search_alone_is_optimal():
         sites = by_lane(instance)
         at = times_at(instance, sites)
         unit = float(times.min(axis=1).sum())
-        found = Program(at, [1] * len(sites), unit).integral(fixed=beyond_first(at, [site.kind for site in sites]))
+        found = AssignmentProgram(at, [1] * len(sites), unit).integral(
+            fixed=beyond_first(at, [site.kind for site in sites])
+        )
         best = optimum(times, counts)
         load = np.zeros(len(sites))
         np.add.at(load, found.site_of, at[np.arange(len(at)), found.site_of])
@@ -92,7 +94,7 @@ def test_the_bound_is_the_value_of_the_program():
     for _ in range(20):
         times, counts = rng.uniform(1, 10, (40, 3)), [4, 2, 1]
         instance = runnable(problem(times, counts), "test")
-        found = Program(times_at(instance, by_type(instance)), counts, 100.0, longest=False).relaxed()
+        found = AssignmentProgram(times_at(instance, by_type(instance)), counts, 100.0, longest=False).relaxed()
         assert found.value * (1 - 1e-6) <= found.bound <= found.value * (1 + 1e-9)
         assert (found.share.max(axis=1) < 1 - 1e-6).sum() <= 2  # a vertex: at most types - 1 tasks are split
 
@@ -192,7 +194,7 @@ def test_limits_that_make_no_sense_are_refused(bad):
 
 def injected(times, counts, constraints, predecessors=None):
     """The sites of the best assignment with constraints, each lane a site; None if there is none."""
-    found = Program(times, counts, float(times.min(axis=1).sum()), predecessors, None, constraints).integral()
+    found = AssignmentProgram(times, counts, float(times.min(axis=1).sum()), predecessors, None, constraints).integral()
     return found.site_of
 
 
@@ -233,7 +235,7 @@ def test_each_kind_of_constraint_holds(constraint):
         if isinstance(constraint, Cap) and constraint.per_makespan:
             used = sum(weight for task, site, weight in constraint.terms if site_of[task] == site)
         assert max(load.max(), used) == pytest.approx(best, rel=1e-5)
-        relaxed = Program(times, [1, 1, 1], 10.0, constraints=[constraint]).relaxed()
+        relaxed = AssignmentProgram(times, [1, 1, 1], 10.0, constraints=[constraint]).relaxed()
         assert relaxed.bound <= best * (1 + 1e-9)
 
 
@@ -250,7 +252,7 @@ def test_constraints_that_bite():
 def test_before_makes_a_path():
     """Two tasks of 1 on two cores: 1; one before the other: 2, and that order."""
     times = np.ones((2, 1))
-    program = Program(times, [2], 2.0, constraints=[Before(1, 0)])
+    program = AssignmentProgram(times, [2], 2.0, constraints=[Before(1, 0)])
     assert program.relaxed().value == pytest.approx(2)
     instance = runnable(problem([[1], [1]], [2]), "test")
     schedule = ordered(instance, by_place(instance), np.zeros(2, dtype=int), [Before(1, 0)])

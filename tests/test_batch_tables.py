@@ -21,7 +21,7 @@ import sim
 from sim.calibrate.shapes import shaped
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.model.batch_times import Spread, StageTable
+from sim.model.batch_times import StageTable, TimeSpread
 
 STEPS = {1: 6.0, 2: 7.0, 4: 9.5, 8: 13.0}
 """Milliseconds by batch size."""
@@ -191,9 +191,9 @@ def test_samples_are_drawn_alike() -> None:
 
 
 def test_policies_expect_the_mean_and_draws_are_the_same_under_every_policy() -> None:
-    spread = Spread((1.0, 2.0, 4.0), (0.0, 0.5, 1.0))
+    spread = TimeSpread((1.0, 2.0, 4.0), (0.0, 0.5, 1.0))
     assert spread.mean == pytest.approx(0.5 * 1.5 + 0.5 * 3.0)
-    assert StageTable((1, 3), (1.0, 2.0), spread=(Spread((1.0,)), Spread((2.0,)))).factor(2, 0.3) == 1.0
+    assert StageTable((1, 3), (1.0, 2.0), spread=(TimeSpread((1.0,)), TimeSpread((2.0,)))).factor(2, 0.3) == 1.0
     document = scenario({1: ["5 ms", "9 ms"]}, rate="1/s", count=50)
     assert sim.run(document).tasks["compute"].tolist() == sim.run(document).tasks["compute"].tolist()
     greedy_, timed = (sim.run({**document, "policy": {"batching": p}}).tasks for p in ("serial_greedy", "nexus"))

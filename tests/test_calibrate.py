@@ -15,15 +15,15 @@ from tiers import examples
 
 import sim
 from sim.calibrate import example
-from sim.calibrate.device import Device, HostDevice, Overlapping
+from sim.calibrate.device import HostDevice, MeasuredDevice, Overlapping
 from sim.calibrate.fit import fit
 from sim.calibrate.measure import CalibrationError, link_profile, measure, service_profile
-from sim.calibrate.verify import Profile, poisson, serve_overlapped, verify
+from sim.calibrate.verify import ServiceProfile, poisson, serve_overlapped, verify
 from sim.cli import main
 from sim.errors import ScenarioError
 from sim.scenario.file.document import dump
 from sim.scenario.scenario import Scenario
-from sim.scenario.schema.service import Service
+from sim.scenario.schema.service import ServiceSpec
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 UP, WORK, DOWN = (0.0001, 0.0002), (0.00125, 0.013), (0.00001, 0.0001)
@@ -162,7 +162,7 @@ def test_one_special_size_does_not_bend_the_line():
 
 def test_a_device_is_measured_stage_by_stage():
     found = measure(FakeStreams(), BATCHES)
-    assert isinstance(found.device, Device) and isinstance(found.device, Overlapping)
+    assert isinstance(found.device, MeasuredDevice) and isinstance(found.device, Overlapping)
     for name, (a, b) in {"upload": UP, "compute": WORK, "download": DOWN}.items():
         assert found.stage(name).per_item == pytest.approx(a) and found.stage(name).fixed == pytest.approx(b)
     assert found.lines["upload pageable"].per_item == pytest.approx(2 * UP[0])
@@ -290,7 +290,7 @@ def test_profiles_that_are_none(here, content, message):
 
 def profile_of(device):
     section = service_profile(measure(device, BATCHES))["service"]
-    return section, Profile.of(Service.model_validate(section))
+    return section, ServiceProfile.of(ServiceSpec.model_validate(section))
 
 
 @pytest.mark.parametrize("make", [Fake, fake_cpu])
@@ -425,7 +425,7 @@ def test_without_torch_the_extra_is_named(here, monkeypatch):
 
 def test_the_example_is_a_device_of_its_own():
     device = example.network()
-    assert isinstance(device, HostDevice) and isinstance(device, Device) and not isinstance(device, Overlapping)
+    assert isinstance(device, HostDevice) and isinstance(device, MeasuredDevice) and not isinstance(device, Overlapping)
     assert device.compute(3) > 0 and device.run(3).shape == (3, 10)
 
 
@@ -438,5 +438,5 @@ def test_a_torch_module_on_the_cpu(here):
         device_of(module, "cpu")
     module.input_shape = (3, 4)
     device = device_of(module, "cpu")
-    assert isinstance(device, TorchHost) and isinstance(device, Device)
+    assert isinstance(device, TorchHost) and isinstance(device, MeasuredDevice)
     assert (device.bytes_in, device.bytes_out) == (48, 16) and device.compute(5) > 0

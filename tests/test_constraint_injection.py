@@ -14,7 +14,7 @@ from policies.static.common.assignment import Apart, Before, Cap, Fuse, Pin, Tog
 from policies.static.common.instance import runnable
 from policies.static.common.parts import Dealing, Groups, dealt, in_blocks
 from policies.static.common.traffic import traffic_of
-from policies.static.constraint_injection import ConstraintInjection, Node, Sharing, assigned, walk
+from policies.static.constraint_injection import ConstraintInjection, ConstraintNode, SharingTree, assigned, walk
 from policies.static.integer_program import IntegerProgram
 from policies.static.linear_program import LinearProgram
 from sim import registry
@@ -48,14 +48,14 @@ def sharing(given):
     instance = runnable(given, "test")
     sites = by_place(instance)
     traffic = traffic_of(instance, given.tasks.predecessors or [()] * len(given.tasks))
-    return Sharing(instance, sites, traffic, 10.0)
+    return SharingTree(instance, sites, traffic, 10.0)
 
 
 # The walk ---------------------------------------------------------------------------------------------------------
 
 
 def node(name, *children):
-    return Node(name, (name,), children)
+    return ConstraintNode(name, (name,), children)
 
 
 def test_the_walk_goes_down_before_it_goes_on():
@@ -82,11 +82,11 @@ def test_an_infeasible_sibling_gives_way_to_the_next_one():
     instance = runnable(shared(), "test")
     sites = by_place(instance)
     tree = [
-        Node("both", (Together((0, 1)),), (
-            Node("torn", (Pin((0,), (1,)), Pin((1,), (2,))), (Node("below", (Apart((2, 3)),)),)),
-            Node("left", (Pin((0,), (1,)),)),
+        ConstraintNode("both", (Together((0, 1)),), (
+            ConstraintNode("torn", (Pin((0,), (1,)), Pin((1,), (2,))), (ConstraintNode("below", (Apart((2, 3)),)),)),
+            ConstraintNode("left", (Pin((0,), (1,)),)),
         )),
-        Node("apart", (Apart((0, 1)),)),
+        ConstraintNode("apart", (Apart((0, 1)),)),
     ]  # fmt: skip
     found = list(walk(tree, lambda constraints: assigned(instance, sites, constraints, 10.0)))
     assert [names for names, _ in found] == [("both",), ("both", "left"), ("apart",)]

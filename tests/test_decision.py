@@ -18,8 +18,8 @@ from sim.errors import RunError, UsageError
 from sim.experiment.decide import Candidate, Decision, _Search
 from sim.experiment.progress import Meter
 from sim.experiment.study import Case, Replicates
-from sim.experiment.targets import MET, MISSED, OPEN, Finding, Judge, Target, Trial
-from sim.experiment.work import Outcome
+from sim.experiment.targets import MET, MISSED, OPEN, Judge, Target, TargetFinding, TargetsTrial
+from sim.experiment.work import RunOutcome
 from sim.experiment.workers import Workers
 from sim.theory import mmc
 
@@ -239,9 +239,9 @@ class Pretended(Judge):
     def __init__(self, verdicts: list[str]):
         self.verdicts, self.asked = verdicts, []
 
-    def try_(self, case: Any, where: str) -> tuple[Trial, Replicates | None]:
+    def try_(self, case: Any, where: str) -> tuple[TargetsTrial, Replicates | None]:
         self.asked.append(case)
-        return Trial(10, (Finding(1.0, 0.1, self.verdicts[case]),)), None
+        return TargetsTrial(10, (TargetFinding(1.0, 0.1, self.verdicts[case]),)), None
 
 
 def test_the_cheapest_of_sixty_points_and_no_dearer_is_tried():
@@ -276,7 +276,7 @@ class Drawn:
             k, number = int(one.case.digest), len(one.taken)
             wait = float(self.random.normal(self.means[k], 0.3))
             cost = float(self.random.normal(self.costs[k], 0.1))
-            one.add(Outcome({"replication": float(number), "jain": wait, "bubble": cost, "energy_j": cost}))
+            one.add(RunOutcome({"replication": float(number), "jain": wait, "bubble": cost, "energy_j": cost}))
             if one.rule is not None:
                 one.rule(one)
 
@@ -289,9 +289,9 @@ class Drawn:
 class Quick(Judge):
     """Takes the values themselves: a table of each look would take longer than all the rest."""
 
-    def _look(self, series: Replicates) -> Trial:
+    def _look(self, series: Replicates) -> TargetsTrial:
         values = np.array([outcome.values["jain"] for outcome in series.taken if outcome.values])
-        return Trial(len(values), (self._judge(self.targets[0], values),))
+        return TargetsTrial(len(values), (self._judge(self.targets[0], values),))
 
 
 class Plain:
@@ -327,7 +327,9 @@ def test_wrong_picks_are_as_rare_as_stated(objective: str | None):
 
 
 def test_the_front_and_the_table():
-    trial = [Trial(10, (Finding(wait, 0.1, MET if wait < 2 else MISSED),)) for wait in (5.0, 1.0, 1.5, 0.5)]
+    trial = [
+        TargetsTrial(10, (TargetFinding(wait, 0.1, MET if wait < 2 else MISSED),)) for wait in (5.0, 1.0, 1.5, 0.5)
+    ]
     candidates = [Candidate(n, {"k": n}, "fcfs", price, trial[n]) for n, price in enumerate((1.0, 2.0, 3.0, 4.0))]
     found = Decision(
         "s", ["k"], [Target.parse("wait_mean < 2 s")], "price", 0.95, 0.01, candidates[1], candidates, 4, ["fcfs"] * 4

@@ -23,9 +23,9 @@ from policies.static.common.timing import timing
 from policies.static.dual_approximation import (
     RATIO,
     DualApproximation,
-    Schedule,
     Shelves,
     Solution,
+    TwoSidedSchedule,
     as_published,
     attempt,
     counting_refuses,
@@ -447,7 +447,9 @@ def test_descent_begins_with_the_schedule_that_it_is_given(monkeypatch):
 
 
 def test_the_shortest_is_the_first_of_equals():
-    one, two, three = (Schedule(mask(1, []), np.zeros(1), np.zeros(1), makespan) for makespan in (3.0, 2.0, 2.0))
+    one, two, three = (
+        TwoSidedSchedule(mask(1, []), np.zeros(1), np.zeros(1), makespan) for makespan in (3.0, 2.0, 2.0)
+    )
     assert shortest([one, two, three]) is two
 
 
@@ -487,7 +489,7 @@ def test_bounds_and_schedules_enclose_what_trying_all_finds():
 
 
 def test_what_a_solution_proves():
-    schedule = Schedule(mask(1, []), np.zeros(1), np.zeros(1), 6.0)
+    schedule = TwoSidedSchedule(mask(1, []), np.zeros(1), np.zeros(1), 6.0)
     assert Solution(schedule, 4.0, RATIO, 3, 5.0).ratio == 1.5
     assert Solution(schedule, 0.0, RATIO, 3, 5.0).ratio == 1.0
     assert Solution(schedule, 4.0, RATIO, 3, 5.0).makespan == 6.0
@@ -544,7 +546,7 @@ def test_a_schedule_at_hand_within_the_ratio_is_an_answer(monkeypatch):
     monkeypatch.setattr(dual_approximation, "FIRST_UNITS", 2)
     monkeypatch.setattr(dual_approximation, "relaxation", lambda p, q, m, k, guess, order: fixed(9))
     guess = best.makespan
-    nowhere = Schedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
+    nowhere = TwoSidedSchedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
     found = attempt(p, q, 2, 2, guess, RATIO, by_gain(p, q), best.schedule)
     assert found is not None
     assert len(asked) == 1 and asked[0] == 2
@@ -566,7 +568,7 @@ def test_programs_have_a_largest_size(monkeypatch, largest, units):
     monkeypatch.setattr(dual_approximation, "LARGEST", largest)
     monkeypatch.setattr(dual_approximation, "relaxation", lambda p, q, m, k, guess, order: fixed(9))
     p = np.full(9, 1.0)
-    known = Schedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
+    known = TwoSidedSchedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
     assert Shelves(p, p, 2, 2, 5.0, fixed(9)).cells_a_unit == 9
     assert attempt(p, p, 2, 2, 5.0, 0.1, by_gain(p, p), known) is not None
     assert asked == units
@@ -584,7 +586,7 @@ def test_coarse_programs_are_as_coarse_as_the_ratio_allows(monkeypatch):
     monkeypatch.setattr(dual_approximation, "relaxation", lambda p, q, m, k, guess, order: fixed(len(p)))
     monkeypatch.setattr(dual_approximation, "counting_refuses", lambda *_: False)
     p = np.full(9, 9.0)
-    known = Schedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
+    known = TwoSidedSchedule(mask(9, []), np.zeros(9), np.zeros(9), math.inf)
     for ratio, k, wanted in ((RATIO, 2, 1.0), (5 / 3, 2, 3.0), (5 / 3, 1, 2.0)):
         attempt(p, p, 1, k, 9.0, ratio, by_gain(p, p), known)
         assert asked.pop() == pytest.approx(wanted)
@@ -596,7 +598,7 @@ def test_the_relaxation_without_a_cut_in_reach_goes_on_to_the_program():
     relaxed = relaxation(p, q, 2, 2, 4.0)
     cut = longest_first(p, q, 2, 2, relaxed.cut)
     assert cut.makespan == 4.0
-    known = Schedule(mask(4, []), np.zeros(4), np.zeros(4), math.inf)
+    known = TwoSidedSchedule(mask(4, []), np.zeros(4), np.zeros(4), math.inf)
     assert attempt(p, q, 2, 2, 4.0, RATIO, by_gain(p, q), known).makespan == 4.0
     assert attempt(p, q, 2, 2, 3.99, RATIO, by_gain(p, q), known) is None
 

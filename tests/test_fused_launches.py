@@ -22,7 +22,7 @@ from sim.model.fusion import fused_mode, fused_seconds, fusible, fusion_of, user
 from sim.model.plan import Placement, Plan, Step
 from sim.model.plan_table import write_plan
 from sim.model.record import FAILED, LAUNCH_COMPLETED, LAUNCH_LOST
-from sim.model.tasks import Item, Shape, Work
+from sim.model.tasks import Item, KernelWork, Shape
 from sim.policy import PlanProblem, Scheduler, Start, Stop, Wait
 from sim.policy.planned import Following
 from sim.testing.audit import audit
@@ -126,7 +126,7 @@ def random_net(rng, size, known=True):
     overhead, operations = rng.uniform(0, 1, (size, 1)), rng.uniform(0, 3, (size, 1))
     moved = np.array([[sum(items[item].size for item in (*row, task))] for task, row in enumerate(reads)], dtype=float)
     traffic = moved * rng.uniform(0, 0.3)
-    work = Work(overhead, operations, traffic, moved) if known else None
+    work = KernelWork(overhead, operations, traffic, moved) if known else None
     times = (overhead + np.maximum(operations, traffic)).tolist()
     mode = gpu_mode(gpu, fixed=0.0 if known else 0.25)
     tasks = workload([(0, 0, *time) for time in times], [Shape([mode])], items=items, reads=reads,
@@ -204,7 +204,7 @@ def test_without_work_times_add_up_but_for_what_a_mode_computes_once():
 def test_times_that_differ_from_the_work_scale_it():
     """Twice the time of its roofline: overhead, operations and traffic twice as long."""
     mode = gpu_mode(DeviceType("gpu", kind="gpu"))
-    work = Work(*(np.array([[one], [one]]) for one in (0.5, 1.5, 1.0, 10.0)))
+    work = KernelWork(*(np.array([[one], [one]]) for one in (0.5, 1.5, 1.0, 10.0)))
     tasks = workload([(0, 0, 4), (0, 0, 2)], [Shape([mode])], work=work)
     fusion = fusion_of(tasks, (0, 1), *users_of_items(tasks))
     assert fused_seconds(tasks, fusion, (0, 0), (mode, mode), (4.0, 2.0), (1.0, 1.0)) == 1.0 + 3.0 + 1.5
@@ -462,7 +462,7 @@ def test_chains_are_of_kernels_with_one_user():
 
 def test_groups_that_cannot_be_joined_together_are_joined_one_by_one():
     """(0, 3) would go round over 1 on the same device; (1, 2) is possible."""
-    work = Work(*(np.ones((4, 1)) for _ in range(4)))
+    work = KernelWork(*(np.ones((4, 1)) for _ in range(4)))
     tasks = workload([(0, 0, 2)] * 4, [Shape([cpu_mode()])], predecessors=[(), (0,), (), (1,)], work=work)
     plan = Plan([Step(task, 0, ("n0/cpu0",)) for task in range(4)])
     joined = as_one(plan, tasks, [(0, 3), (1, 2)])

@@ -11,8 +11,8 @@ import pytest
 from machines import Job, gpu_mode, simulate
 from scipy.optimize import linear_sum_assignment
 
-from policies.dynamic.allox import AlloX, Way, matching
-from policies.dynamic.common.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
+from policies.dynamic.allox import AlloX, JobMode, matching
+from policies.dynamic.common.fractions import ModeOffers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
 from policies.dynamic.common.rounds import RoundScheduler
 from policies.dynamic.fcfs_rounds import FcfsRounds
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
@@ -38,7 +38,7 @@ def offers(times, capacity, width=None, weight=None):
     times = np.array(times, dtype=float)
     jobs, kinds = times.shape
     widths = np.ones(jobs) if width is None else np.array(width, dtype=float)
-    return Offers(
+    return ModeOffers(
         np.repeat(np.arange(jobs), kinds), np.tile(np.arange(kinds), jobs), np.repeat(widths, kinds), times.ravel(),
         np.array(capacity, dtype=float), np.ones(jobs) if weight is None else np.array(weight, dtype=float),
     )  # fmt: skip
@@ -333,7 +333,7 @@ def test_the_matching_has_the_least_sum_of_completion_times(seed):
     random = np.random.default_rng(seed)
     times = random.integers(1, 10, (4, 2)).astype(float)
     delays = [np.zeros(2), np.zeros(1)]
-    found = matching([[Way(0, 0, a, 1), Way(1, 1, b, 1)] for a, b in times], delays)
+    found = matching([[JobMode(0, 0, a, 1), JobMode(1, 1, b, 1)] for a, b in times], delays)
     assert len(found) == 4
     total = sum(times[place.job][place.kind] * (place.behind + 1) for place in found)
     assert total == pytest.approx(least_total(times, delays))
@@ -360,7 +360,7 @@ def test_no_place_that_could_matter_is_left_out(seed):
         modes = random.integers(0, 3, int(random.integers(1, 5)))
         widths = random.choice([1.0, 2.0, 4.0], len(modes))
         times = random.integers(1, 30, len(modes)).astype(float)
-        ways.append([Way(p, int(k), t, w) for p, (k, t, w) in enumerate(zip(modes, times, widths, strict=True))])
+        ways.append([JobMode(p, int(k), t, w) for p, (k, t, w) in enumerate(zip(modes, times, widths, strict=True))])
     found = matching(ways, delays)
     total = 0.0
     for place in found:

@@ -26,12 +26,12 @@ from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError, UnknownName, UsageError
 from sim.learning.agents.dqn import Dqn, Memory
 from sim.learning.agents.files import VERSION, LearnedPolicy, load, save
-from sim.learning.agents.network import Adam, Network, shares
+from sim.learning.agents.network import Adam, ScoreNetwork, shares
 from sim.learning.agents.reinforce import Path as Trajectory
 from sim.learning.agents.reinforce import Reinforce, balanced
 from sim.learning.environment.episode import Episodes
 from sim.learning.observation.window import FEATURES_VERSION, Layout
-from sim.learning.training.train import Practice, make_agent
+from sim.learning.training.train import TrainingPractice, make_agent
 from sim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
 from sim.results.one_run.result import Result
 from sim.results.statistics import student_interval
@@ -58,7 +58,7 @@ def call(*arguments):
 
 def fresh(layout, seed=0, scale=1.0):
     """A policy that was never trained."""
-    network = Network.fresh(layout.inputs, (8,), np.random.default_rng(seed))
+    network = ScoreNetwork.fresh(layout.inputs, (8,), np.random.default_rng(seed))
     return LearnedPolicy(network, layout.window, layout.types, scale, "none", {"reward": {"slowdown": 1.0}})
 
 
@@ -67,7 +67,7 @@ def fresh(layout, seed=0, scale=1.0):
 
 def test_gradients_are_those_of_differences():
     random = np.random.default_rng(1)
-    network = Network.fresh(5, (7, 4), random)
+    network = ScoreNetwork.fresh(5, (7, 4), random)
     network.arrays = [array.astype(np.float64) for array in network.arrays]
     rows, slopes = random.standard_normal((6, 5)), random.standard_normal(6).astype(np.float32)
     assert network.forward(rows) == pytest.approx(network.scores(rows))
@@ -258,7 +258,7 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
 
 
 def test_training_validation_and_comparison_meet_different_loads():
-    training = Practice(sim.load(SMALL), 4, "slowdown", 0, 100, None)
+    training = TrainingPractice(sim.load(SMALL), 4, "slowdown", 0, 100, None)
     training.reset(0)
     loads = [training.episodes.simulation.input.tasks.arrival.tolist()]
     loads += [sim.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in (None, 0, 1_000_000, 2_000_000)]

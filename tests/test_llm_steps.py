@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import sim
 from sim.calibrate import log_steps, roofline_fit, server_log, step_profile
-from sim.calibrate.step_profile import Setting
+from sim.calibrate.step_profile import MeasuredSetting
 from sim.cli import main
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
@@ -366,7 +366,9 @@ def test_what_was_not_measured_whole_is_left_out():
 def test_a_profile_of_known_steps_is_found_again():
     """Context and sequences are told apart: 20 ms + 0.3 ms a sequence + 1 us a token of context."""
     settings = [
-        Setting(prompt, batch, 100, 0.02 + 1e-4 * prompt * batch, 0.02 + 3e-4 * batch + 1e-6 * batch * (prompt + 50))
+        MeasuredSetting(
+            prompt, batch, 100, 0.02 + 1e-4 * prompt * batch, 0.02 + 3e-4 * batch + 1e-6 * batch * (prompt + 50)
+        )
         for prompt, batch in [(100, 1), (200, 1), (400, 1), (1000, 1), (200, 2), (200, 4), (200, 8), (200, 16)]
     ]
     found = step_profile.fit("known", settings)
@@ -380,9 +382,9 @@ def test_a_roofline_is_found_again(devices):
     figures = (MODELS["llama-2-13b"], DEVICES["a100-80gb"], devices)
     true = Efficiency(memory=0.62, compute=0.41, host=0.012)
     pairs = [(128, 1), (512, 1), (2048, 1), (8192, 1), (512, 4), (512, 16), (512, 64)]
-    blank = [Setting(prompt, batch, 64, 1.0, 1.0) for prompt, batch in pairs]
+    blank = [MeasuredSetting(prompt, batch, 64, 1.0, 1.0) for prompt, batch in pairs]
     settings = [
-        Setting(one.prompt, one.batch, one.output, *roofline_fit.predicted(figures, true, one)) for one in blank
+        MeasuredSetting(one.prompt, one.batch, one.output, *roofline_fit.predicted(figures, true, one)) for one in blank
     ]
     found = roofline_fit.fit(figures, settings, "known")
     assert found.efficiency.memory == pytest.approx(0.62, rel=0.01)  # on four GPUs only the largest batch tells it

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 from tiers import spread
 
 import sim
-from policies.dynamic.common.fractions import Offers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
+from policies.dynamic.common.fractions import ModeOffers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
 from policies.dynamic.common.labels import Labels
 from policies.dynamic.common.side_by_side import SideBySideScheduler
 from policies.dynamic.finish_time_fairness import FinishTimeFairness
@@ -66,7 +66,7 @@ class Table:
                     rows.append((j, k, 0.5, self.times[j, k] / speeds[0], *label))
         job, kind, width, time, own, beside = (np.array(column) for column in zip(*rows, strict=True))
         labels = (own, beside) if pairs else ()
-        return Offers(job, kind, width, time, self.capacity, np.ones(len(self.classes)), *labels)
+        return ModeOffers(job, kind, width, time, self.capacity, np.ones(len(self.classes)), *labels)
 
     def ways(self):
         return itertools.product(range(len(self.classes)), range(self.kinds))

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 import sim
 from sim.errors import ScenarioError
 from sim.theory.collectives import all_reduce, all_reduce_over_nodes
-from sim.theory.training import Machine, Plan, Transformer, memory, pipeline_seconds, step
+from sim.theory.training import ParallelPlan, TrainingMachine, Transformer, memory, pipeline_seconds, step
 
 GIB = 2**30
 MEASURED = Path(__file__).parents[2] / "shared" / "data" / "training" / "megatron.csv"
@@ -32,7 +32,7 @@ def test_schedules() -> None:
     assert pipeline_seconds(4, 8, 1, 2) == 33
     assert pipeline_seconds(4, 8, 1, 2, chunks=2) == 28.5
     kinds: list[tuple[Any, int]] = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)]
-    assert [Plan(8, 1, 1, 4, 1, kind, chunks).in_flight for kind, chunks in kinds] == [8, 4, 5.5]
+    assert [ParallelPlan(8, 1, 1, 4, 1, kind, chunks).in_flight for kind, chunks in kinds] == [8, 4, 5.5]
 
 
 def test_operations_of_a_step_of_175_billion_parameters() -> None:
@@ -41,7 +41,7 @@ def test_operations_of_a_step_of_175_billion_parameters() -> None:
 
 def test_memory_of_175_billion_parameters() -> None:
     for recomputation, kept in (("none", 51.75), ("full", 4.5)):
-        plan = Plan(64, 1, 8, 8, 1, recomputation=recomputation)  # type: ignore[arg-type]
+        plan = ParallelPlan(64, 1, 8, 8, 1, recomputation=recomputation)  # type: ignore[arg-type]
         found = [size / GIB for size in memory(Transformer(**GPT3), plan)]
         assert found == pytest.approx([45.74, kept], abs=5e-3)
 
@@ -148,7 +148,7 @@ def test_a_model_by_its_name_is_the_one_by_its_figures() -> None:
 
 def test_parameters_of_named_models() -> None:
     for name, billions in (("llama-2-70b", 69), ("mixtral-8x7b", 46.7), ("gpt-3-175b", 174.6)):
-        from sim.scenario.schema.training import Transformer as Named
+        from sim.scenario.schema.training import TransformerSpec as Named
 
         found = Named.model_validate({"name": name, "sequence": 2048}).described()
         assert found.parameters / 1e9 == pytest.approx(billions, rel=0.01)
@@ -157,18 +157,18 @@ def test_parameters_of_named_models() -> None:
 
 def test_experts_on_several_ranks_hold_less_and_send_tokens() -> None:
     """Of 8 experts each rank holds 8/e; 4 all-to-alls a layer and micro-batch move (e − 1)/e of 2·b·s·h·k bytes."""
-    from sim.scenario.schema.training import Transformer as Named
+    from sim.scenario.schema.training import TransformerSpec as Named
 
     model = Named.model_validate({"name": "mixtral-8x7b", "sequence": 2048}).described()
-    machine = Machine(312e12, 2.039e12, 8, 240e9, 25e9, 8)
-    whole, parts = Plan(64, data=16), Plan(64, data=16, experts=8)
+    machine = TrainingMachine(312e12, 2.039e12, 8, 240e9, 25e9, 8)
+    whole, parts = ParallelPlan(64, data=16), ParallelPlan(64, data=16, experts=8)
     dense = model.parameters - model.expert_parameters
     assert memory(model, whole)[0] == pytest.approx(18 * model.parameters)
     assert memory(model, parts)[0] == pytest.approx(18 * (dense + model.expert_parameters / 8))
     size = 2 * 2048 * 4096 * 2
     inside = step(model, parts, machine).experts
     assert inside == pytest.approx(4 * 4 * 32 * 7 / 8 * size / 240e9)
-    over = step(model, Plan(64, data=16, experts=16), machine).experts
+    over = step(model, ParallelPlan(64, data=16, experts=16), machine).experts
     assert over == pytest.approx(4 * 4 * 32 * size * (7 / 16 / 240e9 + 8 / 16 / 25e9))
     assert step(model, whole, machine).experts == 0
 
@@ -237,8 +237,8 @@ def test_published_steps_from_scenarios() -> None:
 @needs_data
 def test_each_half_of_the_published_steps_foretells_the_other() -> None:
     def errors(chosen: list[dict[str, str]], constants: np.ndarray) -> np.ndarray:
-        machine = Machine(312e12, 2.039e12, 8, 240e9, 25e9, 8, 5e-6, 5e-6, *map(float, constants))
-        found = [step(Transformer(**model_of(row)), Plan(**keys_of(row)), machine).seconds for row in chosen]
+        machine = TrainingMachine(312e12, 2.039e12, 8, 240e9, 25e9, 8, 5e-6, 5e-6, *map(float, constants))
+        found = [step(Transformer(**model_of(row)), ParallelPlan(**keys_of(row)), machine).seconds for row in chosen]
         return np.array(found) / [float(row["step_s"]) for row in chosen] - 1
 
     left: list[float] = []

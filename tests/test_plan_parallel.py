@@ -11,7 +11,7 @@ from test_plan_transfers import random_graph, replayed, same
 from tiers import some
 
 import sim
-from policies.static.common.parallel import Lanes, parallel, wide, wide_bound
+from policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
 from policies.static.moldable_dual import MoldableDual, least_guess
 from sim import registry
 from sim.errors import ScenarioError
@@ -53,7 +53,7 @@ def optimum(instance):
     for order in itertools.permutations(range(instance.size)):
         for chosen in itertools.product(*options):
             for homes in itertools.product(*(instance.pools_of[chosen[task]] for task in order)):
-                lanes = Lanes(instance)
+                lanes = PoolLanes(instance)
                 for task, home in zip(order, homes, strict=True):
                     option = chosen[task]
                     start, pool = lanes.earliest((home,), int(instance.width[option]))

@@ -17,7 +17,7 @@ from tiers import some
 
 import sim
 from policies.static.common.configurations import configuration_bound, kinds_of
-from policies.static.common.descent import Lanes, descend, improved
+from policies.static.common.descent import DescentLanes, descend, improved
 from policies.static.common.instance import runnable
 from policies.static.common.outcome import plan_of
 from policies.static.common.search import seeds_of
@@ -44,7 +44,7 @@ needs_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="the ext
 
 
 def load_of(times, counts, lane):
-    return float(Lanes.of(times, counts, lane).load.max())
+    return float(DescentLanes.of(times, counts, lane).load.max())
 
 
 def test_a_descent_ends_where_no_change_helps_and_never_above_its_start():
@@ -55,7 +55,7 @@ def test_a_descent_ends_where_no_change_helps_and_never_above_its_start():
         lane = rng.integers(sum(counts), size=12)
         found = improved(times, counts, lane)
         assert load_of(times, counts, found) <= load_of(times, counts, lane)
-        again = Lanes.of(times, counts, found)
+        again = DescentLanes.of(times, counts, found)
         before = float(again.load.max())
         descend(again, 0.0, prices=good_prices(times, counts))
         assert again.load.max() == pytest.approx(before)

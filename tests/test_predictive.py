@@ -17,7 +17,7 @@ from tiers import spread
 import sim
 from policies.dynamic.power_down import PowerDown
 from policies.dynamic.qssf import Qssf
-from policies.hybrid.common.autoscaling import Pool
+from policies.hybrid.common.autoscaling import DevicePool
 from policies.hybrid.predictive import Predictive
 from policies.orders import sjf
 from sim.cli import hetsim
@@ -127,7 +127,7 @@ def test_power_down_says_that_it_does_not_serve_requests():
 def test_the_pool_keeps_the_greatest_want_of_its_window():
     rng = np.random.default_rng(1)
     cluster = Cluster([NodeSpec(accelerators=((SLEEPY, 9),))])
-    pool = Pool(SLEEPY, cluster.nodes[0].accelerators, least=2, stabilisation=30.0)
+    pool = DevicePool(SLEEPY, cluster.nodes[0].accelerators, least=2, stabilisation=30.0)
     wants = deque()
     for step in range(300):
         number = float(rng.uniform(0, 12))

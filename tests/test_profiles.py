@@ -13,7 +13,7 @@ from sim.workload.costs.profiles import (
     LONG_SHORT_TERM,
     PROFILES,
     RNN,
-    Network,
+    LayerNetwork,
     ProfileUse,
     profile,
 )
@@ -35,7 +35,7 @@ from sim.workload.costs.roofline import DEVICES
         (DISCRIMINATOR, 212_865),
     ],
 )
-def test_parameter_counts(network: Network, count: int):
+def test_parameter_counts(network: LayerNetwork, count: int):
     assert network.parameters == count
 
 
@@ -49,7 +49,7 @@ def test_parameter_counts(network: Network, count: int):
         (DISCRIMINATOR, (1,)),
     ],
 )
-def test_output_shapes(network: Network, shape: tuple):
+def test_output_shapes(network: LayerNetwork, shape: tuple):
     assert network.output == shape
 
 

@@ -23,7 +23,7 @@ from sim.cli import main
 from sim.errors import ScenarioError
 from sim.experiment.from_log import inferred_nodes, rank_correlation
 from sim.workload.logs.inferred import order_of
-from sim.workload.logs.recorded_log import Occupancy, Steps, jobs_of
+from sim.workload.logs.recorded_log import HeldOverTime, HeldSteps, jobs_of
 from sim.workload.logs.waits import explain, warm_end
 from sim.workload.mapped import reader as mapped
 from sim.workload.traces import TaskTable
@@ -67,7 +67,7 @@ def test_before_the_log() -> None:
     rows = [(0.0, 8.0, 92.0, 1.0), (10.0, 10.0, 90.0, 3.0), (100.0, 100.0, 1.0, 1.0)]
     jobs = jobs_of(log(rows))
     assert jobs is not None
-    assert warm_end(jobs, Steps(jobs)) == 10
+    assert warm_end(jobs, HeldSteps(jobs)) == 10
     found = explain(log(rows), 8)
     assert found is not None
     assert found.shares["before the log"] == 1
@@ -86,7 +86,7 @@ def test_shares_sum_to_one_and_capacity_never_falls_below_what_was_held() -> Non
     assert found is not None
     assert math.fsum(found.shares.values()) == pytest.approx(1)
     assert min(found.shares.values()) >= 0
-    held = Occupancy(found.jobs.start, found.jobs.end, found.jobs.amount)
+    held = HeldOverTime(found.jobs.start, found.jobs.end, found.jobs.amount)
     times, levels = zip(*found.curve, strict=True)
     place = np.searchsorted(times, held.times, side="right") - 1
     assert (np.array(levels)[np.maximum(place, 0)] >= held.level - 1e-9).all()
@@ -102,7 +102,7 @@ def test_nothing_to_explain() -> None:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20), st.integers(1, 5)), min_size=1, max_size=12))
 def test_occupancy_is_what_is_held(jobs: list[tuple[int, int, int]]) -> None:
     start, took, amount = (np.array(column, dtype=float) for column in zip(*jobs, strict=True))
-    held = Occupancy(start, start + took, amount)
+    held = HeldOverTime(start, start + took, amount)
     for time in np.arange(0, 51, 0.5):
         exact = amount[(start <= time) & (time < start + took)].sum()
         assert held.at(np.array([time]))[0] == exact
@@ -379,11 +379,11 @@ def test_a_partition_holds_no_more_cores_than_it_may(
     table.to_csv("t.csv", index=False)
     tasks = sim.run({**limited(6), "policy": policy}, check=True).tasks.merge(table[["id", "cpus"]], on="id")
     ann = tasks[tasks["user"] == "ann"]
-    held = Occupancy(ann["start"].to_numpy(), ann["finish"].to_numpy(), ann["cpus"].to_numpy())
+    held = HeldOverTime(ann["start"].to_numpy(), ann["finish"].to_numpy(), ann["cpus"].to_numpy())
     assert held.level.max() == 6
     free = sim.run({**limited(None), "policy": policy}).tasks
     free_ann = free[free["user"] == "ann"].merge(table[["id", "cpus"]], on="id")
-    more = Occupancy(free_ann["start"].to_numpy(), free_ann["finish"].to_numpy(), free_ann["cpus"].to_numpy())
+    more = HeldOverTime(free_ann["start"].to_numpy(), free_ann["finish"].to_numpy(), free_ann["cpus"].to_numpy())
     assert more.level.max() > 6
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from sim.errors import UnknownName
 from sim.workload.costs.roofline import (
     DEVICES,
-    Launch,
+    KernelLaunch,
     Peak,
     Work,
     device,
@@ -21,7 +21,7 @@ from sim.workload.costs.roofline import (
 
 A100 = DEVICES["a100-40gb"]
 GPUS = [name for name, peak in DEVICES.items() if peak.is_gpu]
-VECTOR_ADDITION = Launch(grid=16, block=64)
+VECTOR_ADDITION = KernelLaunch(grid=16, block=64)
 """1,024 floats in blocks of 64: two loads and a store of 4 bytes, one addition each."""
 
 
@@ -56,7 +56,7 @@ def test_unknown_device_gets_a_suggestion():
 
 def test_occupancy_limited_by_threads():
     """256 threads are 8 warps; 64 warps / 8 = 8 blocks; 32 registers · 32 = 1,024 a warp allow 64 warps."""
-    held = occupancy(Launch(grid=1000, block=256), A100)
+    held = occupancy(KernelLaunch(grid=1000, block=256), A100)
     assert (held.blocks, held.warps, held.fraction, held.limit) == (8, 64, 1.0, "threads")
 
 
@@ -68,13 +68,13 @@ def test_occupancy_limited_by_blocks():
 
 def test_occupancy_limited_by_registers():
     """65 registers · 32 = 2,080, rounded up to 2,304; 65,536 / 2,304 = 28 warps = 3 blocks of 8."""
-    held = occupancy(Launch(grid=1000, block=256, registers=65), A100)
+    held = occupancy(KernelLaunch(grid=1000, block=256, registers=65), A100)
     assert (held.blocks, held.warps, held.limit) == (3, 24, "registers")
 
 
 def test_occupancy_limited_by_shared_memory():
     """A100: 48 KiB and 1 KiB reserved a block; 164 / 49 = 3 blocks."""
-    held = occupancy(Launch(grid=1000, block=64, shared_memory="48 KiB"), A100)
+    held = occupancy(KernelLaunch(grid=1000, block=64, shared_memory="48 KiB"), A100)
     assert (held.blocks, held.limit) == (3, "shared_memory")
 
 
@@ -88,19 +88,19 @@ def test_occupancy_limited_by_shared_memory():
 )
 def test_block_that_does_not_fit_is_an_error(launch, sentence):
     with pytest.raises(ValueError, match=sentence):
-        occupancy(Launch.model_validate(launch), DEVICES["gtx1080ti"])
+        occupancy(KernelLaunch.model_validate(launch), DEVICES["gtx1080ti"])
 
 
 def test_grid_and_block_have_up_to_three_dimensions():
-    launch = Launch(grid=[8, 4], block=[16, 16, 2])
+    launch = KernelLaunch(grid=[8, 4], block=[16, 16, 2])
     assert (launch.blocks, launch.threads) == (32, 512)
     with pytest.raises(ValidationError, match="at most 3"):
-        Launch(grid=[1, 1, 1, 1], block=1)
+        KernelLaunch(grid=[1, 1, 1, 1], block=1)
 
 
 def test_waves_count_resident_blocks():
     """A100: 8 blocks on each of 108 multiprocessors are a wave of 864; on a quarter of them 216."""
-    launch = Launch(grid=1728, block=256)
+    launch = KernelLaunch(grid=1728, block=256)
     assert waves(launch, A100) == 2.0
     assert waves(launch, A100, share=0.25) == 8.0
 
@@ -118,7 +118,7 @@ def test_vector_addition_is_timed_from_its_launch_line(name):
 
 
 def test_whole_waves_agree_with_the_roofline():
-    launch = Launch(grid=864 * 3, block=256)
+    launch = KernelLaunch(grid=864 * 3, block=256)
     expected = roofline(1e12, 1e9, A100, efficiency=0.7, launch_overhead=5e-6)
     assert kernel_time(launch, 1e12, 1e9, A100, efficiency=0.7) == pytest.approx(expected)
 
@@ -126,13 +126,13 @@ def test_whole_waves_agree_with_the_roofline():
 def test_one_block_more_than_a_wave_costs_a_block():
     """The tail: one multiprocessor works on while the others are idle."""
     one = 1e-3 / 864 * 108
-    full = kernel_time(Launch(grid=864, block=256), 19.5e9, 0, A100, launch_overhead=0)
-    tail = kernel_time(Launch(grid=865, block=256), 19.5e9 * 865 / 864, 0, A100, launch_overhead=0)
+    full = kernel_time(KernelLaunch(grid=864, block=256), 19.5e9, 0, A100, launch_overhead=0)
+    tail = kernel_time(KernelLaunch(grid=865, block=256), 19.5e9 * 865 / 864, 0, A100, launch_overhead=0)
     assert (full, tail - full) == (pytest.approx(1e-3), pytest.approx(one))
 
 
 def test_half_the_multiprocessors_take_twice_as_long():
-    launch = Launch(grid=864 * 4, block=256)
+    launch = KernelLaunch(grid=864 * 4, block=256)
     times = [kernel_time(launch, 1e12, 0, A100, launch_overhead=0, share=share) for share in (1, 0.5)]
     assert times[1] == pytest.approx(2 * times[0])
 
@@ -140,14 +140,14 @@ def test_half_the_multiprocessors_take_twice_as_long():
 def test_low_occupancy_does_not_hide_latency():
     """With 32 warps needed and 8 resident, a multiprocessor runs at a quarter of its peak."""
     peak = A100.model_copy(update={"warps_to_saturate": 32})
-    launch = Launch(grid=108, block=256)
+    launch = KernelLaunch(grid=108, block=256)
     fast = kernel_time(launch, 1e9, 0, A100, launch_overhead=0)
     assert kernel_time(launch, 1e9, 0, peak, launch_overhead=0) == pytest.approx(4 * fast)
 
 
 def test_useful_share_of_a_small_launch():
     assert useful_share(VECTOR_ADDITION, DEVICES["v100"]) == pytest.approx(16 / 80)
-    assert useful_share(Launch(grid=1000, block=64), DEVICES["v100"]) == 1.0
+    assert useful_share(KernelLaunch(grid=1000, block=64), DEVICES["v100"]) == 1.0
 
 
 def test_work_pays_the_overhead_of_every_kernel():

@@ -8,14 +8,14 @@ import math
 import pytest
 
 from sim.experiment.store import Store
-from sim.experiment.work import Outcome
+from sim.experiment.work import RunOutcome
 
 RUN, OTHER = "ab" + "1" * 62, "ab" + "2" * 62
 
 
 def kept(tmp_path):
     store = Store(tmp_path)
-    store.put(RUN, Outcome({"wait_mean": 2.5, "makespan": math.nan}, ["slow"]))
+    store.put(RUN, RunOutcome({"wait_mean": 2.5, "makespan": math.nan}, ["slow"]))
     return store
 
 
@@ -42,11 +42,11 @@ def test_a_file_of_another_run_is_not_taken_for_this_one(tmp_path):
 
 def test_an_error_that_was_kept_is_one_again(tmp_path):
     store = Store(tmp_path)
-    store.put(RUN, Outcome(None, ["slow"], error="the policy looped"))
+    store.put(RUN, RunOutcome(None, ["slow"], error="the policy looped"))
     found = store.get(RUN)
     assert found is not None
     assert (found.values, found.error, found.warnings) == (None, "the policy looped", ["slow"])
-    store.put(OTHER, Outcome(None, [], error="the disk was full", lasting=False))
+    store.put(OTHER, RunOutcome(None, [], error="the disk was full", lasting=False))
     assert store.get(OTHER) is None
 
 

@@ -13,7 +13,7 @@ from policies.dynamic.optimus import Optimus
 from policies.dynamic.power_down import PowerDown
 from policies.dynamic.speedup_mean import SpeedupMean
 from policies.dynamic.themis import Themis
-from policies.placement_rules.common.fragmentation import Mix, NodeState
+from policies.placement_rules.common.fragmentation import Mix, NodeClass
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.tasks import Shape
 from sim.results.one_run.groups import cores_label, size_labels, title
@@ -197,7 +197,7 @@ def test_afs_agrees_with_its_rule_written_again(seed):
 
 def state(gpus, cores, whole):
     share = np.array([0] * (gpus - whole) + [WHOLE] * whole)
-    return NodeState(cores * 1000, np.inf, ("g",) * gpus, share, np.full(gpus, np.inf))
+    return NodeClass(cores * 1000, np.inf, ("g",) * gpus, share, np.full(gpus, np.inf))
 
 
 def test_all_free_gpus_are_fragments_to_a_task_that_asks_for_none():

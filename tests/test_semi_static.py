@@ -13,7 +13,7 @@ from test_shipped_scenarios import SHIPPED, below, by_class, column, states
 from tiers import examples
 
 import sim
-from policies.hybrid.common.lanes import Planned, kept_lanes
+from policies.hybrid.common.lanes import PlanInProgress, kept_lanes
 from policies.hybrid.semi_static import SemiStatic, fastest
 from policies.orders import sjf
 from policies.placements import first_fit
@@ -200,8 +200,8 @@ def test_planned_tasks_of_no_length_have_a_lane():
 def test_a_round_does_not_look_at_all_that_is_planned(monkeypatch):
     """1,000 planned tasks wait from the start: whether one heads its lanes is asked a few times a task."""
     asked = []
-    heads = Planned.heads
-    monkeypatch.setattr(Planned, "heads", lambda self, number: asked.append(number) or heads(self, number))
+    heads = PlanInProgress.heads
+    monkeypatch.setattr(PlanInProgress, "heads", lambda self, number: asked.append(number) or heads(self, number))
     shape = Shape([gpu_mode(GPU)])
     cluster = Cluster([node(cpus=0, accelerators=((GPU, 4),))])
     system = System("queue", cluster, workload([(0, 0, 1.0)] * 1000, [shape]))

@@ -125,11 +125,11 @@ def test_folders_are_merged(small: str, tmp_path: Path):
 
 def test_two_outcomes_of_one_run_are_not_merged(tmp_path: Path):
     from sim.experiment.store import Store
-    from sim.experiment.work import Outcome
+    from sim.experiment.work import RunOutcome
 
     run = "ab" + "0" * 62
     for name, value in (("one", 1.0), ("two", 2.0)):
-        Store(tmp_path / name).put(run, Outcome({"wait_mean": value}))
+        Store(tmp_path / name).put(run, RunOutcome({"wait_mean": value}))
     with pytest.raises(UsageError, match="outcomes of one run and differ"):
         merge_stores([tmp_path / "one"], tmp_path / "two")
     with pytest.raises(UsageError, match="no finished runs in"):

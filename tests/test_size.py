@@ -51,9 +51,9 @@ def test_bisection_tries_few_and_finds_the_least(monkeypatch: pytest.MonkeyPatch
     for least in (1, 2, 3, 37, 64, 65, 1000, 4096):
         tried: list[int] = []
 
-        def pretend(self: Any, number: int, least: int = least, tried: list[int] = tried) -> sizing.Trial:
+        def pretend(self: Any, number: int, least: int = least, tried: list[int] = tried) -> sizing.SizeTrial:
             tried.append(number)
-            return sizing.Trial(number, 10, 1.0 / number, 0.0, MET if number >= least else MISSED)
+            return sizing.SizeTrial(number, 10, 1.0 / number, 0.0, MET if number >= least else MISSED)
 
         monkeypatch.setattr(sizing._Search, "_try", pretend)
         assert sim.size(SERVERS, "wait_mean < 1 s", COUNT).size == least

@@ -32,7 +32,7 @@ from sim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
 from sim.experiment import identity, work
 from sim.experiment.points import MOST_ROWS, column_of, parse_over, rows
 from sim.experiment.sweep import plan_sweep, sweep
-from sim.experiment.work import Outcome, Packed
+from sim.experiment.work import Packed, RunOutcome
 from sim.experiment.workers import DaskCluster
 from sim.policy import ListScheduler
 from sim.results.many_runs.sweep import FACTS, Sweep
@@ -394,13 +394,13 @@ def test_a_planned_point_holds_no_object():
 
 def test_numbers_of_a_finished_run_are_packed():
     values = {"wait_mean": 2.5, "makespan": math.nan, "completed": 3.0}
-    packed = Outcome(values, ["slow"]).packed()
+    packed = RunOutcome(values, ["slow"]).packed()
     assert isinstance(packed.values, Packed)
     assert list(packed.values) == list(values)
     assert [repr(value) for value in packed.values.values()] == ["2.5", "nan", "3.0"]
     assert packed.values.get("no", 7.0) == 7.0
     assert packed.packed() is packed
-    assert Outcome(None, error="failed").packed().values is None
+    assert RunOutcome(None, error="failed").packed().values is None
     again = pickle.loads(pickle.dumps(packed))
     assert dict(again.values)["wait_mean"] == 2.5
 

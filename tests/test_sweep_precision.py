@@ -26,7 +26,7 @@ from sim.experiment import store, work
 from sim.experiment.stopping import Amount
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.sweep import plan_sweep, sweep
-from sim.experiment.work import Outcome, Setup
+from sim.experiment.work import RunOutcome, Setup
 from sim.experiment.workers import Workers
 from sim.policy import ListScheduler
 from sim.report.html import report
@@ -294,7 +294,7 @@ def test_idle_workers_get_what_is_likely_to_be_needed():
     study._source = iter([series])
 
     def land(place: tuple[Replicates, int]) -> int:
-        study._land(*place, Outcome({"replication": float(place[1]), "x": 10.0 + (-1) ** place[1]}))
+        study._land(*place, RunOutcome({"replication": float(place[1]), "x": 10.0 + (-1) ** place[1]}))
         return len(series.taken)
 
     first = [study._next() for _ in range(10)]

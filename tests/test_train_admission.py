@@ -12,19 +12,19 @@ from click.testing import CliRunner
 from tiers import spread
 
 import sim
-from policies.admission.mdp_threshold import Table
+from policies.admission.mdp_threshold import ThresholdTable
 from policies.learning.learned_admission import LearnedAdmission
 from sim.cli import hetsim
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError, UnknownName, UsageError
 from sim.experiment.run import prepare
 from sim.learning.agents.files import LearnedPolicy, load, save
-from sim.learning.agents.network import Network
+from sim.learning.agents.network import ScoreNetwork
 from sim.learning.environment.admission import Admissions, Played
 from sim.learning.observation.door import ACCEPT
 from sim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
 from sim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
-from sim.learning.training.train import Practice
+from sim.learning.training.train import TrainingPractice
 from sim.model.randomness import VALIDATION
 from sim.results.one_run.result import Result
 from sim.results.statistics import student_interval
@@ -56,7 +56,7 @@ def short_ones(types, scale=60.0, decides=ADMISSION, window=4):
     layout = Layout(window, types, decides)
     weights = np.zeros((layout.inputs, 1))
     weights[TASK.index("shortest")] = -1
-    network = Network([weights, np.zeros(1)])
+    network = ScoreNetwork([weights, np.zeros(1)])
     return LearnedPolicy(network, window, types, scale, "none", {"reward": {"goodput": 1.0}}, decides)
 
 
@@ -246,7 +246,7 @@ def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
     scenario = sim.load(
         {**CROWD, "policy": {"scheduler": "sjf", "admission": {"name": "codel", "target": "30 s", "interval": "1 min"}}}
     )
-    practice = Practice(scenario, 4, NET, 0, 100, None, "admission")
+    practice = TrainingPractice(scenario, 4, NET, 0, 100, None, "admission")
     found = hand_written(scenario, NET, practice.played)
     names = [label.partition(" (")[0] for label in found]
     assert names == ["accept_all", "queue_limit", "slo_feasible", "predicted_wait", "mdp_threshold", "codel"]
@@ -406,7 +406,7 @@ def test_what_ships_is_far_above_accepting_all_and_the_best_queue_limit_on_held_
 def test_what_ships_comes_near_the_known_optimum(earned):
     """`trunk_reservation` with the thresholds of the exact solution is the optimum of those who do not know sizes.
     At 99 % what was learned loses less than 2 % against it."""
-    table = Table(4, 64, 2)
+    table = ThresholdTable(4, 64, 2)
     table.solve([2.0, 4.0], [1.0, 1.0], [5.0, 1.0], [0.3, 0.3])  # a minute
     silver = next(n for n in range(64) if not table.admits((0, n), 1))
     gold = next(n for n in range(64) if not table.admits((n, 0), 0))

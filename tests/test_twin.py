@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from sim.cli.program import hetsim
 from sim.errors import ScenarioError
-from sim.experiment.twin import Cluster, Twin
+from sim.experiment.twin import SnapshotCluster, Twin
 from sim.experiment.twin_judge import earlier_instants, judge, look_back
 from sim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
-from sim.workload.logs.history import DAY, ArrivalTimes, History, RunTimes
-from sim.workload.readers.snapshot import Job, gpus_of, read
+from sim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes
+from sim.workload.readers.snapshot import SnapshotJob, gpus_of, read
 
 HEAD = ("JOBID|PARTITION|USER|ACCOUNT|QOS|STATE|SUBMIT_TIME|START_TIME|TIME_LIMIT|CPUS|TRES_PER_NODE|NODES|NODELIST|"
         "REASON|PRIORITY")  # fmt: skip
@@ -86,7 +86,7 @@ def history(submit, runtime, start=None, user=None, limit=10_000.0, cpus=1.0):
     texts["user"] = np.array(user or ["ann"] * count, dtype=object)
     start = submit if start is None else np.array(start, dtype=float)
     full = [np.full(count, float(value)) for value in (limit, cpus, 0.0)]
-    return History("log", submit, start, runtime.copy(), *full, np.full(count, "", dtype=object), texts)
+    return JobHistory("log", submit, start, runtime.copy(), *full, np.full(count, "", dtype=object), texts)
 
 
 def test_run_times_are_drawn_from_those_of_the_user_as_parts_of_limits():
@@ -127,11 +127,11 @@ def test_too_few_samples_are_said():
 
 
 def one_core(past, jobs, now, hours=1.0, **more):
-    return Twin(jobs, now, past, Cluster([{"name": "n", "cpus": 1}]), hours * 3600.0, "fcfs", **more)
+    return Twin(jobs, now, past, SnapshotCluster([{"name": "n", "cpus": 1}]), hours * 3600.0, "fcfs", **more)
 
 
 def job(name, start=math.nan, submit=0.0, limit=1000.0, nodes=(), **more):
-    return Job(name, 0, "ann", "", submit, start, limit, 1.0, nodes=nodes, **more)
+    return SnapshotJob(name, 0, "ann", "", submit, start, limit, 1.0, nodes=nodes, **more)
 
 
 def test_where_all_is_certain_the_start_is_too():
@@ -174,7 +174,7 @@ def test_judging_knows_when_intervals_hold():
     submit = np.concatenate([day * DAY + 3600.0 + np.arange(60) * 10.0 for day in range(8)])
     start = np.concatenate([day * DAY + 3600.0 + np.arange(60) * 500.0 for day in range(8)])
     log = history(submit, 500.0, start=start, limit=1000.0)
-    judged = judge(log, Cluster([{"name": "n", "cpus": 1}]), 40, 6 * 3600.0, 4, "fcfs")
+    judged = judge(log, SnapshotCluster([{"name": "n", "cpus": 1}]), 40, 6 * 3600.0, 4, "fcfs")
     rows = {row["method"]: row for row in judged.table()}
     assert len(judged.actual) > 20
     assert rows["twin"]["error_mean"] < 1.0 < rows["time limits"]["error_mean"]
@@ -186,11 +186,11 @@ def test_jobs_of_several_nodes_take_equal_parts_of_as_many():
     past = history(np.arange(100) * 600.0, 500.0, limit=1000.0, cpus=8.0)
     past.nodes[:] = 2
     now, wide = 100_000.0, {"count": 2.0, "limit": 1000.0, "cpus": 8.0}
-    jobs = [Job("r", 0, "ann", "", 0.0, now - 100.0, nodes=("a", "b"), **wide),
-            Job("wide", 0, "ann", "", 0.0, math.nan, **wide),
-            Job("narrow", 0, "ann", "", 0.0, math.nan, 1000.0, 4.0)]  # fmt: skip
+    jobs = [SnapshotJob("r", 0, "ann", "", 0.0, now - 100.0, nodes=("a", "b"), **wide),
+            SnapshotJob("wide", 0, "ann", "", 0.0, math.nan, **wide),
+            SnapshotJob("narrow", 0, "ann", "", 0.0, math.nan, 1000.0, 4.0)]  # fmt: skip
     nodes = [{"name": name, "cpus": 4} for name in "abc"]
-    told = Twin(jobs, now, past, Cluster(nodes), 3600.0, "easy_backfill").forecast(2)
+    told = Twin(jobs, now, past, SnapshotCluster(nodes), 3600.0, "easy_backfill").forecast(2)
     assert not told.notes and np.allclose(told.starts, [[400.0, 0.0]] * 2, atol=0.1)
 
 
@@ -235,7 +235,7 @@ def test_a_forecast_learns_from_what_its_history_did():
     submit = np.concatenate([day * DAY + np.arange(24) * 3600.0 + 3 * k for day in range(6) for k in range(3)])
     submit = np.sort(submit)
     log = history(submit, 900.0, start=submit + 1800.0, limit=1000.0)
-    cluster = Cluster([{"name": "n", "cpus": 8}])
+    cluster = SnapshotCluster([{"name": "n", "cpus": 8}])
     now = float(submit[-1])
     instants = [at + 60.0 for at in np.round(np.array(earlier_instants(0.0, now, 7200.0, 12)) / 3600.0) * 3600.0]
     found = look_back(log, cluster, instants, 7200.0, 4, "fcfs")

@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.admission.common.estimates import Memory, Station, Stations, servers
+from policies.admission.common.estimates import DeviceStation, Memory, Stations, servers
 from sim.model.tasks import Mode, Task
 from sim.model.units import Fraction, Seconds
 from sim.policy import Accept, Admission, Reject, View
@@ -39,7 +39,7 @@ class ErlangWait(Admission):
         self.max_wait = max_wait
         self.p = p
         self.memory = memory
-        self._solved: dict[Station, tuple[float, float]] = {}
+        self._solved: dict[DeviceStation, tuple[float, float]] = {}
         self._no = Reject(reason=f"more than {p:.3g} would wait too long")
 
     def begin(self, view: View) -> None:
@@ -57,7 +57,7 @@ class ErlangWait(Admission):
         stations.joins(task, station, flow, mode.width)
         return YES
 
-    def _most(self, station: Station, mode: Mode, service_time: float) -> float:
+    def _most(self, station: DeviceStation, mode: Mode, service_time: float) -> float:
         """The rate that may come in."""
         solved, offered = self._solved.get(station, (0.0, 0.0))
         if abs(service_time - solved) > MOVED * solved:

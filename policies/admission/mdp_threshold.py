@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.admission.common.estimates import LEAST_SEEN, Station, Stations, servers
+from policies.admission.common.estimates import LEAST_SEEN, DeviceStation, Stations, servers
 from policies.admission.common.names import known_classes
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.tasks import Task
@@ -63,7 +63,7 @@ class MdpThreshold(Admission):
         self.memory = memory
         self.classes = list(rewards)
         self.position = {name: number for number, name in enumerate(self.classes)}
-        self._tables: dict[Station, Table] = {}
+        self._tables: dict[DeviceStation, ThresholdTable] = {}
         self._no = Reject(reason="worth less than what it costs others")
 
     def check(self, problem: PlanProblem) -> None:
@@ -110,11 +110,11 @@ class MdpThreshold(Admission):
         stations.joins(task, station, flow, mode.width)
         return YES
 
-    def _table(self, station: Station, count: int) -> Table | None:
+    def _table(self, station: DeviceStation, count: int) -> ThresholdTable | None:
         """What is best by the present estimates; None while nothing is known."""
         table = self._tables.get(station)
         if table is None:
-            table = self._tables[station] = Table(count, count + self._room(count), len(self.classes))
+            table = self._tables[station] = ThresholdTable(count, count + self._room(count), len(self.classes))
         rates, times = [], []
         for name in self.classes:
             flow = station.flows.get(name)
@@ -137,7 +137,7 @@ class MdpThreshold(Admission):
         self.stations.leaves(task, False)
 
 
-class Table:
+class ThresholdTable:
     """Whom to admit in every state of c servers and so many places."""
 
     def __init__(self, servers: int, places: int, classes: int):

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.admission.common.estimates import Memory, Station, Stations, servers
+from policies.admission.common.estimates import DeviceStation, Memory, Stations, servers
 from sim.model.tasks import Mode, Task
 from sim.model.units import PerSecond, Seconds
 from sim.policy import Accept, Admission, Reject, View
@@ -54,7 +54,7 @@ class Naor(Admission):
         self.memory = memory
         self.arrival_rate = arrival_rate
         self.service_time = service_time
-        self._solved: dict[Station, tuple[float, float, int]] = {}
+        self._solved: dict[DeviceStation, tuple[float, float, int]] = {}
         self._no = Reject(reason="would cost more than it is worth")
 
     def begin(self, view: View) -> None:
@@ -71,7 +71,7 @@ class Naor(Admission):
         stations.joins(task, station, flow, mode.width)
         return YES
 
-    def _threshold(self, station: Station, mode: Mode, rate: float, time: float) -> int:
+    def _threshold(self, station: DeviceStation, mode: Mode, rate: float, time: float) -> int:
         used_rate, used_time, found = self._solved.get(station, (0.0, 0.0, 0))
         if abs(rate - used_rate) > MOVED * used_rate or abs(time - used_time) > MOVED * used_time:
             count = servers(self.stations.view.cluster, mode)

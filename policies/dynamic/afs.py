@@ -21,7 +21,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.elastic import Elastic, Step, Wishes
+from policies.dynamic.common.elastic import Elastic, GrowthStep, Wishes
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 
@@ -41,7 +41,7 @@ class Afs(Elastic):
     def wishes(self, left: dict[int, float]) -> Wishes:
         return Duels(self, left)
 
-    def gain(self, step: Step, left: float) -> float:
+    def gain(self, step: GrowthStep, left: float) -> float:
         """Speed gained by each GPU, over the speed now."""
         now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
         return (then - now) / now / step.more
@@ -52,17 +52,17 @@ class Duels:
 
     def __init__(self, afs: Afs, left: dict[int, float]):
         self._afs, self._left = afs, left
-        self._steps: list[tuple[float, int, float, int, Step]] = []
+        self._steps: list[tuple[float, int, float, int, GrowthStep]] = []
         """Time left at the present size, row, minus the gain, a count: a job's best step stands before its others."""
         self._count = 0
 
-    def add(self, step: Step) -> None:
+    def add(self, step: GrowthStep) -> None:
         left = self._left[step.task.index]
         now = left / self._afs.speed(step.task, step.here)
         self._count += 1
         insort(self._steps, (now, step.task.index, -self._afs.gain(step, left), self._count, step))
 
-    def take(self) -> Step | None:
+    def take(self) -> GrowthStep | None:
         if not self._steps:
             return None
         winner, most = 0, -self._steps[0][2]

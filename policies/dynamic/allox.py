@@ -41,7 +41,7 @@ class Matched(NamedTuple):
     behind: int
 
 
-class Way(NamedTuple):
+class JobMode(NamedTuple):
     """A mode of a job: its position, the number of its type of device, time, and devices."""
 
     mode: int
@@ -56,7 +56,7 @@ class Waiting(NamedTuple):
     time: float
     number: int
     task: Task
-    ways: tuple[Way, ...]
+    ways: tuple[JobMode, ...]
 
 
 class AlloX(Scheduler):
@@ -188,7 +188,7 @@ class AlloX(Scheduler):
 # The matching -----------------------------------------------------------------------------------------------------
 
 
-def matching(ways: Sequence[Sequence[Way]], delays: Sequence[np.ndarray]) -> list[Matched]:
+def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) -> list[Matched]:
     """Places for jobs with the least total completion time, jobs with no place left out.
 
     delays: by type, of each device the seconds until it is free, ascending.
@@ -218,7 +218,7 @@ def matching(ways: Sequence[Sequence[Way]], delays: Sequence[np.ndarray]) -> lis
     return found
 
 
-def _cheapest(ways: Sequence[Way], kind: int, behind: int) -> int:
+def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
     """The mode that costs least on a place of a type with so many behind it; the first of equal ones."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
@@ -244,7 +244,7 @@ def _wanted(cost: np.ndarray) -> np.ndarray:
     return np.flatnonzero(best)
 
 
-def _layers(ways: Sequence[Sequence[Way]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Jobs with times and widths (as columns) of their first modes on a type, then of their second ones, and so on."""
     mine = [[(job, way.time, way.width) for way in some if way.kind == kind] for job, some in enumerate(ways)]
     for layer in range(max(map(len, mine), default=0)):
@@ -260,11 +260,11 @@ def _fronts(found: Sequence[Matched]) -> list[Matched]:
     return list(front.values())
 
 
-def _ways(task: Task, kinds: dict[str, int]) -> tuple[Way, ...]:
+def _ways(task: Task, kinds: dict[str, int]) -> tuple[JobMode, ...]:
     left = 1.0 - task.done
     found = []
     for position in task.allowed or range(len(task.modes)):
         mode, time = task.modes[position], task.estimates[position] + task.modes[position].fixed
         if math.isfinite(time):
-            found.append(Way(position, kinds[mode.type.name], time * left, mode.width))
+            found.append(JobMode(position, kinds[mode.type.name], time * left, mode.width))
     return tuple(found)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from policies.dynamic.common.earliest import EarliestLine
-from policies.dynamic.common.lines import Line
+from policies.dynamic.common.lines import DeviceLine
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.policy import Decision, Fetch, View
@@ -45,7 +45,7 @@ class Dmda(EarliestLine):
         uploaded = max(free, view.now + bring) if hidden else free + bring
         return free, uploaded + stages.restore + stages.compute + stages.download
 
-    def after_starts(self, lines: Sequence[Line], view: View) -> Iterator[Decision]:
+    def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
         if not self.prefetch:
             return
         for line in lines:

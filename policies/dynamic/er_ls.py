@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from policies.dynamic.common.lines import AssigningScheduler, Job, Line
+from policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask
 from sim.model.cluster import Cluster, DeviceType
 from sim.model.plan import can_host
 from sim.model.tasks import Mode, Task
@@ -29,7 +29,7 @@ from sim.policy import View
 class ErLs(AssigningScheduler):
     """Online, for good: the GPU if it would be done before the CPU alone, else by p/√m against q/√k."""
 
-    def make_lines(self, cluster: Cluster) -> list[Line]:
+    def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         lanes: dict[DeviceType, int] = {}
         for node in cluster.nodes:
             if node.cpus:
@@ -37,7 +37,7 @@ class ErLs(AssigningScheduler):
             for device in node.accelerators:
                 lanes[device.type] = lanes.get(device.type, 0) + self.unit(device.type)
         self._since = 0.0
-        self._line = {kind: Line(number, kind, count) for number, (kind, count) in enumerate(lanes.items())}
+        self._line = {kind: DeviceLine(number, kind, count) for number, (kind, count) in enumerate(lanes.items())}
         self._hosts = {
             kind: [n for n in cluster.nodes if n.cpu.type is kind or any(d.type is kind for d in n.accelerators)]
             for kind in lanes
@@ -50,7 +50,7 @@ class ErLs(AssigningScheduler):
             self._since = self._view.now
         super().ready(task)
 
-    def assign(self, task: Task, view: View) -> Job | None:
+    def assign(self, task: Task, view: View) -> LineTask | None:
         modes = [task.modes[position] for position in task.modes_by_speed()]
         jobs = [self._job(task, mode, view) for mode in modes if mode.type in self._line]
         possible = [job for job in jobs if self._possible(job, view)] or jobs
@@ -60,20 +60,20 @@ class ErLs(AssigningScheduler):
             return cpu or gpu
         return gpu if self._accelerated(cpu, gpu) else cpu
 
-    def _accelerated(self, cpu: Job, gpu: Job) -> bool:
+    def _accelerated(self, cpu: LineTask, gpu: LineTask) -> bool:
         """The enhanced rules."""
         if cpu.length >= gpu.begin - self._since + gpu.length:
             return True
         m, k = (max(1, job.lines[0].lanes // job.need) for job in (cpu, gpu))
         return cpu.length / sqrt(m) > gpu.length / sqrt(k)
 
-    def _job(self, task: Task, mode: Mode, view: View) -> Job:
+    def _job(self, task: Task, mode: Mode, view: View) -> LineTask:
         line = self._line[mode.type]
         need = self.need(mode) * max(1, mode.gpus)
         seconds = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
-        return Job(task, mode, None, (line,), need, line.free_at(need, view.now), seconds)
+        return LineTask(task, mode, None, (line,), need, line.free_at(need, view.now), seconds)
 
-    def _possible(self, job: Job, view: View) -> bool:
+    def _possible(self, job: LineTask, view: View) -> bool:
         """Could the mode run on some node, with the task's data, if that were empty and up?"""
         mode = job.mode
         if mode not in self._can:
@@ -84,5 +84,5 @@ class ErLs(AssigningScheduler):
         return self._can[mode] and room
 
 
-def _end(job: Job) -> float:
+def _end(job: LineTask) -> float:
     return job.begin + job.length

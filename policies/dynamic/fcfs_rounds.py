@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import Offers
-from policies.dynamic.common.rounds import Job, RoundLength, RoundScheduler, Rule
+from policies.dynamic.common.fractions import ModeOffers
+from policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
 from sim.policy import View
 
 
@@ -33,7 +33,7 @@ class FcfsRounds(RoundScheduler):
         super().__init__(round_length, rule, mid_round)
         self.blind = blind
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         fraction = np.zeros(len(offers.job))
         left = offers.capacity.copy()
         key = offers.kind if self.blind else offers.time

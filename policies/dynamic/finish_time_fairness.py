@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import Offers, equal_share, least_worst_ratio
-from policies.dynamic.common.rounds import Job, RoundLength, Rule
+from policies.dynamic.common.fractions import ModeOffers, equal_share, least_worst_ratio
+from policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
 from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from policies.dynamic.max_min_fairness import Levels
 from sim.policy import View
@@ -37,7 +37,7 @@ class FinishTimeFairness(SideBySideScheduler):
         super().__init__(round_length, rule, pairs, threshold, mid_round)
         self.levels = levels
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         share = offers.progress(equal_share(offers))
         elapsed = np.array([view.now - job.task.arrival for job in jobs])
         left = np.array([job.left(view) for job in jobs])

@@ -30,7 +30,7 @@ from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, Vi
 
 
 @dataclass
-class Trial:
+class PairTrial:
     """A pair under observation: what both had left, as parts, when it began."""
 
     newcomer: Task
@@ -53,7 +53,7 @@ class Gandiva(ListScheduler):
         self.threshold = threshold
         self.measured: dict[tuple[str, str], float] = {}
         """Sum of speeds by pair of classes."""
-        self._trials: dict[int, Trial] = {}
+        self._trials: dict[int, PairTrial] = {}
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -80,7 +80,7 @@ class Gandiva(ListScheduler):
             self.queue.remove(head)
             yield Start(head, pair.place)
             left = (1.0 - head.done, _left(pair.partner, view))
-            self._trials[head.index] = Trial(head, pair.partner, view.now, view.now + self.trial, left)
+            self._trials[head.index] = PairTrial(head, pair.partner, view.now, view.now + self.trial, left)
         if not closed:
             for task in view.running("start"):
                 whole = back_to(task, view)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import Offers, equal_share
-from policies.dynamic.common.rounds import Job, RoundLength, RoundScheduler, Rule
+from policies.dynamic.common.fractions import ModeOffers, equal_share
+from policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
 from sim.policy import View
 
 
@@ -34,5 +34,5 @@ class Isolated(RoundScheduler):
     def _content(self) -> bool:
         return False  # blind to which device is the fastest, jobs take turns on all
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         return equal_share(offers)

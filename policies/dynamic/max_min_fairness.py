@@ -20,8 +20,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import Offers, equal_share, max_min
-from policies.dynamic.common.rounds import Job, RoundLength, Rule
+from policies.dynamic.common.fractions import ModeOffers, equal_share, max_min
+from policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
 from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from sim.policy import View
 
@@ -43,5 +43,5 @@ class MaxMinFairness(SideBySideScheduler):
         super().__init__(round_length, rule, pairs, threshold, mid_round)
         self.levels = levels
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         return max_min(offers, offers.progress(equal_share(offers)), self.levels)

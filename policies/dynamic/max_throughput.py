@@ -20,9 +20,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import Offers, best_ratio, max_sum
+from policies.dynamic.common.fractions import ModeOffers, best_ratio, max_sum
 from policies.dynamic.common.prices import check_costs, prices
-from policies.dynamic.common.rounds import Job, RoundLength, Rule
+from policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
 from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 from sim.errors import Problem, ScenarioError
 from sim.policy import PlanProblem, View
@@ -55,7 +55,7 @@ class MaxThroughput(SideBySideScheduler):
             text = "costs: prices takes the cluster's, and it has none; give its types a price such as 2.5/h"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         fastest = offers.fastest()
         value = np.zeros(len(offers.job))
         served = fastest[offers.job] > 0
@@ -69,7 +69,7 @@ class MaxThroughput(SideBySideScheduler):
         return best_ratio(offers, value, price[offers.kind] * offers.width, least)
 
     @staticmethod
-    def _needed(job: Job, view: View) -> float:
+    def _needed(job: RoundJob, view: View) -> float:
         """Progress with which the job would end at its deadline; 0 once that has passed."""
         time = job.task.deadline - view.now
         return job.left(view) / time if 0 < time < math.inf else 0.0

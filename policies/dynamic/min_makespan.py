@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import Offers, max_min
-from policies.dynamic.common.rounds import Job
+from policies.dynamic.common.fractions import ModeOffers, max_min
+from policies.dynamic.common.rounds import RoundJob
 from policies.dynamic.common.side_by_side import SideBySideScheduler
 from sim.policy import View
 
@@ -28,6 +28,6 @@ class MinMakespan(SideBySideScheduler):
 
     moving = True
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         left = np.array([job.left(view) for job in jobs])
         return max_min(offers, np.where(offers.fastest() > 0, left, 0.0))

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.elastic import Elastic, Step
+from policies.dynamic.common.elastic import Elastic, GrowthStep
 from sim.model.units import Seconds
 
 
@@ -28,6 +28,6 @@ class Optimus(Elastic):
     def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 600.0):
         super().__init__(interval)
 
-    def gain(self, step: Step, left: float) -> float:
+    def gain(self, step: GrowthStep, left: float) -> float:
         now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)
         return (left / now - left / then) / step.more

@@ -107,7 +107,7 @@ class SlurmMultifactor(Scheduler):
         """Of all users."""
         self._owed: dict[Member, float] = {}
         """Factors of fair share, as far as they were asked for in this round."""
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, RunningUsage] = {}
         """What runs, by row, in the order of the starts."""
         self._constant = True
         """Does all that runs receive at a constant rate?"""
@@ -174,7 +174,7 @@ class SlurmMultifactor(Scheduler):
         """To which usage is added what it receives: without accounts, its user's."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or "nobody")
 
-    def _counted(self, entry: Running) -> float:
+    def _counted(self, entry: RunningUsage) -> float:
         """What a running task has received that is in the usage."""
         if self._constant:
             return entry.received + entry.mode.width * (self._usage.as_of - entry.since)
@@ -345,14 +345,14 @@ class SlurmMultifactor(Scheduler):
         self._leave(task)
         self._reserved.began(task, placement)
         self._occupancy.started(task)
-        self._running[task.index] = Running(task, mode, self._view.now, self._view.attained(task))
+        self._running[task.index] = RunningUsage(task, mode, self._view.now, self._view.attained(task))
         if self._constant:
             self._usage.change_rate(self._owner(task), _millionths(mode))
         self.tiers.starting(task, placement)
         return Start(task, placement)
 
 
-class Running:
+class RunningUsage:
     """A running task: its mode, when it was started last, and what it had received by then; where rates change, by the
     last round."""
 

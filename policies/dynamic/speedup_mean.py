@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.elastic import Elastic, Step
+from policies.dynamic.common.elastic import Elastic, GrowthStep
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 
@@ -39,7 +39,7 @@ class SpeedupMean(Elastic):
     def first(self, task: Task, left: float) -> float:
         return task.arrival
 
-    def gain(self, step: Step, left: float) -> float:
+    def gain(self, step: GrowthStep, left: float) -> float:
         fair = self._fair_speed(step.task)
         now, then = self.speed(step.task, step.here) / fair, self.speed(step.task, step.there) / fair
         return float(now**self.fairness - then**self.fairness) / step.more

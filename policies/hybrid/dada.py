@@ -30,7 +30,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.lines import Job, Line
+from policies.dynamic.common.lines import DeviceLine, LineTask
 from policies.dynamic.dmda import Dmda
 from sim.model.plan import Placement, can_host
 from sim.model.tasks import WAITING, Mode, Task
@@ -74,7 +74,7 @@ class Dada(Dmda):
         super().__init__(prefetch)
         self.alpha = alpha
         self.transfers = transfers
-        self._places: dict[int, tuple[Line, Mode, float]] = {}
+        self._places: dict[int, tuple[DeviceLine, Mode, float]] = {}
 
     def schedule(self, view: View) -> Iterator[Decision]:
         new = [task for task in self._new if task.state == WAITING]
@@ -82,14 +82,16 @@ class Dada(Dmda):
             self._deal(new, view)
         yield from super().schedule(view)
 
-    def assign(self, task: Task, view: View) -> Job | None:
+    def assign(self, task: Task, view: View) -> LineTask | None:
         found = self._places.pop(task.index, None)
         if found is None:
             return super().assign(task, view)
         line, mode, seconds = found
         assert line.device is not None
         need = self.need(mode)
-        return Job(task, mode, Placement(mode, (line.device,)), (line,), need, line.free_at(need, view.now), seconds)
+        return LineTask(
+            task, mode, Placement(mode, (line.device,)), (line,), need, line.free_at(need, view.now), seconds
+        )
 
     def _deal(self, tasks: Sequence[Task], view: View) -> None:
         """Choose a line for each of these tasks that can run on one."""
@@ -115,7 +117,7 @@ class Dada(Dmda):
             assert way is not None
             self._places[tasks[row].index] = lines[chosen[j]], *way
 
-    def _way(self, task: Task, line: Line, view: View) -> tuple[Mode, float] | None:
+    def _way(self, task: Task, line: DeviceLine, view: View) -> tuple[Mode, float] | None:
         """The fastest mode of a task on the device of one line, and its seconds there; None if there is none."""
         assert line.device is not None
         node = view.cluster.nodes[line.device.node]
@@ -144,7 +146,7 @@ class Dada(Dmda):
         return found
 
 
-def _memory(line: Line) -> tuple[int, int]:
+def _memory(line: DeviceLine) -> tuple[int, int]:
     """The memory that tasks of a line work in: their node's, or that of their accelerator."""
     assert line.device is not None
     return line.device.node, -1 if line.type.kind == "cpu" else line.device.index
@@ -153,7 +155,7 @@ def _memory(line: Line) -> tuple[int, int]:
 # The algorithm ------------------------------------------------------------------------------------------------
 
 
-class Layout:
+class LinesLayout:
     """Tasks on lines, as far as they are placed."""
 
     def __init__(self, given: Activation) -> None:
@@ -196,7 +198,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
     pairs = by_affinity(given)
     shortest = given.seconds.min(axis=1)
     low, high = float(shortest.max()), max(best.end, float(shortest.max()))
-    tried: list[Layout] = []
+    tried: list[LinesLayout] = []
     guess = low
     for _ in range(MOST_GUESSES):
         layout = laid_out(given, guess, alpha, order, pairs)
@@ -218,9 +220,9 @@ def dealt(given: Activation, alpha: float) -> list[int]:
 
 def laid_out(
     given: Activation, guess: float, alpha: float, order: Sequence[int], pairs: Sequence[tuple[int, int]]
-) -> Layout | None:
+) -> LinesLayout | None:
     """Affinity and balance for one guess; None if it is too small."""
-    layout = Layout(given)
+    layout = LinesLayout(given)
     room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
     for task, line in pairs:
         work = float(given.seconds[task, line] * given.need[task, line])
@@ -250,16 +252,16 @@ def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:
     return min((float(given.seconds[task, line]) for line in lines), default=math.inf)
 
 
-def _first(layout: Layout, task: int, lines: Sequence[int]) -> int | None:
+def _first(layout: LinesLayout, task: int, lines: Sequence[int]) -> int | None:
     """The line on which a task ends first, of those that can run it; among equals the one with most of its data."""
     usable = [line for line in lines if math.isfinite(layout.given.seconds[task, line])]
     held = layout.given.held[task]
     return min(usable, key=lambda line: (layout.finish(task, line), -held[line]), default=None)
 
 
-def by_finish(given: Activation) -> Layout:
+def by_finish(given: Activation) -> LinesLayout:
     """Each task, in the order given, where it ends first."""
-    layout = Layout(given)
+    layout = LinesLayout(given)
     for task in range(len(given.seconds)):
         line = _first(layout, task, range(len(given.free)))
         assert line is not None

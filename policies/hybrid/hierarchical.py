@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from policies.hybrid.common.groups import Entry, Group, Grouping, Kind, make_groups, seconds_of
+from policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, Kind, make_groups, seconds_of
 from policies.hybrid.common.nesting import check_nested
 from policies.hybrid.common.part_view import PartView
 from policies.hybrid.common.quotas import Planner, Turns, apportion, shares
@@ -96,9 +96,9 @@ class Hierarchical(Scheduler):
         self.inner = ListScheduler(fcfs, discipline="skip") if inner is None else inner
         self.grouping: Grouping = groups
         self.moves = moves
-        self.groups: list[Group] = []
+        self.groups: list[DeviceGroup] = []
         self.kinds: dict[Any, Kind] = {}
-        self._of: dict[int, Entry] = {}
+        self._of: dict[int, GroupedTask] = {}
         """Tasks that wait or run, by row."""
         self._new: list[Task] = []
         self._dirty: dict[int, None] = {}
@@ -106,8 +106,8 @@ class Hierarchical(Scheduler):
         self._down: dict[int, None] = {}
         self._next = 0.0
         self._counted = 0.0
-        self._by_node: dict[int, list[Group]] = {}
-        self._by_type: dict[DeviceType, Group] = {}
+        self._by_node: dict[int, list[DeviceGroup]] = {}
+        self._by_type: dict[DeviceType, DeviceGroup] = {}
         self._with_timers = False
         """Has any inner scheduler wanted to be asked at a time of its own?"""
         self.notes: dict[str, int] = {"epochs": 0, "moved_by_plan": 0, "moved_when_starving": 0}
@@ -143,7 +143,7 @@ class Hierarchical(Scheduler):
                 text = f"no group, even idle, has room for task {tasks.name(int(rows[0]))}{more}; make groups larger"
                 raise ScenarioError(Problem(text, key="policy.scheduler.groups"))
 
-    def _make(self, cluster: Cluster) -> list[Group]:
+    def _make(self, cluster: Cluster) -> list[DeviceGroup]:
         if not self.groups:
             self.groups = make_groups(cluster, self.grouping)
             for group in self.groups:
@@ -207,7 +207,7 @@ class Hierarchical(Scheduler):
                 group.scheduler.device(other, up and other.index not in self._down)
             self._look_at(group)
 
-    def _told(self, device: Device, group: Group) -> list[Device]:
+    def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
         """What a group's scheduler is told of: a group without the node's cores loses its accelerators with them."""
         if device.type in group.lanes:
             return [device]
@@ -219,13 +219,13 @@ class Hierarchical(Scheduler):
             group.scheduler.announced(device, start, end)
             self._look_at(group)
 
-    def _look_at(self, group: Group) -> None:
+    def _look_at(self, group: DeviceGroup) -> None:
         if group.mask is not None:
             self._dirty[group.number] = None
         else:  # types of device share their nodes' cores and memory
             self._dirty = dict.fromkeys(range(len(self.groups)))
 
-    def _count_lanes(self, group: Group) -> None:
+    def _count_lanes(self, group: DeviceGroup) -> None:
         """Devices of a group that are up; without its cores a node's accelerators cannot be used either."""
         group.lanes.update(dict.fromkeys(group.lanes, 0))
         for node in group.nodes:
@@ -369,11 +369,11 @@ class Hierarchical(Scheduler):
     def _hand_out(self, task: Task, kind: Kind) -> None:
         assert kind.turns is not None
         group = self.groups[kind.turns.next()]
-        entry = self._of[task.index] = Entry(task, kind, group)
+        entry = self._of[task.index] = GroupedTask(task, kind, group)
         kind.wait(task, 1)
         self._put(entry)
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: GroupedTask) -> None:
         entry.group.enqueue(entry)
         entry.group.scheduler.ready(entry.task)
         self._look_at(entry.group)
@@ -385,7 +385,7 @@ class Hierarchical(Scheduler):
         if not kind.waiting:
             return 0
         wanted = dict(zip(share, apportion(kind.waiting, list(share.values())), strict=True))
-        spare: list[Entry] = []
+        spare: list[GroupedTask] = []
         moved = 0
         for number in [*kind.holders]:
             here = self.groups[number].of_kind[kind.number]
@@ -399,7 +399,7 @@ class Hierarchical(Scheduler):
                 moved += 1
         return moved
 
-    def _move(self, entry: Entry, group: Group) -> None:
+    def _move(self, entry: GroupedTask, group: DeviceGroup) -> None:
         """A waiting task goes to another group."""
         entry.group.dequeue(entry)
         entry.group.scheduler.gone(entry.task)
@@ -433,9 +433,9 @@ class Hierarchical(Scheduler):
 
     def _hungry(
         self, kind: Kind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
-    ) -> tuple[float, Entry, Group] | None:
+    ) -> tuple[float, GroupedTask, DeviceGroup] | None:
         """A group that starves for a kind, the task to move there, and how much slower it is there than at home."""
-        best: tuple[float, Entry, Group] | None = None
+        best: tuple[float, GroupedTask, DeviceGroup] | None = None
         for position in kind.positions:
             mode = kind.modes[position]
             if mode in full:
@@ -456,15 +456,15 @@ class Hierarchical(Scheduler):
                 best = (*found, group)
         return best
 
-    def _group_of(self, placement: Placement) -> Group | None:
+    def _group_of(self, placement: Placement) -> DeviceGroup | None:
         """The group in which a placement lies; None if it is in none."""
         groups = self._by_node[placement.devices[0].node]
         group = self._by_type[placement.mode.type] if groups[0].mask is None else groups[0]
         return group if group.mask is None or all(group.mask >> d.node & 1 for d in placement.devices) else None
 
-    def _candidate(self, kind: Kind, position: int, group: Group, view: View) -> tuple[float, Entry] | None:
+    def _candidate(self, kind: Kind, position: int, group: DeviceGroup, view: View) -> tuple[float, GroupedTask] | None:
         """Of the newest tasks of a kind in the groups that hold it the one that would wait longest there."""
-        best: tuple[float, Entry] | None = None
+        best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:
             other = self.groups[number]
@@ -481,7 +481,7 @@ class Hierarchical(Scheduler):
         return best
 
     @staticmethod
-    def _holds(task: Task, mode: Mode, group: Group) -> bool:
+    def _holds(task: Task, mode: Mode, group: DeviceGroup) -> bool:
         """Is there room for the task's data where it would start?"""
         placement = group.view.first(mode)
         return placement is not None and group.view.holds(task, placement)

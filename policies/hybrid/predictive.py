@@ -34,8 +34,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.hybrid.common.autoscaling import Pool
-from policies.hybrid.common.demand import Requests, asked_of, waiting_work
+from policies.hybrid.common.autoscaling import DevicePool
+from policies.hybrid.common.demand import ServiceDemand, asked_of, waiting_work
 from policies.hybrid.common.part_view import PartView
 from policies.prediction import ENOUGH, Chosen, ChosenPredictor, Score, Series, chosen, told
 from sim.errors import Problem, ScenarioError, suggestion
@@ -105,7 +105,7 @@ class Predictive(Scheduler):
         self.ahead = ahead
         self.notes: dict[str, Any] = {}
         self.score = Score()
-        self.pools: dict[DeviceType, Pool] = {}
+        self.pools: dict[DeviceType, DevicePool] = {}
         self.loads: dict[DeviceType, Series] = {}
         """Of everything, for scaling."""
         self.peaks: dict[DeviceType, Series] = {}
@@ -113,7 +113,7 @@ class Predictive(Scheduler):
         self.kept: dict[DeviceType, int] = {}
         """Devices for the protected, as forecast last."""
         self._counters: Sequence[Counter] = ()
-        self._requests: list[Requests] = []
+        self._requests: list[ServiceDemand] = []
         self._came: dict[int, None] = {}
         """Tasks that wait or run, by row: each is counted once as work that arrived."""
         self._others: dict[int, tuple[DeviceType, float]] = {}
@@ -153,13 +153,13 @@ class Predictive(Scheduler):
 
     def begin(self, view: View) -> None:
         self.by.begin(view)
-        self._requests = [Requests(counter, view) for counter in self._counters]
+        self._requests = [ServiceDemand(counter, view) for counter in self._counters]
         by_type: dict[DeviceType, list[Device]] = {}
         for device in view.cluster.devices:
             if device.local >= 0:
                 by_type.setdefault(device.type, []).append(device)
         for kind, devices in by_type.items():
-            self.pools[kind] = Pool(kind, devices, min(self.least, len(devices)), self.stabilisation)
+            self.pools[kind] = DevicePool(kind, devices, min(self.least, len(devices)), self.stabilisation)
             if self.scale:
                 self.loads[kind] = self._series(kind.power.wake)
             if self.protected:
@@ -288,7 +288,7 @@ class Predictive(Scheduler):
         if placement is None or task.class_ in self.protected or self._leaves_room(placement.mode):
             return placement
         # Not there, then: perhaps on fewer devices, on another type or on cores.
-        beside = Beside(view, self._leaves_room)
+        beside = ViewWithRoom(view, self._leaves_room)
         placement = beside.fit(task, rule)
         if placement is None and task.index not in self._held:
             self._held[task.index] = None
@@ -320,7 +320,7 @@ class Predictive(Scheduler):
         self._came.pop(task.index, None)
 
 
-class Beside(PartView):
+class ViewWithRoom(PartView):
     """The cluster as a task sees it that has to leave room: modes for which there is none fit nowhere."""
 
     def __init__(self, view: View, leaves_room: Callable[[Mode], bool]):

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.common.lanes import Planned, kept_lanes
+from policies.hybrid.common.lanes import PlanInProgress, kept_lanes
 from policies.hybrid.common.nesting import check_nested
 from policies.placements import first_fit
 from policies.static.common.instance import runnable
@@ -80,7 +80,7 @@ class SemiStatic(Scheduler):
         self.slack = slack
         self.cv = cv
         self.margin = margin
-        self.planned: Planned | None = None
+        self.planned: PlanInProgress | None = None
         self._down: dict[int, None] = {}
         self._tasks: dict[int, Task] = {}
         """Those that wait or run."""
@@ -121,7 +121,7 @@ class SemiStatic(Scheduler):
         impossible += [f"the plan uses {name}, which is not kept for it" for name in plan.queues() if name not in kept]
         if impossible:
             raise ScenarioError([Problem(text, key="policy.scheduler.planner") for text in impossible])
-        self.planned = Planned(plan, rows, tasks, problem.cluster)
+        self.planned = PlanInProgress(plan, rows, tasks, problem.cluster)
         self.notes = {"planned_tasks": len(rows), "kept_lanes": len(kept)}
 
     def _rows(self, problem: PlanProblem) -> np.ndarray:
@@ -225,7 +225,7 @@ class SemiStatic(Scheduler):
                     self._give_up(self.planned, other)
         self.rest.device(device, up)
 
-    def _give_up(self, planned: Planned, device: Device) -> None:
+    def _give_up(self, planned: PlanInProgress, device: Device) -> None:
         """What was planned on a device that failed joins the rest."""
         for number in planned.forget(device):
             row = planned.steps[number].task
@@ -249,7 +249,7 @@ class SemiStatic(Scheduler):
             yield Wait(until=decision.until) if self.planned is not None else decision
             return
 
-    def _start_planned(self, planned: Planned, view: View) -> Iterator[Decision]:
+    def _start_planned(self, planned: PlanInProgress, view: View) -> Iterator[Decision]:
         for number in planned.next_steps():
             task = self._tasks[planned.steps[number].task]
             placement = planned.placement(number, view.cluster)
@@ -261,7 +261,7 @@ class SemiStatic(Scheduler):
 class GapView:
     """The view of the rest: what fits now is what leaves the plan in peace."""
 
-    def __init__(self, view: View, planned: Planned, slack: float, margin: float):
+    def __init__(self, view: View, planned: PlanInProgress, slack: float, margin: float):
         self._view = view
         self._planned = planned
         self._slack = slack

@@ -17,7 +17,7 @@ import numpy as np
 from sim.policy import Generation, Replica, Routing
 
 
-class RoundRobin(Routing):
+class RoundRobinRouting(Routing):
     """The next replica in turn."""
 
     def __init__(self) -> None:

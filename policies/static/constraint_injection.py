@@ -45,13 +45,13 @@ from pydantic import Field
 from policies.static.common.ahead import brought_ahead
 from policies.static.common.assignment import (
     Apart,
+    AssignmentProgram,
     Before,
     Cap,
     Constraint,
     Fuse,
+    LaneSite,
     Pin,
-    Program,
-    Site,
     Together,
     by_place,
     ordered,
@@ -137,7 +137,7 @@ class ConstraintInjection(PlannedScheduler):
             near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
             at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
             solver = Solver(instance, sites, traffic, near, self.node_limit, self.most_variables, at_once)
-            for names, made in walk(Sharing(instance, sites, traffic, near).tree(), solver.plan):
+            for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
                 for plan in (made, apart(made)) if made.fused else (made,):
                     if plan.steps in seen or tried == self.candidates:
                         continue
@@ -193,16 +193,16 @@ def _with_launches(problem: PlanProblem, plan: Plan) -> Plan:
 
 
 @dataclass(frozen=True)
-class Node:
+class ConstraintNode:
     """Constraints that hold here and below; `children` refine them, in order of preference."""
 
     name: str
     constraints: tuple[Constraint, ...]
-    children: tuple[Node, ...] = field(default=())
+    children: tuple[ConstraintNode, ...] = field(default=())
 
 
 def walk(
-    siblings: Sequence[Node], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
+    siblings: Sequence[ConstraintNode], solve: Any, above: tuple[Constraint, ...] = (), names: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The names and solution of every node with one: from a node down to its children, then to its next sibling.
 
@@ -223,7 +223,7 @@ class Solver:
     """The linear side: constraints in, a plan out, or None where there is none."""
 
     instance: Instance
-    sites: list[Site]
+    sites: list[LaneSite]
     traffic: Traffic
     unit: float
     node_limit: int
@@ -245,7 +245,7 @@ class Solver:
 
 def assigned(
     instance: Instance,
-    sites: Sequence[Site],
+    sites: Sequence[LaneSite],
     constraints: Sequence[Constraint],
     unit: float,
     node_limit: int = NODES,
@@ -257,7 +257,7 @@ def assigned(
     """
     tasks, counts = instance.problem.tasks, [len(site.lanes) for site in sites]
     times = times_at(instance, sites)
-    program = Program(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
+    program = AssignmentProgram(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
     if len(program.task) <= most_variables:
         return program.integral(node_limit, gap=GAP).site_of
     found = program.relaxed()
@@ -274,10 +274,10 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
 # What the program cannot see ------------------------------------------------------------------------------------
 
 
-class Sharing:
+class SharingTree:
     """The non-linear side: which tasks gain by sitting together, as a tree of constraints."""
 
-    def __init__(self, instance: Instance, sites: Sequence[Site], traffic: Traffic, makespan: float):
+    def __init__(self, instance: Instance, sites: Sequence[LaneSite], traffic: Traffic, makespan: float):
         self.instance = instance
         self.tasks: Tasks = instance.problem.tasks
         self.sites = sites
@@ -312,7 +312,7 @@ class Sharing:
 
     # The tree
 
-    def tree(self) -> list[Node]:
+    def tree(self) -> list[ConstraintNode]:
         """Alternatives at the top: what binds tasks to groups.  Below: groups that grow, and parts, one a device.
 
         Where tasks are better off beside their data, that comes first, as a constraint above the others.
@@ -323,22 +323,22 @@ class Sharing:
             self._view("inputs", all_inputs),
             self._view("flow", self.groups("flow", LEVELS[0] * self.makespan, alone)),
             self._view("all", self.groups("all", LEVELS[0] * self.makespan, alone)),
-            Node("uploads", self._uploads(alone)),
+            ConstraintNode("uploads", self._uploads(alone)),
         ]
         pins = self._beside_their_data()
-        return [Node("beside data", pins, tuple(chains)), *chains] if pins else chains
+        return [ConstraintNode("beside data", pins, tuple(chains)), *chains] if pins else chains
 
-    def _view(self, name: str, groups: list[tuple[int, ...]]) -> Node:
+    def _view(self, name: str, groups: list[tuple[int, ...]]) -> ConstraintNode:
         """Groups; below, their parts, then larger groups with the limits on uploads."""
-        below = [*self._parts(groups), Node("uploads", self._uploads(groups), tuple(self._orders(groups)))]
+        below = [*self._parts(groups), ConstraintNode("uploads", self._uploads(groups), tuple(self._orders(groups)))]
         for level in LEVELS[1:]:
             larger = self.groups("all", level * self.makespan, groups)
             if larger != groups:
                 constraints = (*_together(larger), *self._uploads(larger))
-                below.append(Node(f"larger {level:g}", constraints, tuple(self._orders(larger))))
-        return Node(name, _together(groups), tuple(below))
+                below.append(ConstraintNode(f"larger {level:g}", constraints, tuple(self._orders(larger))))
+        return ConstraintNode(name, _together(groups), tuple(below))
 
-    def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[Node]:
+    def _parts(self, groups: list[tuple[int, ...]]) -> Iterator[ConstraintNode]:
         """The groups that gain by an accelerator, dealt out to all: from stages of the graph, or from one each in turn.
 
         What the program may still choose is which part goes where, and the place of all other tasks.
@@ -361,7 +361,7 @@ class Sharing:
                      for part in range(len(sites))]  # fmt: skip
             parts = [part for part in parts if part]
             constraints = (*_together(parts), Apart(tuple(part[0] for part in parts)))
-            yield Node(name, constraints, tuple(self._orders(parts)))
+            yield ConstraintNode(name, constraints, tuple(self._orders(parts)))
 
     def _facts(self, groups: Sequence[tuple[int, ...]]) -> Groups:
         """Groups and accelerators as the search for parts knows them."""
@@ -386,21 +386,21 @@ class Sharing:
         assert place is not None
         return place
 
-    def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[Node]:
+    def _orders(self, groups: Sequence[tuple[int, ...]]) -> Iterator[ConstraintNode]:
         """Refinements that keep the groups: equal kernels in a row, short uploads first, heavy groups apart."""
         fused = tuple(Fuse(row) for group in groups for row in self._equal_kernels(group))
         if fused:
-            yield Node("fuse", fused)
+            yield ConstraintNode("fuse", fused)
         rows = tuple(pair for group in groups for pair in self._one_chain_after_the_other(group))
         if rows:
-            yield Node("chains in a row", rows)
+            yield ConstraintNode("chains in a row", rows)
         before = tuple(pair for group in groups for pair in self._short_uploads_first(group))
         if before:
-            yield Node("short uploads first", before)
+            yield ConstraintNode("short uploads first", before)
         heavy = sorted(groups, key=lambda group: -self._upload(group, self.devices[0]) if self.devices else 0.0)
         heavy = [group for group in heavy[: len(self.devices)] if self._upload(group, self.devices[0]) > 0]
         if len(heavy) > 1:
-            yield Node("apart", (Apart(tuple(group[0] for group in heavy)),))
+            yield ConstraintNode("apart", (Apart(tuple(group[0] for group in heavy)),))
 
     def _beside_their_data(self) -> tuple[Constraint, ...]:
         """Tasks that bring and fetch so much of their own that no accelerator pays are pinned to cores."""

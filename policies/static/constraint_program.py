@@ -70,7 +70,7 @@ class ConstraintProgram(PlannedScheduler):
         solved = hint
         if not (proven and hint.bound is not None and span_of(hint) <= hint.bound * (1 + PROVEN)):
             simple = together(instance) and instance.free is None and not bound_together(instance)
-            solved = (Assignment if simple else Model)(instance, hint, bound).solved(
+            solved = (Assignment if simple else IntervalModel)(instance, hint, bound).solved(
                 self.effort if proven else self.effort * UNPROVEN
             )
         shared = not (proven and solved.notes["timetable"] == "exact")
@@ -103,7 +103,7 @@ def quick(instance: Instance) -> tuple[Plan, float]:
     return improved, improved.bound or 0.0
 
 
-class Model:
+class IntervalModel:
     """The program of one instance; times are whole units from the origin of the problem."""
 
     def __init__(self, instance: Instance, hint: Plan, bound: float):
@@ -251,7 +251,7 @@ class Model:
         return rows
 
 
-class Assignment(Model):
+class Assignment(IntervalModel):
     """The program where only the lane of each task matters: no lane has more work than the makespan."""
 
     def _tasks(self) -> None:

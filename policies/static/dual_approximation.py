@@ -69,7 +69,7 @@ LARGEST_PAPER = 2_000_000_000
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TwoSidedSchedule:
     """Side, lane and start of every task."""
 
     on_gpu: np.ndarray
@@ -87,7 +87,7 @@ class Solution:
     `ratio`, which the schedule and the bound prove together, is at most that.  `guesses` counts them.
     """
 
-    schedule: Schedule
+    schedule: TwoSidedSchedule
     bound: float
     guarantee: float
     guesses: int
@@ -194,8 +194,8 @@ def solve(
 
 
 def attempt(
-    p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: Schedule
-) -> Schedule | None:
+    p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, ratio: float, order: np.ndarray, known: TwoSidedSchedule
+) -> TwoSidedSchedule | None:
     """A schedule where one within `ratio` of the guess is found or `known`, None if none of the guess's length exists.
 
     The schedule may be longer where the program is too large for fine units.
@@ -332,7 +332,7 @@ def weights(time: np.ndarray, guess: float) -> np.ndarray:
     return (time > guess / 3).astype(np.int64) + (time > 2 * guess / 3)
 
 
-def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> Schedule | None:
+def as_published(p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float) -> TwoSidedSchedule | None:
     """One guess by the recursion as it was published, nothing fixed and no axes joined; None if none fits the guess.
 
     W(j, μ, μ′, κ, κ′, N) is the least CPU area of tasks 1 to j with μ medium and μ′ long tasks on the CPUs, κ and κ′
@@ -407,22 +407,24 @@ def predecessors(states: list[tuple[int, int]]) -> list[np.ndarray]:
 # Schedules ----------------------------------------------------------------------------------------------------
 
 
-def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarray) -> Schedule:
+def longest_first(p: np.ndarray, q: np.ndarray, m: int, k: int, on_gpu: np.ndarray) -> TwoSidedSchedule:
     """Longest processing time first on each side of an assignment."""
     time = np.where(on_gpu, q, p)
     order = np.argsort(-time, kind="stable")
     starts, lanes = list_schedule(time, m, order[~on_gpu[order]].tolist())
     gpu_starts, gpu_lanes = list_schedule(time, k, order[on_gpu[order]].tolist())
     starts, lanes = np.where(on_gpu, gpu_starts, starts), np.where(on_gpu, gpu_lanes, lanes)
-    return Schedule(on_gpu, lanes, starts, float(np.max(starts + time, initial=0.0)))
+    return TwoSidedSchedule(on_gpu, lanes, starts, float(np.max(starts + time, initial=0.0)))
 
 
-def shortest(schedules: Iterable[Schedule]) -> Schedule:
+def shortest(schedules: Iterable[TwoSidedSchedule]) -> TwoSidedSchedule:
     """The one of least makespan, the first of several."""
     return min(schedules, key=lambda schedule: schedule.makespan)
 
 
-def descend(p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: Schedule, enough: float) -> Schedule:
+def descend(
+    p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: TwoSidedSchedule, enough: float
+) -> TwoSidedSchedule:
     """Move a task off the longest lane, or exchange it for another lane's, while that shortens the longer of the two.
 
     Ends at a local optimum, at a makespan that is `enough` or after `PAIRS` pairs of tasks were looked at.
@@ -473,22 +475,22 @@ def descend(p: np.ndarray, q: np.ndarray, m: int, k: int, schedule: Schedule, en
     return shortest([schedule, sequenced(p, q, m, lane)])  # the loads above carry rounding
 
 
-def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> Schedule:
+def sequenced(p: np.ndarray, q: np.ndarray, m: int, lane: np.ndarray) -> TwoSidedSchedule:
     """The schedule of tasks on lanes (the CPUs', then the GPUs'), longest first on each."""
     on_gpu = lane >= m
     time = np.where(on_gpu, q, p)
     order = np.lexsort((-time, lane))
     if not len(p):
-        return Schedule(on_gpu, lane, time, 0.0)
+        return TwoSidedSchedule(on_gpu, lane, time, 0.0)
     first = np.flatnonzero(np.diff(lane[order], prepend=-1))
     starts = np.empty(len(p))
     for begin, end in zip(first, [*first[1:], len(p)], strict=True):
         ends = np.cumsum(time[order[begin:end]])
         starts[order[begin:end]] = np.concatenate([[0.0], ends[:-1]])
-    return Schedule(on_gpu, np.where(on_gpu, lane - m, lane), starts, float(np.max(starts + time, initial=0.0)))
+    return TwoSidedSchedule(on_gpu, np.where(on_gpu, lane - m, lane), starts, float(np.max(starts + time, initial=0.0)))
 
 
-def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> Schedule:
+def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndarray) -> TwoSidedSchedule:
     """Each task of an order where it finishes first, ties to the GPUs; longest first on each side if shorter."""
     cpus, gpus = [(0.0, lane) for lane in range(m)], [(0.0, lane) for lane in range(m, m + k)]
     lanes = np.zeros(len(p), dtype=np.int64)
@@ -502,7 +504,7 @@ def earliest_finish(p: np.ndarray, q: np.ndarray, m: int, k: int, order: np.ndar
     return shortest([sequenced(p, q, m, lanes), longest_first(p, q, m, k, lanes >= m)])
 
 
-def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[Schedule]:
+def rivals(p: np.ndarray, q: np.ndarray, m: int, k: int) -> list[TwoSidedSchedule]:
     """Cheap schedules to start from: earliest finish by decreasing shortest time, mean time (HEFT), acceleration."""
     shortest_time = np.minimum(p, q)
     mean = (m * p if m else 0.0) + (k * q if k else 0.0)

@@ -39,14 +39,14 @@ class GreedyBestFit(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "greedy_best_fit", everywhere=False)
-        schedule = best_fit(instance, Room.of(instance))
+        schedule = best_fit(instance, MemoryRoom.of(instance))
         plan = plan_of(instance, schedule)
         plan.notes |= missed(schedule, problem.tasks)
         return plan
 
 
 @dataclass
-class Room:
+class MemoryRoom:
     """What memory places have and tasks take.  A *place* is an accelerator, or the host of a node's cores."""
 
     place: np.ndarray
@@ -63,7 +63,7 @@ class Room:
     """By shape and position of a mode: on which lanes is there all that it needs, if idle?"""
 
     @classmethod
-    def of(cls, instance: Instance) -> Room:
+    def of(cls, instance: Instance) -> MemoryRoom:
         problem = instance.problem
         tasks, known = problem.tasks, lane_names(problem.cluster)
         devices = [known[name] for lanes in instance.lanes for name in lanes]
@@ -104,7 +104,7 @@ class Room:
         return found
 
 
-def best_fit(instance: Instance, room: Room) -> Schedule:
+def best_fit(instance: Instance, room: MemoryRoom) -> Schedule:
     """Every task on its lane, in the order of placing."""
     tasks = instance.problem.tasks
     kind_of = np.repeat(np.arange(len(instance.counts)), instance.counts)
@@ -156,7 +156,7 @@ def compute_budget(instance: Instance) -> float:
     return max(float(shortest.sum()) / max(1, sum(instance.counts)), float(shortest.max(initial=0.0)))
 
 
-def ordered(instance: Instance, room: Room, budget: float) -> list[int]:
+def ordered(instance: Instance, room: MemoryRoom, budget: float) -> list[int]:
     """Tasks by decreasing demand, ties as in the table; of a graph by depth first, as each needs its predecessors."""
     size = instance.size
     largest = np.zeros(len(instance.types))
@@ -174,7 +174,7 @@ def ordered(instance: Instance, room: Room, budget: float) -> list[int]:
     return np.lexsort((-demand, depth)).tolist()
 
 
-def _too_large(instance: Instance, task: int, room: Room, alone: np.ndarray) -> ScenarioError:
+def _too_large(instance: Instance, task: int, room: MemoryRoom, alone: np.ndarray) -> ScenarioError:
     known = lane_names(instance.problem.cluster)
     names = [name for lanes in instance.lanes for name in lanes]
     usable = np.isfinite(instance.time[task, np.repeat(np.arange(len(instance.counts)), instance.counts)])

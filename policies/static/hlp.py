@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.assignment import Program
+from policies.static.common.assignment import AssignmentProgram
 from policies.static.common.bounds import TOLERANCE
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Free, runnable
@@ -93,7 +93,7 @@ def graph_linear_program(
     upper = heft(allowed, counts, predecessors, arrivals).makespan - float(arrivals.min())
     # No schedule that is as short as this one runs a task where it alone takes longer.
     allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
-    found = Program(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
+    found = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()
     if found is None:
         raise ScenarioError(Problem("hlp: the solver found no solution; its times are too far apart", key=KEY))
     return found.share, found.bound / (1 + FRUGAL)

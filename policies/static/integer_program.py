@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field
 
 from policies.static import dual_approximation
-from policies.static.common.assignment import ROUNDING, Program, by_lane, by_type, ordered, times_at
+from policies.static.common.assignment import ROUNDING, AssignmentProgram, by_lane, by_type, ordered, times_at
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
 from policies.static.common.schedule import Schedule
@@ -115,7 +115,7 @@ def integer_program(
     if node_limit is None:
         node_limit = max(LEAST_NODES, EFFORT // variables**2)
     counts = [len(site.lanes) for site in sites]
-    program = Program(times, counts, upper, tasks.predecessors, tasks.arrival)
+    program = AssignmentProgram(times, counts, upper, tasks.predecessors, tasks.arrival)
     renumbered = beyond_first(times, [site.kind for site in sites]) if exact else None
     found = program.integral(node_limit, time_limit, gap, renumbered)
     if found.site_of is not None:

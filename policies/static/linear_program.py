@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.static.common.assignment import Program, by_type, ordered, times_at
+from policies.static.common.assignment import AssignmentProgram, by_type, ordered, times_at
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
@@ -60,7 +60,7 @@ def linear_program(instance: Instance) -> tuple[Schedule, float]:
     tasks, sites = instance.problem.tasks, by_type(instance)
     times, simple = times_at(instance, sites), all_at_once(instance)
     upper = span(instance, by_completion(instance))
-    program = Program(times, instance.counts, upper, tasks.predecessors, tasks.arrival, longest=False)
+    program = AssignmentProgram(times, instance.counts, upper, tasks.predecessors, tasks.arrival, longest=False)
     found = program.relaxed()
     bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
     if found is None:  # the solver gave up: each task where it is shortest

@@ -30,7 +30,7 @@ from policies.static.common.ahead import copies_ahead
 from policies.static.common.graph_bounds import graph_bound
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of, planned
-from policies.static.common.search import Budget, check_budget, seeds_of, simulated
+from policies.static.common.search import SearchBudget, check_budget, seeds_of, simulated
 from policies.static.common.timing import Placed, timing
 from policies.static.common.traffic import traffic_of
 from policies.task_graphs import graph_of, successors
@@ -61,7 +61,7 @@ class LocalSearch(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "local_search")
-        budget = Budget(self.evaluations, self.seconds)
+        budget = SearchBudget(self.evaluations, self.seconds)
         bound = 0.0
         if not instance.pipelined:
             bound = graph_bound(instance.time, instance.counts, graph_of(problem.tasks), problem.tasks.arrival)
@@ -91,7 +91,7 @@ class Found:
 class Climb:
     """One search."""
 
-    def __init__(self, instance: Instance, budget: Budget, random: np.random.Generator, bound: float):
+    def __init__(self, instance: Instance, budget: SearchBudget, random: np.random.Generator, bound: float):
         self.enough = bound * (1 + 1e-9) if not instance.problem.in_mid_run else 0.0
         self.instance, self.budget, self.random = instance, budget, random
         self.problem = instance.problem

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.static.common.instance import refuse_graph
-from policies.static.common.parallel import Lanes, Wide, wide, wide_plan
+from policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
 from policies.static.common.parallel_lists import wide_graham
 from policies.static.common.unrelated import Split, priced, split
 from policies.static.lst import WHOLE, rounded, spread
@@ -49,7 +49,7 @@ class MoldableDual(PlannedScheduler):
         return wide_plan(instance, best.placed, guess, guaranteed(instance))
 
 
-def guaranteed(instance: Wide) -> float | None:
+def guaranteed(instance: WideTasks) -> float | None:
     """The ratio that is proven for the instance; None: none."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
@@ -57,7 +57,7 @@ def guaranteed(instance: Wide) -> float | None:
     return (2.0 if able < 2 else 3.0) if together and fits else None
 
 
-def least_guess(instance: Wide) -> tuple[float, Split]:
+def least_guess(instance: WideTasks) -> tuple[float, Split]:
     """The least makespan whose program has a solution, and a vertex of it.
 
     Between two lengths of options the program is the same, so guesses are such lengths, halved.
@@ -85,7 +85,7 @@ def least_guess(instance: Wide) -> tuple[float, Split]:
     return max(levels[last], area), found
 
 
-def schedules(instance: Wide, guess: float, found: Split | None) -> list[Lanes]:
+def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
     """Lists of the allotments of a guess, dealt out to types by a vertex (None: one is worked out)."""
     areas = instance.least_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
@@ -104,7 +104,7 @@ def schedules(instance: Wide, guess: float, found: Split | None) -> list[Lanes]:
     return made
 
 
-def _options(instance: Wide, kind: np.ndarray, guess: float) -> np.ndarray:
+def _options(instance: WideTasks, kind: np.ndarray, guess: float) -> np.ndarray:
     """Of each task the option of least area on its type within the guess, the first of equals."""
     right = (instance.kind == kind[instance.task]) & (instance.seconds <= guess * (1 + 1e-9))
     area = np.where(right, instance.area, np.inf)
@@ -112,7 +112,7 @@ def _options(instance: Wide, kind: np.ndarray, guess: float) -> np.ndarray:
     return order[instance.first[:-1]]
 
 
-def _list(instance: Wide, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> Lanes:
+def _list(instance: WideTasks, chosen: np.ndarray, order: np.ndarray, late: Sequence[int]) -> PoolLanes:
     """The chosen options in the order of a list; what comes late begins nowhere before it."""
     allowed = np.zeros(len(instance.task), dtype=bool)
     allowed[chosen] = True

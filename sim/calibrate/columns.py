@@ -17,7 +17,7 @@ from sim.workload.rows.text_rows import Complaints
 LARGEST = 10**9
 
 
-class Columns:
+class PickedColumns:
     """The rows of a file that `where` picks; ScenarioError with file, line and column for what cannot be read."""
 
     def __init__(self, path: Path, where: Mapping[str, Any]):

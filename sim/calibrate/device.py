@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class Device(Protocol):
+class MeasuredDevice(Protocol):
     """A device with a model on it.  Each stage is done when its method returns, the seconds it took.
 
     `kind` is `cpu` (nothing is uploaded: `upload` and `download` are never called) or `gpu`.  `bytes_in` and

@@ -11,7 +11,7 @@ from sim.model.batch_times import nearest_line
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """Seconds `per_item` and `fixed`, and how far each measured size is from the line (as a share of its time)."""
 
     per_item: float
@@ -27,11 +27,11 @@ class Line:
         return max(map(abs, self.residuals), default=0.0)
 
 
-def fit(sizes: Sequence[int], seconds: Sequence[float]) -> Line:
+def fit(sizes: Sequence[int], seconds: Sequence[float]) -> FittedLine:
     """The line nearest to these times (`nearest_line`); 0 where they are all 0."""
     n, tau = np.asarray(sizes, float), np.asarray(seconds, float)
     if not tau.any():
-        return Line(0.0, 0.0, (0.0,) * len(n))
+        return FittedLine(0.0, 0.0, (0.0,) * len(n))
     per_item, fixed = nearest_line(n, tau)
     residuals = tau / (per_item * n + fixed) - 1
-    return Line(per_item, fixed, tuple(residuals.tolist()))
+    return FittedLine(per_item, fixed, tuple(residuals.tolist()))

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sim.calibrate.device import Device
+from sim.calibrate.device import MeasuredDevice
 from sim.errors import UsageError
 
 FORM = "package.module:factory, such as sim.calibrate.example:network"
 
 
-def load_device(reference: str, where: str = "auto") -> Device:
+def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
     """The device that the factory makes: one of its own, or a PyTorch module on the machine's GPU or CPU."""
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute.isidentifier():
@@ -31,7 +31,7 @@ def load_device(reference: str, where: str = "auto") -> Device:
             return device_of(found, where)
         except Exception as error:
             raise UsageError(f"--model {reference}: {type(error).__name__}: {error}") from error
-    if isinstance(found, Device):
+    if isinstance(found, MeasuredDevice):
         return found
     what = "a PyTorch module, or an object with upload, compute and download (sim.calibrate.device.Device)"
     raise UsageError(f"--model {reference} returned a {type(found).__name__}; it must return {what}")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.calibrate.device import Device, Overlapping
-from sim.calibrate.fit import Line, fit
+from sim.calibrate.device import MeasuredDevice, Overlapping
+from sim.calibrate.fit import FittedLine, fit
 from sim.calibrate.shapes import Shaped
 from sim.errors import HetsimError
 
@@ -22,35 +22,35 @@ class CalibrationError(HetsimError):
 
 
 @dataclass
-class Measured:
+class MeasuredStages:
     """Medians by stage (`upload pinned`, `compute`, ...) and batch size, their lines, and seconds a batch overlapped.
 
     `spread` is half the middle range of the repeats, as a share of their median, in the mean over sizes.
     """
 
-    device: Device
+    device: MeasuredDevice
     batches: tuple[int, ...]
     repeats: int
     medians: dict[str, tuple[float, ...]]
-    lines: dict[str, Line]
+    lines: dict[str, FittedLine]
     spread: dict[str, float] = field(default_factory=dict)
     overlapped: tuple[float, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
-    def stage(self, name: str) -> Line:
+    def stage(self, name: str) -> FittedLine:
         """The line of a stage; of a transfer that from the memory a server would use."""
         if name == "compute" or not self.device.memories:
-            return self.lines.get(name, Line(0.0, 0.0, ()))
+            return self.lines.get(name, FittedLine(0.0, 0.0, ()))
         return self.lines[f"{name} {self.device.memories[0]}"]
 
 
 def measure(
-    device: Device,
+    device: MeasuredDevice,
     batches: Sequence[int],
     repeats: int = 15,
     warmup: int = 3,
     tell: Callable[[str], None] = lambda _: None,
-) -> Measured:
+) -> MeasuredStages:
     """Time all stages at all batch sizes.  CalibrationError where no line can be drawn through compute times."""
     stages: dict[str, Callable[[int], float]] = {"compute": device.compute}
     for memory in device.memories if device.kind != "cpu" else ():
@@ -64,7 +64,7 @@ def measure(
         medians[name] = tuple(map(_median, times))
         spread[name] = statistics.mean(map(_spread, times))
     lines = {name: fit(batches, values) for name, values in medians.items()}
-    found = Measured(device, tuple(batches), repeats, medians, lines, spread)
+    found = MeasuredStages(device, tuple(batches), repeats, medians, lines, spread)
     _check(found)
     if isinstance(device, Overlapping) and device.kind != "cpu":
         tell("measuring two streams")
@@ -88,7 +88,7 @@ def _spread(times: list[float]) -> float:
     return (high - low) / 2 / _median(times)
 
 
-def _check(found: Measured) -> None:
+def _check(found: MeasuredStages) -> None:
     times, sizes = found.medians["compute"], found.batches
     if found.lines["compute"].per_item <= 0 or times[-1] <= times[0]:
         first, last = (f"{1e3 * times[k]:.4g} ms for {sizes[k]}" for k in (0, -1))
@@ -107,7 +107,7 @@ def _check(found: Measured) -> None:
             found.remarks.append(f"{name}: up to {line.worst:.0%} off the line; the linear model is rough here")
 
 
-def _pairs(found: Measured, name: str) -> list[tuple[tuple[int, float], tuple[int, float]]]:
+def _pairs(found: MeasuredStages, name: str) -> list[tuple[tuple[int, float], tuple[int, float]]]:
     points = list(zip(found.batches, found.medians[name], strict=True))
     return list(zip(points[:-1], points[1:], strict=True))
 
@@ -115,7 +115,7 @@ def _pairs(found: Measured, name: str) -> list[tuple[tuple[int, float], tuple[in
 # Profiles -------------------------------------------------------------------------------------------------------
 
 
-def service_profile(found: Measured) -> dict[str, Any]:
+def service_profile(found: MeasuredStages) -> dict[str, Any]:
     """The service profile as a scenario includes it, and what it was measured from."""
     service: dict[str, Any] = {"compute": _stage(found.stage("compute"))}
     if found.device.kind == "cpu":
@@ -132,7 +132,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
     for name in ("upload", "compute", "download"):
         if name in stages:
             one = stages[name]
-            line = Line(*one.line, ())
+            line = FittedLine(*one.line, ())
             service[name] = _stage(line) if one.chosen == "line" else {n: _time(t) for n, t in one.knots.items()}
     compute = stages["compute"]
     service["max_batch"] = compute.sizes[-1]
@@ -148,7 +148,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
     return {"service": service, "measured": {"from": what, "stages": about}}
 
 
-def link_profile(found: Measured) -> dict[str, Any] | None:
+def link_profile(found: MeasuredStages) -> dict[str, Any] | None:
     """The link profile: the rates that a byte more costs, and the latency of an empty transfer; None without a link."""
     device = found.device
     if device.kind == "cpu":
@@ -162,7 +162,7 @@ def link_profile(found: Measured) -> dict[str, Any] | None:
     return {"pcie": pcie, "measured": _measured(found)}
 
 
-def _stage(line: Line) -> dict[str, str]:
+def _stage(line: FittedLine) -> dict[str, str]:
     fixed = {"fixed": _time(line.fixed)}
     return {"per_item": _time(line.per_item), **fixed} if line.per_item else fixed
 
@@ -171,7 +171,7 @@ def _time(seconds: float) -> str:
     return f"{1e3 * seconds:.6g} ms"
 
 
-def _measured(found: Measured) -> dict[str, Any]:
+def _measured(found: MeasuredStages) -> dict[str, Any]:
     stages = {
         name: {
             "medians_ms": [float(f"{1e3 * value:.6g}") for value in values],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.calibrate.step_profile import FALLS, Setting
+from sim.calibrate.step_profile import FALLS, MeasuredSetting
 from sim.errors import Problem, ScenarioError
 from sim.model.step_times import attended
 from sim.workload.costs.architectures import Architecture
@@ -37,14 +37,14 @@ class Reached:
     decode_off: float
 
 
-def predicted(figures: Figures, reached: Efficiency, one: Setting) -> tuple[float, float]:
+def predicted(figures: Figures, reached: Efficiency, one: MeasuredSetting) -> tuple[float, float]:
     """Seconds of the step that reads the prompts of a setting, and of its mean step that decodes."""
     steps = roofline_steps(*figures, reached)
     read = steps.of(one.prompt * one.batch, 0, 0, one.batch * attended(one.prompt, 0))
     return read, steps.of(0, one.batch, round(one.context))
 
 
-def fit(figures: Figures, settings: Sequence[Setting], what: str) -> Reached:
+def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Reached:
     """The efficiency nearest to a profile; ScenarioError where the search ends nowhere."""
     if len(settings) < LEAST_SETTINGS:
         text = f"has {len(settings)} settings of prompt and batch; at least {LEAST_SETTINGS} are needed for a roofline"
@@ -65,9 +65,9 @@ def fit(figures: Figures, settings: Sequence[Setting], what: str) -> Reached:
     return Reached(whole, statistics.mean(prefill), statistics.mean(decode), *off)
 
 
-def _whole(settings: Sequence[Setting]) -> list[Setting]:
+def _whole(settings: Sequence[MeasuredSetting]) -> list[MeasuredSetting]:
     """Without those whose step took less than half of a smaller one's time."""
-    kept: list[Setting] = []
+    kept: list[MeasuredSetting] = []
     longest = 0.0
     for one in sorted(settings, key=lambda one: one.prompt * one.batch):
         if one.prefill >= FALLS * longest:
@@ -76,14 +76,16 @@ def _whole(settings: Sequence[Setting]) -> list[Setting]:
     return kept
 
 
-def _errors(figures: Figures, reached: Efficiency, settings: Sequence[Setting]) -> tuple[float, float]:
+def _errors(figures: Figures, reached: Efficiency, settings: Sequence[MeasuredSetting]) -> tuple[float, float]:
     pairs = [predicted(figures, reached, one) for one in settings]
     read = statistics.mean(abs(p / one.prefill - 1) for (p, _), one in zip(pairs, settings, strict=True))
     decode = statistics.mean(abs(d / one.decode - 1) for (_, d), one in zip(pairs, settings, strict=True))
     return read, decode
 
 
-def _fitted(figures: Figures, settings: Sequence[Setting], all_: Sequence[Setting], what: str) -> Efficiency:
+def _fitted(
+    figures: Figures, settings: Sequence[MeasuredSetting], all_: Sequence[MeasuredSetting], what: str
+) -> Efficiency:
     from scipy.optimize import least_squares
 
     shortest = min(one.decode for one in all_)

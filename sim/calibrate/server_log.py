@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sim.calibrate import log_steps
-from sim.calibrate.columns import Columns
+from sim.calibrate.columns import PickedColumns
 from sim.calibrate.log_steps import Reading
 from sim.engine.simulation import Simulation
 from sim.errors import Problem, ScenarioError
@@ -83,13 +83,13 @@ class Log:
 
 def is_log(names: list[str]) -> bool:
     """Are these the columns of a log of requests with their first tokens?"""
-    known = Columns.bare(names)
+    known = PickedColumns.bare(names)
     return all(any(one in known for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
 
 
 def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     """The log in a file; ScenarioError with file, line and column for what cannot be."""
-    columns = Columns(path, where)
+    columns = PickedColumns(path, where)
     arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
     prompt, output = columns.whole(PROMPT), columns.whole(OUTPUT)
     ttft = _since(columns, TTFT, FIRST, unit, arrival)
@@ -112,13 +112,13 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     return Log(path, (arrival - begin)[order], tokens[0], tokens[1], ttft[order], latency[order], users)
 
 
-def _plain(columns: Columns, wanted: tuple[str, ...]) -> str | None:
+def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
     """Seconds, for a column that is called just so: `arrival` is in seconds in the plain table of requests as well."""
     return "s" if wanted[0] in columns.names else None
 
 
 def _since(
-    columns: Columns, spans: tuple[str, ...], instants: tuple[str, ...], unit: str | None, arrival: np.ndarray
+    columns: PickedColumns, spans: tuple[str, ...], instants: tuple[str, ...], unit: str | None, arrival: np.ndarray
 ) -> np.ndarray:
     """Seconds since the arrival, from a column of spans or of instants."""
     if columns.has(spans):

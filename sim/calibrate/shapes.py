@@ -25,7 +25,7 @@ SHAPES = tuple(LEAST_SIZES)
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedShape:
     """One shape: its mean relative error on sizes left out, the standard error of that, and the worst size."""
 
     shape: str
@@ -41,7 +41,7 @@ class Shaped:
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
-    judged: list[Judged]
+    judged: list[JudgedShape]
     chosen: str
     knots: dict[int, float] = field(default_factory=dict)
     """Of a table or a broken line: the sizes that say it, with their seconds."""
@@ -85,13 +85,13 @@ def shaped(
     return found
 
 
-def _simplest(judged: list[Judged]) -> str:
+def _simplest(judged: list[JudgedShape]) -> str:
     best = min(judged, key=lambda one: one.error)
     bound = best.error + best.standard_error
     return next(one.shape for one in judged if one.error <= bound)
 
 
-def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.ndarray, tau: np.ndarray) -> Judged:
+def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.ndarray, tau: np.ndarray) -> JudgedShape:
     errors = []
     places = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
     for place in places.tolist():
@@ -99,7 +99,7 @@ def _judge(shape: str, fit: Callable[[np.ndarray, np.ndarray], Predict], n: np.n
         errors.append(abs(fit(n[rest], tau[rest])(float(n[place])) / float(tau[place]) - 1))
     worst = int(np.argmax(errors))
     scatter = float(np.std(errors, ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else 0.0
-    return Judged(shape, float(np.mean(errors)), scatter, errors[worst], int(n[places[worst]]))
+    return JudgedShape(shape, float(np.mean(errors)), scatter, errors[worst], int(n[places[worst]]))
 
 
 def _points(n: np.ndarray, tau: np.ndarray) -> tuple[float, float]:

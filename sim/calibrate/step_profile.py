@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.calibrate.columns import Columns
-from sim.calibrate.shapes import Judged, Shaped, shaped
+from sim.calibrate.columns import PickedColumns
+from sim.calibrate.shapes import JudgedShape, Shaped, shaped
 
 PROMPT = ("prompt_size", "prompt_tokens", "prompt", "input_tokens", "input_len")
 BATCH = ("batch_size", "batch", "sequences", "num_seqs")
@@ -34,7 +34,7 @@ FALLS = 0.5
 
 
 @dataclass(frozen=True)
-class Setting:
+class MeasuredSetting:
     """The medians of one setting: seconds of the step that reads, and of a step that decodes."""
 
     prompt: int
@@ -57,19 +57,19 @@ class StepProfile:
     prefill: Shaped
     decode: Shaped
     per_context_token: float
-    settings: list[Setting]
+    settings: list[MeasuredSetting]
     remarks: list[str] = field(default_factory=list)
 
 
 def is_step_profile(names: list[str]) -> bool:
     """Are these the columns of step times by prompt and batch size?"""
-    known = Columns.bare(names)
+    known = PickedColumns.bare(names)
     return all(any(one in known for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 
 
-def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Setting]:
+def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[MeasuredSetting]:
     """The settings of a file; ScenarioError with file, line and column otherwise."""
-    columns = Columns(path, where)
+    columns = PickedColumns(path, where)
     prompt, batch = columns.whole(PROMPT), columns.whole(BATCH)
     output = columns.whole(OUTPUT) if columns.has(OUTPUT) else None
     prefill, decode = columns.seconds(PREFILL, unit), columns.seconds(DECODE, unit)
@@ -79,12 +79,12 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Setting
         key = prompt[row], batch[row], 1 if output is None else output[row]
         found[key].append((prefill[row], decode[row]))
     return [
-        Setting(*key, statistics.median(one for one, _ in times), statistics.median(one for _, one in times))
+        MeasuredSetting(*key, statistics.median(one for one, _ in times), statistics.median(one for _, one in times))
         for key, times in sorted(found.items())
     ]
 
 
-def slope(settings: list[Setting]) -> float:
+def slope(settings: list[MeasuredSetting]) -> float:
     """Seconds that a token of context adds to a step, by relative least squares within each number of sequences."""
     above = below = 0.0
     for batch in {one.batch for one in settings}:
@@ -98,7 +98,7 @@ def slope(settings: list[Setting]) -> float:
     return max(0.0, above / below) if below > 0 else 0.0
 
 
-def _by_sequences(settings: list[Setting], each: float) -> dict[int, float]:
+def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
     """Median seconds of a step that decodes so many sequences, without their context."""
     found: dict[int, list[float]] = defaultdict(list)
     for one in settings:
@@ -106,7 +106,7 @@ def _by_sequences(settings: list[Setting], each: float) -> dict[int, float]:
     return {batch: statistics.median(found[batch]) for batch in sorted(found)}
 
 
-def _by_tokens(settings: list[Setting]) -> dict[int, float]:
+def _by_tokens(settings: list[MeasuredSetting]) -> dict[int, float]:
     found: dict[int, list[float]] = defaultdict(list)
     for one in settings:
         found[one.prompt * one.batch].append(one.prefill)
@@ -125,7 +125,7 @@ def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[in
     return kept, fallen
 
 
-def fit(what: str, settings: list[Setting], wanted: str | None = None) -> StepProfile:
+def fit(what: str, settings: list[MeasuredSetting], wanted: str | None = None) -> StepProfile:
     """Shapes of both stages; `wanted` names one in place of what cross-validation chooses."""
     prefill, fallen = _without_falls(_by_tokens(settings))
     remarks = []
@@ -157,7 +157,7 @@ def _choose(one: Shaped) -> None:
             one.chosen, one.knots, one.line = again.chosen, again.knots, again.line
 
 
-def _judged(settings: list[Setting], shape: str) -> Judged:
+def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
     """The error on each number of sequences left out, of whose settings the rest knows nothing."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
@@ -171,7 +171,7 @@ def _judged(settings: list[Setting], shape: str) -> Judged:
     values = list(errors.values())
     worst = max(errors, key=lambda batch: errors[batch])
     scatter = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return Judged(shape, statistics.mean(values), scatter, errors[worst], worst)
+    return JudgedShape(shape, statistics.mean(values), scatter, errors[worst], worst)
 
 
 def profile(found: StepProfile) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from sim.errors import ScenarioError
 from sim.workload.costs import latency_table
 from sim.workload.mapped.cells import bounded, plain
 from sim.workload.mapped.propose import form_of
-from sim.workload.mapped.rows import Rows, fail, rows_of, tidied
+from sim.workload.mapped.rows import FileRows, fail, rows_of, tidied
 
 PERF = "Inferences/Second"
 """By which a file of perf_analyzer is known."""
@@ -98,7 +98,7 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
     return Elsewhere(", ".join(str(path) for _, path in files), stages, remarks)
 
 
-def _rows(path: Path, rows: Rows) -> list[tuple[int, dict[str, Any]]]:
+def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:
     names = rows.names
     told = OLD_COMPUTE in names or not _by_client(names)
     needed = [] if OLD_COMPUTE in names else list(STAGES.values()) if told else CLIENT[1:]

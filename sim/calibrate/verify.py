@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sim.calibrate.device import Device, Overlapping
-from sim.calibrate.fit import Line
+from sim.calibrate.device import MeasuredDevice, Overlapping
+from sim.calibrate.fit import FittedLine
 from sim.model.batch_times import StageTable
 
 POLL = 2e-5
@@ -22,7 +22,7 @@ SPIN = 5e-4
 """Seconds before a time from which on a wait is busy: a sleep may end that much late."""
 
 
-class Clock(Protocol):
+class RequestClock(Protocol):
     """The time that requests arrive in."""
 
     def now(self) -> float: ...
@@ -45,25 +45,25 @@ class RealClock:
 
 
 @dataclass(frozen=True)
-class Profile:
+class ServiceProfile:
     """What a service profile says of its stages."""
 
-    upload: Line | StageTable
-    compute: Line | StageTable
-    download: Line | StageTable
+    upload: FittedLine | StageTable
+    compute: FittedLine | StageTable
+    download: FittedLine | StageTable
     max_batch: int
 
     @classmethod
-    def of(cls, service: Any) -> Profile:
+    def of(cls, service: Any) -> ServiceProfile:
         """From a validated `service:` section."""
 
-        def line(stage: Any) -> Line | StageTable:
+        def line(stage: Any) -> FittedLine | StageTable:
             if stage is None:
-                return Line(0.0, 0.0, ())
+                return FittedLine(0.0, 0.0, ())
             if stage.measured is not None:
                 return stage.measured
             each = stage.per_item
-            return Line(float(getattr(each, "mean", each) or 0.0), stage.fixed, ())
+            return FittedLine(float(getattr(each, "mean", each) or 0.0), stage.fixed, ())
 
         return cls(line(service.upload), line(service.compute), line(service.download), service.max_batch or 64)
 
@@ -81,7 +81,7 @@ def poisson(rate: float, seconds: float, seed: int) -> np.ndarray:
     return np.sort(np.round(random.random(count) * seconds, 9))
 
 
-def serve_serial(device: Device, arrivals: np.ndarray, most: int, clock: Clock) -> np.ndarray:
+def serve_serial(device: MeasuredDevice, arrivals: np.ndarray, most: int, clock: RequestClock) -> np.ndarray:
     """Response times under serial_greedy: whenever the device is idle, all that waits goes as one batch."""
     finish, done = np.empty(len(arrivals)), 0
     due = clock.now() + arrivals  # by the clock's own numbers: what has been waited for is there
@@ -100,7 +100,7 @@ def serve_serial(device: Device, arrivals: np.ndarray, most: int, clock: Clock) 
 
 
 def serve_overlapped(
-    device: Overlapping, arrivals: np.ndarray, profile: Profile, most: int, clock: Clock
+    device: Overlapping, arrivals: np.ndarray, profile: ServiceProfile, most: int, clock: RequestClock
 ) -> np.ndarray:
     """Response times with two batches in flight, the second uploaded just in time for the end of the first."""
     finish, taken, done = np.empty(len(arrivals)), 0, 0
@@ -127,7 +127,7 @@ def serve_overlapped(
     return finish - due
 
 
-def warm(device: Device, most: int) -> None:
+def warm(device: MeasuredDevice, most: int) -> None:
     """Compute at sizes up to the largest: a first time may take longer."""
     for size in sorted({*(1 << k for k in range(most.bit_length())), most}):
         device.compute(size)
@@ -159,7 +159,7 @@ def simulated(
 
 
 @dataclass(frozen=True)
-class Row:
+class VerifiedRow:
     """Measured beside simulated, at one rate under one policy."""
 
     policy: str
@@ -183,16 +183,16 @@ class Row:
 
 
 def verify(
-    device: Device,
+    device: MeasuredDevice,
     service: Mapping[str, Any],
-    profile: Profile,
+    profile: ServiceProfile,
     rates: list[float],
     seconds: float,
     seed: int = 0,
-    clock: Clock | None = None,
+    clock: RequestClock | None = None,
     base: Path = Path(),
     tell: Callable[[str], None] = lambda _: None,
-) -> list[Row]:
+) -> list[VerifiedRow]:
     """Measure and simulate Poisson arrivals at each rate, serially and, where the device can, overlapped."""
     clock = clock or RealClock()
     most = profile.max_batch
@@ -204,11 +204,11 @@ def verify(
         tell(f"driving {rate:.4g} requests/s for {seconds:g} s")
         there = serve_serial(device, arrivals, most, clock)
         here = simulated(service, device.kind, arrivals, "serial_greedy", 1, base)
-        rows.append(Row("serial_greedy", rate, there, here, _lasted(arrivals, there, here)))
+        rows.append(VerifiedRow("serial_greedy", rate, there, here, _lasted(arrivals, there, here)))
         if isinstance(device, Overlapping) and device.kind != "cpu":
             there = serve_overlapped(device, arrivals, profile, most, clock)
             here = simulated(service, device.kind, arrivals, "async_linear", 2, base)
-            rows.append(Row("async_linear", rate, there, here, _lasted(arrivals, there, here)))
+            rows.append(VerifiedRow("async_linear", rate, there, here, _lasted(arrivals, there, here)))
     return rows
 
 

@@ -12,10 +12,10 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET
 
 if TYPE_CHECKING:
-    from sim.calibrate.device import Device
-    from sim.calibrate.measure import Measured
+    from sim.calibrate.device import MeasuredDevice
+    from sim.calibrate.measure import MeasuredStages
     from sim.calibrate.shapes import Shaped
-    from sim.calibrate.verify import Row
+    from sim.calibrate.verify import VerifiedRow
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
 MOST_BATCH = 1_000_000
@@ -269,7 +269,9 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
-def _measure(device: Device, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool) -> None:
+def _measure(
+    device: MeasuredDevice, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool
+) -> None:
     from sim.calibrate.measure import link_profile, measure, service_profile
     from sim.model.files import write_text, write_whole
     from sim.scenario.file.document import dump
@@ -289,7 +291,7 @@ def _measure(device: Device, sizes: list[int], repeats: int, targets: list[Path]
             console.note(f"profile: {target}", quiet)
 
 
-def _table(found: Measured) -> list[str]:
+def _table(found: MeasuredStages) -> list[str]:
     from sim.report import terminal
 
     rows = [["stage (ms)", *map(str, found.batches), "per item", "fixed", "worst fit"]]
@@ -308,7 +310,7 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     from sim.errors import Problem, ScenarioError
     from sim.scenario.file import document
     from sim.scenario.file.problems import translate
-    from sim.scenario.schema.service import Service
+    from sim.scenario.schema.service import ServiceSpec
 
     read = document.read(path)
     service = read.data.get("service")
@@ -316,16 +318,17 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
         text = "has no section service: with compute, as profiles of hetsim calibrate have"
         raise ScenarioError(Problem(text, file=str(path)))
     try:
-        return read.data, Service.model_validate(service)
+        return read.data, ServiceSpec.model_validate(service)
     except ValidationError as error:
-        raise ScenarioError(translate(error, read, Service, ("service",))) from None
+        raise ScenarioError(translate(error, read, ServiceSpec, ("service",))) from None
 
 
 def _verify(
-    device: Device, path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float, seed: int,
+    device: MeasuredDevice, path: Path, data: dict[str, Any], service: Any, rates: list[float], seconds: float,
+    seed: int,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    from sim.calibrate.verify import Profile, verify
+    from sim.calibrate.verify import ServiceProfile, verify
 
     about = data.get("measured")
     name = about.get("device") if isinstance(about, dict) else None
@@ -334,7 +337,7 @@ def _verify(
     if (service.device == "cpu") != (device.kind == "cpu"):
         of = service.device or "gpu"
         raise click.UsageError(f"{path} is a profile of a {of}, and the model runs on a {device.kind}")
-    profile = Profile.of(service)
+    profile = ServiceProfile.of(service)
     wanted = rates or [share * profile.capacity for share in LOADS]
     tell = lambda text: console.note(text, quiet)  # noqa: E731
     rows = verify(device, data["service"], profile, wanted, seconds, seed, tell=tell)
@@ -344,12 +347,12 @@ def _verify(
         console.lines(_compared(device, rows))
 
 
-def _as_mapping(row: Row) -> dict[str, Any]:
+def _as_mapping(row: VerifiedRow) -> dict[str, Any]:
     figures = {name: {"measured": there, "simulated": here} for name, there, here in row.figures()}
     return {"policy": row.policy, "rate": row.rate, "requests": len(row.measured), "error": row.error, **figures}
 
 
-def _compared(device: Device, rows: list[Row]) -> list[str]:
+def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:
     from sim.report import terminal
 
     table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]

@@ -10,7 +10,7 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
-    from sim.queueing.beside import Beside
+    from sim.queueing.beside import PredictedBeside
     from sim.queueing.facts import Match
 
 
@@ -56,7 +56,7 @@ def theory(
 
     loaded = prepare(scenario, policy, overrides)
     found = match(loaded)
-    beside: list[Beside] = []
+    beside: list[PredictedBeside] = []
     if found.rows and not predict_only:
         with console.progress(quiet) as bar:
             beside = simulate(loaded, found.rows, replications=replications, seed=seed, workers=workers, progress=bar)
@@ -66,7 +66,7 @@ def theory(
         console.lines(_text(loaded, found, beside))
 
 
-def _json(scenario: Any, found: Match, beside: list[Beside]) -> dict[str, Any]:
+def _json(scenario: Any, found: Match, beside: list[PredictedBeside]) -> dict[str, Any]:
     from sim.results.as_json import json_number
 
     intervals = {one.row: one for one in beside}
@@ -93,7 +93,7 @@ def _json(scenario: Any, found: Match, beside: list[Beside]) -> dict[str, Any]:
     }
 
 
-def _text(scenario: Any, found: Match, beside: list[Beside]) -> list[str]:
+def _text(scenario: Any, found: Match, beside: list[PredictedBeside]) -> list[str]:
     from sim.report import terminal
 
     rows = [
@@ -126,7 +126,7 @@ def _headline(scenario: Any, found: Match) -> str:
     return first + "; ".join(hard)
 
 
-def _figures(found: Match, beside: list[Beside]) -> list[str]:
+def _figures(found: Match, beside: list[PredictedBeside]) -> list[str]:
     from sim.report import terminal
     from sim.results.wording import PERCENT
 

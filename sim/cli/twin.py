@@ -12,9 +12,9 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
-    from sim.experiment.twin import Cluster
-    from sim.workload.logs.history import History
-    from sim.workload.readers.snapshot import Job
+    from sim.experiment.twin import SnapshotCluster
+    from sim.workload.logs.history import JobHistory
+    from sim.workload.readers.snapshot import SnapshotJob
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EARLIER_SAMPLES = 20
@@ -123,7 +123,8 @@ def twin(
 
 
 def _forecast(
-    jobs: Any, now: float, log: History, listed: list[dict[str, Any]], more: dict[str, Any], hours: float, policy: str,
+    jobs: Any, now: float, log: JobHistory, listed: list[dict[str, Any]], more: dict[str, Any], hours: float,
+    policy: str,
     overrides: tuple[str, ...], samples: int, seed: int,
 ) -> Any:  # fmt: skip
     from sim.experiment.twin import Twin
@@ -132,7 +133,7 @@ def _forecast(
 
 
 def _widened(
-    log: History, now: float, listed: list[dict[str, Any]], more: dict[str, Any], hours: float, policy: str,
+    log: JobHistory, now: float, listed: list[dict[str, Any]], more: dict[str, Any], hours: float, policy: str,
     overrides: tuple[str, ...], count: int, seed: int, quiet: bool,
 ) -> tuple[Any, list[str]]:  # fmt: skip
     """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
@@ -153,10 +154,10 @@ def _widened(
     return None, [text]
 
 
-def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> Cluster:
-    from sim.experiment.twin import Cluster
+def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
+    from sim.experiment.twin import SnapshotCluster
 
-    return Cluster(nodes, more)
+    return SnapshotCluster(nodes, more)
 
 
 def _there(path: Path) -> Path:
@@ -173,7 +174,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
     return (form, file) if sign and re.fullmatch(r"\w+", form) and not Path(text).exists() else (default, text)
 
 
-def _history(given: str) -> tuple[History, Any]:
+def _history(given: str) -> tuple[JobHistory, Any]:
     """The jobs of the log, on the clock of the snapshot where it has dates."""
     from sim.cli.trace import read
     from sim.workload.logs.history import history_of
@@ -200,7 +201,7 @@ def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
     return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
 
 
-def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[Job]) -> list[dict[str, Any]]:
+def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[SnapshotJob]) -> list[dict[str, Any]]:
     """The nodes that are up, and those that are draining: what runs there ends there, and nothing else starts."""
     taking = {str(node.get("name", "")) for node in up}
     holding = {name for job in jobs for name in job.nodes}
@@ -266,7 +267,7 @@ def _changed(
 
 
 def _judge(
-    log: History, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
+    log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     from sim.experiment.from_log import inferred_nodes

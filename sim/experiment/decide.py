@@ -28,7 +28,7 @@ from sim.experiment.progress import Progress
 from sim.experiment.run import Where
 from sim.experiment.stopping import select
 from sim.experiment.study import Case, Replicates
-from sim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, Trial
+from sim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 from sim.experiment.work import Setup
 from sim.results.many_runs.selection import MOST, Race
 from sim.results.one_run.estimands import weight_of
@@ -55,7 +55,7 @@ class Candidate:
     values: Mapping[str, Any]
     policy: str
     objective: float
-    trial: Trial
+    trial: TargetsTrial
 
     @property
     def label(self) -> str:
@@ -372,6 +372,6 @@ class _Search:
             self.say(self.tried[number])
         return self.tried[number]
 
-    def _put(self, number: int, trial: Trial, objective: float) -> None:
+    def _put(self, number: int, trial: TargetsTrial, objective: float) -> None:
         values, policy = self.about[number]
         self.tried[number] = Candidate(number, values, policy, objective, trial)

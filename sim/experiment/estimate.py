@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sim.errors import HetsimError
 from sim.experiment.progress import run_share
-from sim.experiment.work import Job, Setup, outcome_of
+from sim.experiment.work import RunJob, Setup, outcome_of
 from sim.results.wording import seconds
 
 SAMPLES = 3
@@ -59,7 +59,7 @@ class Estimate:
         return f"{text}."
 
 
-def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int, at_least: bool = False) -> Estimate:
+def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, at_least: bool = False) -> Estimate:
     """From the first, the middle and the last job; `at_least`: more may turn out to be needed."""
     chosen = sorted({0, len(jobs) // 2, len(jobs) - 1}) if jobs else []
     spent = []
@@ -71,7 +71,7 @@ def estimate(jobs: Sequence[Job], there: int, setup: Setup, workers: int, at_lea
     return Estimate(len(jobs), there, workers, tuple(spent), at_least)
 
 
-def _time(job: Job, setup: Setup) -> float:
+def _time(job: RunJob, setup: Setup) -> float:
     scenario = setup.scenarios[job.scenario].with_overrides(job.overrides)
     simulation = scenario.begin(job.seed, job.replication, check=setup.check)
     began = time.perf_counter()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sim import registry
-from sim.workload.logs.recorded_log import Jobs, Occupancy
+from sim.workload.logs.recorded_log import HeldOverTime, Jobs
 from sim.workload.logs.summary import held, on_gpus
 from sim.workload.logs.waits import Explained
 from sim.workload.traces import TaskTable
@@ -106,7 +106,7 @@ def _kinds(table: TaskTable) -> np.ndarray:
 def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
     if not len(begin):
         return 0
-    return math.ceil(max(Occupancy(begin, end, amount).peak(), float(amount.max(initial=0.0))) - 1e-9)
+    return math.ceil(max(HeldOverTime(begin, end, amount).peak(), float(amount.max(initial=0.0))) - 1e-9)
 
 
 def _pools(

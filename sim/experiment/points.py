@@ -38,7 +38,7 @@ Points = Iterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Row:
+class PointRow:
     """A point under a policy: `values` as written, by key; `overrides` make its scenario of the sweep's."""
 
     point: int
@@ -53,7 +53,7 @@ class Row:
         return f"point {self.point} ({', '.join([*parts, *([self.policy] if self.policy else [])])})"
 
 
-class Rows(Sequence[Row]):
+class PointRows(Sequence[PointRow]):
     """The rows of a sweep, point by point under every policy.  Each is made when it is looked at, and not held."""
 
     def __init__(self, points: int, at: Callable[[int], dict[str, Any]], policies: Mapping[str | None, Any]):
@@ -72,7 +72,7 @@ class Rows(Sequence[Row]):
         point, which = divmod(number % len(self), len(self.policies))
         label, policy = self.policies[which]
         values = self.at(point)
-        return Row(point, values, label, {**({} if label is None else {"policy": policy}), **values})
+        return PointRow(point, values, label, {**({} if label is None else {"policy": policy}), **values})
 
 
 def shown_value(value: Any) -> Any:
@@ -175,7 +175,7 @@ def rows(
     sample: str = "grid",
     n: int | None = None,
     sample_seed: int = 0,
-) -> tuple[list[str], Sequence[Row]]:
+) -> tuple[list[str], Sequence[PointRow]]:
     """The keys that are swept besides `policy`, and a row for every point and policy, in order.
 
     Without `over` and `points`: the scenario's `sweep`.  Its `policy` and that of `over` are the policies.
@@ -213,10 +213,12 @@ def rows(
         if not labelled:
             raise UsageError("no policies to sweep over")
     _check_count(count * len(labelled))
-    return keys, Rows(count, at, labelled)
+    return keys, PointRows(count, at, labelled)
 
 
-def _with_own_policies(base: Scenario, keys: list[str], found: list[dict[str, Any]]) -> tuple[list[str], list[Row]]:
+def _with_own_policies(
+    base: Scenario, keys: list[str], found: list[dict[str, Any]]
+) -> tuple[list[str], list[PointRow]]:
     """Points that name their policy; those equal but for it are one point."""
     keys = [key for key in keys if key != "policy"]
     _check_keys(base, keys)
@@ -225,7 +227,7 @@ def _with_own_policies(base: Scenario, keys: list[str], found: list[dict[str, An
     for values in found:
         label, policy = named_policy(values.pop("policy"))
         number = numbers.setdefault(_same(values), len(numbers))
-        made.append(Row(number, values, label, {"policy": policy, **values}))
+        made.append(PointRow(number, values, label, {"policy": policy, **values}))
     return keys, made
 
 
@@ -365,12 +367,12 @@ def _check_keys(base: Scenario, keys: Sequence[str]) -> None:
 # Checking all of them -----------------------------------------------------------------------------------------------
 
 
-def check_all(base: Scenario, given: Sequence[Row], each: Any) -> None:
+def check_all(base: Scenario, given: Sequence[PointRow], each: Any) -> None:
     """Call `each(row, scenario)` for every row in order; ScenarioError with the points named if some are invalid.
 
     Only one scenario is held at a time: a hundred thousand of them would not fit.
     """
-    wrong: dict[tuple[str, str], list[Row]] = {}
+    wrong: dict[tuple[str, str], list[PointRow]] = {}
     for row in given:
         try:
             scenario = base.with_overrides(row.overrides)
@@ -386,7 +388,7 @@ def check_all(base: Scenario, given: Sequence[Row], each: Any) -> None:
         )
 
 
-def _whose(which: list[Row], count: int) -> str:
+def _whose(which: list[PointRow], count: int) -> str:
     if len(which) == count and count > 1:
         return f"every point, such as {which[0].label}"
     others = f" and {len(which) - 1:,} more" if len(which) > 1 else ""

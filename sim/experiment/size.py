@@ -40,7 +40,7 @@ MOST = 4096
 
 
 @dataclass(frozen=True)
-class Trial:
+class SizeTrial:
     """One size and what its replications say; `half` is that of the one-sided test, `reason` why it cannot run."""
 
     size: int
@@ -65,7 +65,7 @@ class Sizing:
     size: int | None
     least: int
     most: int
-    trials: tuple[Trial, ...]
+    trials: tuple[SizeTrial, ...]
 
     @property
     def met(self) -> bool:
@@ -114,7 +114,7 @@ class Sizing:
             said.append(f"Beware: {larger} miss it although they are larger; more is not better here.")
         return said
 
-    def _said(self, trial: Trial) -> str:
+    def _said(self, trial: SizeTrial) -> str:
         if trial.reason:
             return f"it cannot run ({trial.reason})"
         value = several([trial.mean], units_of(self.target.metric), [trial.half])[0]
@@ -237,11 +237,11 @@ class _Search:
 
     def __init__(
         self, study: Study, key: str, target: Target, confidence: float, seed: int | None, first: int, least: int,
-        most: int, tell: Callable[[Trial], None] | None,
+        most: int, tell: Callable[[SizeTrial], None] | None,
     ):  # fmt: skip
         self.key, self.seed, self.tell = key, seed, tell
         self.least, self.most = least, most
-        self.trials: dict[int, Trial] = {}
+        self.trials: dict[int, SizeTrial] = {}
         self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
         """Sizes that are tried at most: doublings and halvings."""
         self.judge = Judge(study, [target], first, (1 - confidence) / (2 * self.steps))
@@ -276,8 +276,8 @@ class _Search:
                 self.tell(self.trials[number])
         return self.trials[number].verdict == MET
 
-    def _try(self, number: int) -> Trial:
+    def _try(self, number: int) -> SizeTrial:
         case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
         found, _ = self.judge.try_(case, f"{self.key} = {number}")
         one = found.findings[0]
-        return Trial(number, found.replications, one.mean, one.half, one.verdict, found.reason)
+        return SizeTrial(number, found.replications, one.mean, one.half, one.verdict, found.reason)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import ScenarioError, UsageError
 from sim.experiment.study import Case, Replicates, Study
-from sim.experiment.work import Outcome
-from sim.results.many_runs.warmup import LEAST, PILOT, Cut, WarmupSeries
+from sim.experiment.work import RunOutcome
+from sim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
 from sim.results.one_run.estimands import weight_of
 from sim.scenario.schema.whole import LEAST_FOR_PRECISION
 
@@ -179,8 +179,8 @@ class Pilot(Replicates):
     def __init__(self, case: Case, size: int, *, strict: bool = False):
         super().__init__(case, size, pilot=True, strict=strict)
         self.size = size
-        self.cut: Cut | None = None
-        self.error: Outcome | None = None
+        self.cut: WarmupCut | None = None
+        self.error: RunOutcome | None = None
         self.too_short: UsageError | None = None
         """Why no cut was found in the runs, where that is the error."""
         self._mean = WarmupSeries()
@@ -195,10 +195,10 @@ class Pilot(Replicates):
         if outcome.series is None:
             number = len(self.taken) - 1
             error = f"replication {number}, in the pilot that finds the warm-up: {outcome.error}"
-            self.error = Outcome(None, error=error, lasting=outcome.lasting, refused=outcome.refused)
+            self.error = RunOutcome(None, error=error, lasting=outcome.lasting, refused=outcome.refused)
             self.goal = len(self.taken)
             return
-        self.taken[-1] = Outcome({})
+        self.taken[-1] = RunOutcome({})
         self._mean.add(*outcome.series)
         if self.done:
             try:
@@ -206,23 +206,23 @@ class Pilot(Replicates):
             except UsageError as error:
                 if self.strict:
                     raise
-                self.error, self.too_short = Outcome(None, error=str(error)), error
+                self.error, self.too_short = RunOutcome(None, error=str(error)), error
 
-    def restore(self, kept: Outcome) -> None:
+    def restore(self, kept: RunOutcome) -> None:
         """Take what the store has of it."""
         if kept.values is None:
             self.error = kept
         else:
             found = kept.values
-            self.cut = Cut(found["time"], int(found["tasks"]), int(found["of"]), int(found["runs"]))
+            self.cut = WarmupCut(found["time"], int(found["tasks"]), int(found["of"]), int(found["runs"]))
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """What the store keeps of it."""
         if self.cut is None:
             assert self.error is not None
             return self.error
-        return Outcome({"time": self.cut.time, "tasks": self.cut.tasks, "of": self.cut.of, "runs": self.cut.runs})
+        return RunOutcome({"time": self.cut.time, "tasks": self.cut.tasks, "of": self.cut.of, "runs": self.cut.runs})
 
 
 def missing(study: Study, pilots: Sequence[Pilot]) -> list[Pilot]:
@@ -256,8 +256,8 @@ def find_cuts(study: Study, pilots: Sequence[Pilot]) -> None:
 class Warmup:
     """What pilots found that belong together: the cut that they share, or why one of them has none."""
 
-    cut: Cut | None
-    lasting: Outcome | None = None
+    cut: WarmupCut | None
+    lasting: RunOutcome | None = None
 
     def error_of(self, pilot: Pilot) -> str:
         """Why a case has no replications; the empty text if it has."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import DamageWarning, UsageError
-from sim.experiment.work import Outcome
+from sim.experiment.work import RunOutcome
 from sim.model.files import remove_left, write_whole
 from sim.results.sealed import sealed, unsealed
 
@@ -37,7 +37,7 @@ class Store:
         assert self.folder is not None
         return self.folder / run[:2] / f"{run}.json"
 
-    def get(self, run: str, metrics: Iterable[str] = ()) -> Outcome | None:
+    def get(self, run: str, metrics: Iterable[str] = ()) -> RunOutcome | None:
         """The outcome of a run that was kept whole, with all these metrics besides those of every summary."""
         if self.folder is None or self.fresh:
             return None
@@ -51,11 +51,11 @@ class Store:
             self.damaged.append(self.path(run))
             return None
         if kept["values"] is None:
-            return Outcome(None, kept["warnings"], error=kept["error"], refused=kept.get("refused", False))
+            return RunOutcome(None, kept["warnings"], error=kept["error"], refused=kept.get("refused", False))
         values = {name: math.nan if value is None else float(value) for name, value in kept["values"].items()}
-        return Outcome(values, kept["warnings"]) if all(name in values for name in metrics) else None
+        return RunOutcome(values, kept["warnings"]) if all(name in values for name in metrics) else None
 
-    def put(self, run: str, outcome: Outcome) -> None:
+    def put(self, run: str, outcome: RunOutcome) -> None:
         """Keep an outcome; it is on disk, whole, when this returns."""
         if self.folder is None or not outcome.lasting:
             return

@@ -18,7 +18,17 @@ from sim.errors import RunError, UsageError
 from sim.experiment.identity import Identity, differences, fingerprint
 from sim.experiment.progress import POLL, Meter
 from sim.experiment.store import Store
-from sim.experiment.work import Job, OtherInputs, Outcome, Setup, Shelf, outcome_of, outcome_or_error, simulate, work
+from sim.experiment.work import (
+    OtherInputs,
+    RunJob,
+    RunOutcome,
+    Setup,
+    Shelf,
+    outcome_of,
+    outcome_or_error,
+    simulate,
+    work,
+)
 from sim.experiment.workers import Workers, packed
 
 if TYPE_CHECKING:
@@ -68,11 +78,11 @@ class Replicates:
         self.case, self.goal, self.likely, self.rule = case, goal, goal, rule
         self.most = goal if most is None else most
         self.warmup, self.pilot, self.whole, self.strict, self.runs = warmup, pilot, whole, strict, runs
-        self.taken: list[Outcome] = []
+        self.taken: list[RunOutcome] = []
         self.results: list[Result] = []
         self.sent = 0
         """Replications below are made, or under way."""
-        self._early: dict[int, tuple[Outcome, bool, bool]] = {}
+        self._early: dict[int, tuple[RunOutcome, bool, bool]] = {}
 
     @property
     def done(self) -> bool:
@@ -82,7 +92,7 @@ class Replicates:
     def failed(self) -> bool:
         return any(outcome.values is None for outcome in self.taken)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: RunOutcome) -> None:
         """Count one more."""
         number = len(self.taken)
         outcome = outcome.packed()
@@ -207,7 +217,7 @@ class Study:
         self._count(series, number, found, stored=True)
         return None
 
-    def _land(self, series: Replicates, number: int, outcome: Outcome) -> None:
+    def _land(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
         """Take in what a run gave."""
         if number < len(series.taken) or (series.done and number >= series.goal):
             return  # it was made ahead for nothing
@@ -216,11 +226,11 @@ class Study:
             self._put(series, number, outcome)  # on disk before it counts
         self._count(series, number, outcome, stored=needed, made=True)
 
-    def _put(self, series: Replicates, number: int, outcome: Outcome) -> None:
+    def _put(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
         if self.store.folder is not None and not series.pilot and outcome.lasting:
             self.store.put(self.key(series, number), outcome)
 
-    def _count(self, series: Replicates, number: int, outcome: Outcome, *, stored: bool, made: bool = False) -> None:
+    def _count(self, series: Replicates, number: int, outcome: RunOutcome, *, stored: bool, made: bool = False) -> None:
         series._early[number] = (outcome, made, stored)
         while not series.done and len(series.taken) in series._early:
             number = len(series.taken)
@@ -257,12 +267,12 @@ class Study:
 
     # Making it --------------------------------------------------------------------------------------------------
 
-    def job(self, series: Replicates, number: int) -> Job:
+    def job(self, series: Replicates, number: int) -> RunJob:
         """What a worker is sent for a replication."""
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
         digest = self._digest(case)
-        return Job(which, case.overrides, case.own_seed, series.begin + number, series.warmup, series.pilot, digest)
+        return RunJob(which, case.overrides, case.own_seed, series.begin + number, series.warmup, series.pilot, digest)
 
     def _refusal(self, found: OtherInputs) -> str:
         """Which inputs are others, and where."""
@@ -283,7 +293,7 @@ class Study:
         checked = self.store.folder is not None or self.workers.pool is not None
         return self.digest(case) if checked else ""
 
-    def _here(self, series: Replicates, number: int) -> Outcome:
+    def _here(self, series: Replicates, number: int) -> RunOutcome:
         """Make a run in this process."""
         from sim.results.many_runs.replications import replication_values
 
@@ -298,8 +308,8 @@ class Study:
         if whole:
             series.results.append(result)
         if series.runs is None:
-            return Outcome({})
-        return Outcome(replication_values(result, self.setup.metrics), result.warnings)
+            return RunOutcome({})
+        return RunOutcome(replication_values(result, self.setup.metrics), result.warnings)
 
     def _spread(self, again: deque[Place]) -> None:
         """Make what is needed on the workers; what has to be made here is, meanwhile.
@@ -361,7 +371,7 @@ class Study:
                 continue
             pool.renew()
             if alone and lost:
-                self._land(*lost.pop(), Outcome(None, error=LOST, lasting=False))
+                self._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
             alone = False
             for series, number in lost:
                 key = id(series), number
@@ -376,10 +386,10 @@ def _scenario(case: Case) -> Scenario:
     return case.scenario.with_overrides(case.overrides) if case.overrides else case.scenario
 
 
-def _outcome(future: Future) -> Outcome | None:
+def _outcome(future: Future) -> RunOutcome | None:
     """What a run gave; None if its worker died and took the executor with it."""
     try:
-        found: Outcome = future.result()
+        found: RunOutcome = future.result()
         return found
     except BrokenExecutor:
         return None
@@ -389,4 +399,4 @@ def _outcome(future: Future) -> Outcome | None:
         raise RunError("the workers are gone: the connection to their scheduler is lost") from None
     except Exception as error:  # what the executor says of a worker that it lost
         said = " ".join(str(error).split())
-        return Outcome(None, error=f"{type(error).__name__}: {said}", lasting=False)
+        return RunOutcome(None, error=f"{type(error).__name__}: {said}", lasting=False)

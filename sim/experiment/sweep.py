@@ -17,7 +17,7 @@ import numpy as np
 from sim.errors import UsageError
 from sim.experiment.folder import Directory, check_folder, claim, digest
 from sim.experiment.identity import Identity, fingerprint
-from sim.experiment.points import Points, Row, check_all, column_of, rows, shown_value
+from sim.experiment.points import PointRow, Points, check_all, column_of, rows, shown_value
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Meter, Progress
 from sim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part
@@ -105,7 +105,7 @@ def sweep(
 
 
 def sweep_plan(
-    plan: Plan,
+    plan: SweepPlan,
     *,
     out: str | Path | None = None,
     cache: str | Path | None = None,
@@ -177,13 +177,13 @@ class Checked:
 
 
 @dataclass
-class Plan:
+class SweepPlan:
     """A sweep that has been checked and not yet run."""
 
     base: Scenario
     setup: Setup
     keys: list[str]
-    rows: Sequence[Row]
+    rows: Sequence[PointRow]
     amount: Amount
     identity: Identity
     metrics: list[str] = field(default_factory=list)
@@ -260,7 +260,7 @@ class Plan:
                 known[first, one.warmup] = one.series
             yield one.series
 
-    def case(self, row: Row, number: int) -> Case:
+    def case(self, row: PointRow, number: int) -> Case:
         scenario = self.checked.scenarios[32 * number : 32 * number + 32].hex()
         return Case(self.base, row.overrides, self.checked.seeds[number], scenario)
 
@@ -382,7 +382,7 @@ def plan_sweep(
     metrics: Iterable[str] = (),
     check: bool = False,
     overrides: Overrides = (),
-) -> Plan:
+) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
     from sim.scenario.scenario import load
 
@@ -400,12 +400,12 @@ def plan_sweep(
             f"than the {MOST_RUNS:,} that a sweep takes"
         )
     kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
-    plan = Plan(base, Setup((base,), tuple(kept), check), keys, given, amount, Identity(check), names, seed=seed)
+    plan = SweepPlan(base, Setup((base,), tuple(kept), check), keys, given, amount, Identity(check), names, seed=seed)
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
     checked = plan.checked
 
-    def add(row: Row, one: Scenario) -> None:
+    def add(row: PointRow, one: Scenario) -> None:
         own = one.model.seed if seed is None else seed
         scenario, auto = plan.identity.scenario(one), isinstance(one.model.warmup, str)
         run = plan.identity.run(scenario, own, 0)
@@ -440,7 +440,7 @@ def _check_metrics(names: list[str]) -> None:
 
 @contextmanager
 def _place(
-    plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, shared: bool
+    plan: SweepPlan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, shared: bool
 ) -> Iterator[tuple[Store, Directory | None]]:
     if out is None and resume:
         raise UsageError("nothing to resume without the directory of the sweep: give out (--out DIR)")
@@ -460,7 +460,7 @@ def _place(
 
 
 def estimate_sweep(
-    plan: Plan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, workers: int
+    plan: SweepPlan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, workers: int
 ) -> Estimate:
     """What the rest of a sweep would cost; nothing is written.  A lower bound where precisions are to be reached."""
     from sim.experiment.estimate import estimate

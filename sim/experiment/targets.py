@@ -96,7 +96,7 @@ def _value(text: str, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Finding:
+class TargetFinding:
     """What the replications say of one target; `half` is that of the one-sided test."""
 
     mean: float
@@ -105,14 +105,14 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TargetsTrial:
     """What the replications of one case say of all targets; `reason`: why it cannot run at all.
 
     It is missed if a target is, and met if all are.
     """
 
     replications: int
-    findings: tuple[Finding, ...]
+    findings: tuple[TargetFinding, ...]
     reason: str = ""
 
     @property
@@ -127,7 +127,7 @@ class Judge:
     def __init__(self, study: Study, targets: Sequence[Target], first: int, error: float):
         self.study, self.targets, self.first, self.error = study, targets, first, error
 
-    def try_(self, case: Case, where: str) -> tuple[Trial, Replicates | None]:
+    def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
         """A first look at a case, and a second with more replications where that leaves it open.
 
         A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
@@ -160,13 +160,13 @@ class Judge:
         self.study.more(series, count)
         self.study.make([])
 
-    def _refused(self, error: str, refused: bool, where: str) -> Trial:
+    def _refused(self, error: str, refused: bool, where: str) -> TargetsTrial:
         if not refused:
             raise RunError(f"{where}: {error}")
-        nothing = Finding(math.nan, math.nan, MISSED)
-        return Trial(0, (nothing,) * len(self.targets), error.splitlines()[0])
+        nothing = TargetFinding(math.nan, math.nan, MISSED)
+        return TargetsTrial(0, (nothing,) * len(self.targets), error.splitlines()[0])
 
-    def _look(self, series: Replicates) -> Trial:
+    def _look(self, series: Replicates) -> TargetsTrial:
         runs = series.runs
         assert runs is not None
         found = []
@@ -175,17 +175,17 @@ class Judge:
             if values.notna().all():
                 values = runs.contributions(target.metric)
             found.append(self._judge(target, values.to_numpy(dtype=float)))
-        return Trial(len(series.taken), tuple(found))
+        return TargetsTrial(len(series.taken), tuple(found))
 
-    def _judge(self, target: Target, values: np.ndarray) -> Finding:
+    def _judge(self, target: Target, values: np.ndarray) -> TargetFinding:
         import numpy as np
 
         if np.isnan(values).any():
-            return Finding(math.nan, math.nan, UNDEFINED)
+            return TargetFinding(math.nan, math.nan, UNDEFINED)
         if np.isfinite(values[0]) and (values == values[0]).all():  # exactly, where a sum would be rounded
             mean, half = float(values[0]), 0.0
-            return Finding(mean, half, target.judge(mean, half))
+            return TargetFinding(mean, half, target.judge(mean, half))
         mean, half = float(values.mean()), math.nan
         if np.isfinite(values).all():
             half = half_width(values, mean if is_congested(target.metric) else math.inf, 1 - self.error)
-        return Finding(mean, half, target.judge(mean, half))
+        return TargetFinding(mean, half, target.judge(mean, half))

@@ -25,13 +25,13 @@ import numpy as np
 from sim import registry
 from sim.errors import ScenarioError, UsageError, suggestion
 from sim.experiment.identity import Identity
-from sim.experiment.points import Row, check_all, is_sampled, rows
+from sim.experiment.points import PointRow, check_all, is_sampled, rows
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where, prepare
 from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Replicates, Study
-from sim.experiment.work import Outcome, Setup
+from sim.experiment.work import RunOutcome, Setup
 from sim.results.many_runs.tuning import Setting, Tuning
 from sim.results.many_runs.warmup import PILOT
 from sim.results.one_run.estimands import ratio_contributions, weight_of
@@ -102,7 +102,7 @@ def tune(
     n = SETTINGS if n is None and sample != "grid" else n
     _, given = rows(base, over=paths, sample=sample, n=n, sample_seed=sample_seed)
     given = _different(base, given)  # whole numbers may be drawn twice
-    given.append(Row(len(given), {}, None, {}))  # what is there now
+    given.append(PointRow(len(given), {}, None, {}))  # what is there now
     identity = Identity(check)
     cases: list[Case] = []
     check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
@@ -130,9 +130,9 @@ def tune(
     )  # fmt: skip
 
 
-def _different(base: Scenario, given: Iterable[Row]) -> list[Row]:
+def _different(base: Scenario, given: Iterable[PointRow]) -> list[PointRow]:
     """One row of each that mean the same, and none that means what is there now, if any other is left."""
-    found: dict[str, Row] = {}
+    found: dict[str, PointRow] = {}
     for row in given:
         try:
             meant = _meaning(base.with_overrides(row.overrides))
@@ -216,7 +216,7 @@ class _Race:
             if outcome.values is None:
                 self.errors.setdefault(number, outcome.error)
 
-    def _value(self, outcome: Outcome) -> tuple[float, float]:
+    def _value(self, outcome: RunOutcome) -> tuple[float, float]:
         """The metric in a replication, and the number of customers over which it is a mean."""
         if outcome.values is None:
             return math.nan, math.nan

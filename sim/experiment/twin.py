@@ -25,9 +25,9 @@ from sim.model.record import RunInput
 from sim.policy.contract import Scheduler
 from sim.policy.rest import rows_of
 from sim.scenario.scenario import Overrides, load
-from sim.workload.logs.history import ArrivalTimes, History, RunTimes
-from sim.workload.logs.recorded_log import Occupancy
-from sim.workload.readers.snapshot import Job
+from sim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
+from sim.workload.logs.recorded_log import HeldOverTime
+from sim.workload.readers.snapshot import SnapshotJob
 
 POLICY = "easy_backfill"
 BEHIND = 1e-3
@@ -39,7 +39,7 @@ COLUMNS = ("id", "arrival", *LABELS, "cpu_time", "gpu_time", "nodes", "cpus", "g
 
 
 @dataclass
-class Cluster:
+class SnapshotCluster:
     """The nodes as a scenario has them, and further keys of the scenario (`site`, ...)."""
 
     nodes: list[dict[str, Any]]
@@ -47,10 +47,10 @@ class Cluster:
 
 
 @dataclass
-class Forecast:
+class TwinForecast:
     """What comes of the jobs of a snapshot; a row a sample, times in seconds from the snapshot."""
 
-    jobs: list[Job]
+    jobs: list[SnapshotJob]
     """Those that wait, in the order in which they go."""
     horizon: float
     starts: np.ndarray
@@ -95,10 +95,10 @@ class Twin:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[SnapshotJob],
         now: float,
-        history: History,
-        cluster: Cluster,
+        history: JobHistory,
+        cluster: SnapshotCluster,
         horizon: float = 86400.0,
         policy: Any = POLICY,
         overrides: Overrides = (),
@@ -119,7 +119,7 @@ class Twin:
 
     # The scenario ---------------------------------------------------------------------------------------------
 
-    def _build(self, cluster: Cluster, policy: Any, overrides: Overrides) -> None:
+    def _build(self, cluster: SnapshotCluster, policy: Any, overrides: Overrides) -> None:
         document: dict[str, Any] = {**cluster.more, "name": "twin", "policy": policy}
         pinned = {f"of {job.id}": {"nodes": list(job.nodes)} for job in self.running if job.nodes}
         site = dict(document.get("site") or {})
@@ -178,7 +178,7 @@ class Twin:
 
     # Samples --------------------------------------------------------------------------------------------------
 
-    def forecast(self, samples: int = 100, seed: int = 0) -> Forecast:
+    def forecast(self, samples: int = 100, seed: int = 0) -> TwinForecast:
         """Play the cluster on; same seed, same forecast."""
         streams = np.random.SeedSequence(seed).spawn(samples)
         times = np.linspace(0.0, self.horizon, STEPS + 1)
@@ -197,20 +197,20 @@ class Twin:
         limits = [self._told(job) for job in self.waiting]
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
-        return Forecast(
+        return TwinForecast(
             self.waiting, self.horizon, starts, by_limits, times, held, self.capacity, self.unit, self._free(ends),
             came, self.notes,
         )  # fmt: skip
 
-    def _left(self, job: Job, random: np.random.Generator) -> float:
+    def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:
         elapsed = max(0.0, self.now - job.start)
         drawn = self.run_times.draw(job.user, job.group, job.limit, elapsed, 1, random)[0]
         return max(float(drawn) - elapsed, BEHIND)
 
-    def _drawn(self, job: Job, random: np.random.Generator) -> float:
+    def _drawn(self, job: SnapshotJob, random: np.random.Generator) -> float:
         return float(self.run_times.draw(job.user, job.group, job.limit, 0.0, 1, random)[0])
 
-    def _told(self, job: Job, elapsed: float = 0.0) -> float:
+    def _told(self, job: SnapshotJob, elapsed: float = 0.0) -> float:
         """What the scheduler thinks a job has left: its limit, or what such jobs take."""
         whole = job.limit
         if not math.isfinite(whole):
@@ -246,7 +246,7 @@ class Twin:
         begun = np.flatnonzero(np.isfinite(start))
         finish = np.where(np.isnan(record.finish[begun]), 2 * self.horizon, record.finish[begun])
         amount = self._amounts(chosen.shape[begun])
-        occupied = Occupancy(start[begun], finish, amount).at(times) if len(begun) else np.zeros(len(times))
+        occupied = HeldOverTime(start[begun], finish, amount).at(times) if len(begun) else np.zeros(len(times))
         return start[first:count], occupied
 
     def _amounts(self, shapes: np.ndarray) -> np.ndarray:

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
-from sim.experiment.twin import POLICY, Cluster, Forecast, Twin
+from sim.experiment.twin import POLICY, SnapshotCluster, Twin, TwinForecast
 from sim.experiment.widening import SHARES as TOLD
 from sim.experiment.widening import Past, widening
 from sim.scenario.scenario import Overrides
-from sim.workload.logs.history import ENOUGH, FEW, History
+from sim.workload.logs.history import ENOUGH, FEW, JobHistory
 from sim.workload.logs.inferred import limits_of
-from sim.workload.logs.recorded_log import Jobs, Steps, jobs_of
+from sim.workload.logs.recorded_log import HeldSteps, Jobs, jobs_of
 from sim.workload.logs.waits import warm_end
-from sim.workload.readers.snapshot import Job
+from sim.workload.readers.snapshot import SnapshotJob
 from sim.workload.traces import TaskTable
 
 SHARES = (0.5, 0.9)
@@ -46,7 +46,7 @@ class Method:
 
 
 @dataclass
-class Judged:
+class JudgedForecasts:
     """What was predicted and what came, over all instants."""
 
     instants: list[float]
@@ -79,15 +79,15 @@ class Judged:
 
 
 def judge(
-    history: History,
-    cluster: Cluster,
+    history: JobHistory,
+    cluster: SnapshotCluster,
     instants: int = 10,
     horizon: float = 86400.0,
     samples: int = 50,
     policy: Any = POLICY,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> Judged:
+) -> JudgedForecasts:
     """Judge forecasts at instants spread evenly over the last half of the time between the first and last submission.
 
     ScenarioError where no job waits at any of them, or the log is too short.
@@ -127,11 +127,11 @@ def judge(
         text = "no job waits at any of the instants, so no start can be judged"
         raise ScenarioError(Problem(text, file=history.source))
     values = np.array(actual)
-    return Judged(used, horizon, np.minimum(values, horizon), values > horizon, found)
+    return JudgedForecasts(used, horizon, np.minimum(values, horizon), values > horizon, found)
 
 
 def look_back(
-    history: History, cluster: Cluster, instants: Sequence[float], horizon: float, samples: int = 50,
+    history: JobHistory, cluster: SnapshotCluster, instants: Sequence[float], horizon: float, samples: int = 50,
     policy: Any = POLICY, seed: int = 0, progress: Callable[[str], None] = lambda _: None, overrides: Overrides = (),
 ) -> list[Past]:  # fmt: skip
     """Forecasts from earlier instants of a history, with what came of them; none where no job waits.
@@ -158,19 +158,21 @@ def earlier_instants(first: float, now: float, horizon: float, count: int) -> li
     return np.linspace(begin, end, count).tolist() if end > begin and count else []
 
 
-def _past(told: Forecast, rows: dict[str, int], history: History, now: float) -> Past:
+def _past(told: TwinForecast, rows: dict[str, int], history: JobHistory, now: float) -> Past:
     actual = np.array([float(history.start[rows[job.id]]) - now for job in told.jobs])
     quantiles = np.array([told.drawn(place, TOLD) for place in range(len(told.jobs))]).reshape(-1, len(TOLD))
     return Past(now + told.horizon, np.minimum(quantiles, told.horizon), np.minimum(actual, told.horizon))
 
 
-def first_instant(history: History, horizon: float) -> float:
+def first_instant(history: JobHistory, horizon: float) -> float:
     """From when on forecasts are judged: the second half of the log, with a horizon of it before."""
     low, high = float(history.submit[0]), float(history.submit[-1])
     return max(low + horizon, (low + high) / 2)
 
 
-def with_limits(history: History, cluster: Cluster, table: TaskTable, before: float) -> tuple[History, Cluster]:
+def with_limits(
+    history: JobHistory, cluster: SnapshotCluster, table: TaskTable, before: float
+) -> tuple[JobHistory, SnapshotCluster]:
     """The same with the limits by user that the log shows before an instant, each as a partition of all nodes.
 
     Unchanged where there are none, or the cluster has partitions.
@@ -184,7 +186,7 @@ def with_limits(history: History, cluster: Cluster, table: TaskTable, before: fl
                 {"user": jobs.labels["user"][rows]}, {"user": jobs.names["user"]})  # fmt: skip
     if len(past) < ENOUGH or not (past.wait > 0).any():
         return history, cluster
-    steps = Steps(past)
+    steps = HeldSteps(past)
     limits = limits_of(past, steps, past.peak(), warm_end(past, steps))
     if limits is None:
         return history, cluster
@@ -194,16 +196,16 @@ def with_limits(history: History, cluster: Cluster, table: TaskTable, before: fl
     changed = history.take(np.arange(len(history)))
     changed.labels["partition"] = np.array(inside, dtype=object)
     rules["others"] = {"nodes": "*", "default": True}
-    return changed, Cluster(cluster.nodes, {**cluster.more, "site": {"partitions": rules}})
+    return changed, SnapshotCluster(cluster.nodes, {**cluster.more, "site": {"partitions": rules}})
 
 
-def snapshot_of(history: History, now: float) -> tuple[list[Job], dict[str, int]]:
+def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dict[str, int]]:
     """The jobs that run or wait at an instant of a log, and the rows of those that wait by their ids."""
     here = np.flatnonzero((history.submit <= now) & (history.end > now))
     jobs, rows = [], {}
     for row in here.tolist():
         runs = history.start[row] <= now
-        jobs.append(Job(
+        jobs.append(SnapshotJob(
             str(row), 0, str(history.labels["user"][row]), str(history.labels["partition"][row]),
             float(history.submit[row]), float(history.start[row]) if runs else math.nan, float(history.limit[row]),
             float(history.cpus[row]), float(history.gpus[row]), str(history.kind[row]), count=float(history.nodes[row]),
@@ -215,7 +217,7 @@ def snapshot_of(history: History, now: float) -> tuple[list[Job], dict[str, int]
     return jobs, rows
 
 
-def _waits(past: History, user: str, waited: float) -> np.ndarray:
+def _waits(past: JobHistory, user: str, waited: float) -> np.ndarray:
     """What a user's jobs waited, less what this one has waited already; never below 0."""
     own = past.labels["user"] == user
     rows: Sequence[int] | np.ndarray = np.flatnonzero(own)[-LAST:]

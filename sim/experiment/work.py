@@ -37,7 +37,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run: which scenario of the setup, what is changed in it, seed and replication.
 
     `warmup` (s) in place of the scenario's; `pilot`: only its arrivals and responses are wanted, to find the warm-up.
@@ -56,7 +56,7 @@ class Job:
 class OtherInputs(Exception):
     """The inputs of a job are others where it was to be made: their digests, or a `problem` with reading them."""
 
-    def __init__(self, job: Job, parts: Mapping[str, str], problem: str = "", host: str = ""):
+    def __init__(self, job: RunJob, parts: Mapping[str, str], problem: str = "", host: str = ""):
         self.job, self.parts, self.problem, self.host = job, dict(parts), problem, host or platform.node()
         super().__init__(problem or "other inputs")
 
@@ -65,7 +65,7 @@ class OtherInputs(Exception):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
 
     `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
@@ -79,7 +79,7 @@ class Outcome:
     lasting: bool = True
     refused: bool = False
 
-    def packed(self) -> Outcome:
+    def packed(self) -> RunOutcome:
         """The same in a tenth of the memory: a study may have a million of them."""
         if not self.values or isinstance(self.values, Packed):
             return self
@@ -111,7 +111,7 @@ def _positions(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def simulate(
-    scenario: Scenario, job: Job, *, check: bool = False, meter: Meter | None = None, described: bool = True
+    scenario: Scenario, job: RunJob, *, check: bool = False, meter: Meter | None = None, described: bool = True
 ) -> Result:
     """One run.  A RunError carries the tables up to then as `result`.
 
@@ -145,30 +145,30 @@ def simulate(
     return Result(record, **(about() if described else known))
 
 
-def outcome_of(setup: Setup, scenario: Scenario, job: Job, meter: Meter | None = None) -> Outcome:
+def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | None = None) -> RunOutcome:
     """What a run gives, as numbers."""
     from sim.results.many_runs.replications import replication_values
     from sim.results.many_runs.warmup import response_series
 
     result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
     if job.pilot:
-        return Outcome({}, series=response_series(result))
-    return Outcome(replication_values(result, setup.metrics), result.warnings)
+        return RunOutcome({}, series=response_series(result))
+    return RunOutcome(replication_values(result, setup.metrics), result.warnings)
 
 
-def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: Job, meter: Meter | None = None) -> Outcome:
+def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:
     """What a run gives, or why it failed."""
     try:
         return outcome_of(setup, shelf.scenario(setup, digest, job), job, meter)
     except OtherInputs:
         raise
     except InvariantError as error:
-        return Outcome(None, error=f"{error} (a defect of hetsim, please report it)")
+        return RunOutcome(None, error=f"{error} (a defect of hetsim, please report it)")
     except MemoryError:
-        return Outcome(None, error="out of memory", lasting=False)
+        return RunOutcome(None, error="out of memory", lasting=False)
     except Exception as error:
         said = str(error) if isinstance(error, RunError | ScenarioError) else described(error)
-        return Outcome(None, error=said, lasting=not of_environment(error), refused=isinstance(error, ScenarioError))
+        return RunOutcome(None, error=said, lasting=not of_environment(error), refused=isinstance(error, ScenarioError))
 
 
 def described(error: BaseException) -> str:
@@ -195,7 +195,7 @@ class Shelf:
         self.identities = {check: Identity(check) for check in (False, True)}
         self.lock = threading.Lock()
 
-    def scenario(self, setup: Setup, digest: str, job: Job) -> Scenario:
+    def scenario(self, setup: Setup, digest: str, job: RunJob) -> Scenario:
         """The scenario of a job; `digest` tells setups apart.  OtherInputs if it is not that of the job here."""
         key = hashlib.sha256(f"{digest} {job.scenario} {job.overrides!r}".encode()).hexdigest()
         with self.lock:
@@ -213,7 +213,7 @@ class Shelf:
                 self._verify(found, setup.check, job)
         return found
 
-    def _verify(self, scenario: Scenario, check: bool, job: Job) -> None:
+    def _verify(self, scenario: Scenario, check: bool, job: RunJob) -> None:
         identity = self.identities[check]
         if identity.scenario(scenario) != job.digest:
             raise OtherInputs(job, identity.parts(scenario))
@@ -245,7 +245,7 @@ _setups: OrderedDict[str, Setup] = OrderedDict()
 """The setups of the last jobs, by their digest."""
 
 
-def work(packed: bytes, job: Job) -> Outcome:
+def work(packed: bytes, job: RunJob) -> RunOutcome:
     """One job.  UsageError if this worker is not like the machine that sent it, OtherInputs if its files are not."""
     digest = hashlib.sha256(packed).hexdigest()
     if digest not in _setups:
@@ -262,5 +262,5 @@ def work(packed: bytes, job: Job) -> Outcome:
         raise OtherInputs(job, {}, str(error) if isinstance(error, ScenarioError) else described(error)) from None
     except (ImportError, RunError) as error:  # a module of a policy that is missing: others may not need it
         said = str(error) if isinstance(error, RunError) else described(error)
-        return Outcome(None, error=said, lasting=False)
+        return RunOutcome(None, error=said, lasting=False)
     return outcome_or_error(setup, _shelf, digest, job)

@@ -1,7 +1,7 @@
 """Where runs are made: in this process, in processes of this machine, or on a Dask cluster.
 
-Everything is written against `concurrent.futures.Executor`.  A `Pool` is one, with what an executor does not say: how
-many jobs keep it busy, what to do when a worker has died, and how to close it.
+Everything is written against `concurrent.futures.Executor`.  A `GivenPool` is one, with what an executor does not
+say: how many jobs keep it busy, what to do when a worker has died, and how to close it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def start_error(error: RuntimeError) -> Exception:
     return error
 
 
-class Pool:
+class GivenPool:
     """An executor that was given, and stays open."""
 
     elsewhere = True
@@ -180,7 +180,7 @@ class Pool:
         """All is done, or (`at_once`) nothing more is wanted."""
 
 
-class Processes(Pool):
+class Processes(GivenPool):
     """Worker processes of this machine; when one dies, all are started anew."""
 
     elsewhere = False
@@ -234,7 +234,7 @@ def _nothing() -> None:
     """The first job: a worker that cannot even do this will never do another."""
 
 
-class DaskCluster(Pool):
+class DaskCluster(GivenPool):
     """The workers of a Dask cluster; those that die are its own affair: it gives their jobs to others."""
 
     def __init__(self, address: str, greet: Callable[[], Any], expected: Any):
@@ -298,7 +298,7 @@ class Workers:
         if dask is not None and (executor is not None or workers > 1):
             raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
         self.workers, self.dask, self.executor = workers, dask, executor
-        self.pool: Pool | None = None
+        self.pool: GivenPool | None = None
 
     @property
     def remote(self) -> bool:
@@ -309,7 +309,7 @@ class Workers:
         """Open the pool for so many runs; False: they are made in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
-                self.pool = Pool(self.executor, self.workers if self.workers > 1 else cores())
+                self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())
             elif self.dask is not None:
                 self.pool = DaskCluster(self.dask, fingerprint, fingerprint())
             elif self.workers > 1 and runs > 1:

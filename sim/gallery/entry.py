@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sim.errors import Problem, ScenarioError, UnknownName, UsageError
-from sim.gallery.schema import Axis, Expected, Table, Way
+from sim.gallery.schema import Axis, AxisValue, Expected, FiguresTable
 from sim.scenario.file import document as documents
 from sim.scenario.file.problems import translate
 
@@ -29,7 +29,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Case:
+class TableCase:
     """One scenario as it is run for a table."""
 
     table: str
@@ -85,7 +85,7 @@ class Entry:
         """The authors' figures by table: axes as texts, values as numbers."""
         return {table.name: self._figures(number, table) for number, table in enumerate(self.expected.tables)}
 
-    def _figures(self, number: int, table: Table) -> pd.DataFrame:
+    def _figures(self, number: int, table: FiguresTable) -> pd.DataFrame:
         import pandas as pd
 
         key = ("tables", number, "figures")
@@ -126,21 +126,21 @@ class Entry:
         except (ValueError, UnicodeDecodeError, OSError, EOFError) as error:
             raise self.problem(key, f"{path} cannot be read as a table: {error}") from None
 
-    def _has(self, frame: pd.DataFrame, column: str, key: tuple[str | int, ...], table: Table) -> None:
+    def _has(self, frame: pd.DataFrame, column: str, key: tuple[str | int, ...], table: FiguresTable) -> None:
         if column not in frame:
             there = ", ".join(map(str, frame.columns))
             raise self.problem(key, f'the figures of table {table.name} have no column "{column}"; they have {there}')
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> FiguresTable:
         return next(table for table in self.expected.tables if table.name == name)
 
     # Cases --------------------------------------------------------------------------------------------------------
 
-    def ways(self, number: int, table: Table) -> dict[str, dict[str, Way]]:
+    def ways(self, number: int, table: FiguresTable) -> dict[str, dict[str, AxisValue]]:
         """By axis and value, what is changed in the scenario; `beside` values included."""
         return {name: self._ways(number, table, name, axis) for name, axis in table.axes.items()}
 
-    def _ways(self, number: int, table: Table, name: str, axis: Axis) -> dict[str, Way]:
+    def _ways(self, number: int, table: FiguresTable, name: str, axis: Axis) -> dict[str, AxisValue]:
         key = ("tables", number, "axes", name)
         figures = self.figures[table.name]
         found = list(dict.fromkeys(figures[name])) if name in figures else None
@@ -181,13 +181,15 @@ class Entry:
         column = name if name in frame else frame.columns[0]
         return {str(row[column]): {str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records")}
 
-    def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
+    def cases(self, chosen: Mapping[str, list[str]] | None = None) -> Iterator[TableCase]:
         """All cases of all tables, or those with one of the chosen values on each axis, in tables that have it."""
         for number, table in enumerate(self.expected.tables):
             if all(axis in table.axes for axis in chosen or {}):
                 yield from self.cases_of(number, table, chosen)
 
-    def cases_of(self, number: int, table: Table, chosen: Mapping[str, list[str]] | None = None) -> Iterator[Case]:
+    def cases_of(
+        self, number: int, table: FiguresTable, chosen: Mapping[str, list[str]] | None = None
+    ) -> Iterator[TableCase]:
         """Those of one table, averaged axes included."""
         ways = self.ways(number, table)
         kept = {}
@@ -212,9 +214,9 @@ class Entry:
                 overrides |= way.set
                 if way.scenario is not None:
                     here = self.scenario_of(way.scenario, ("tables", number, "axes", axis))
-            yield Case(table.name, labels, here, policy, tuple(overrides.items()))
+            yield TableCase(table.name, labels, here, policy, tuple(overrides.items()))
 
-    def short_cases(self) -> Iterator[tuple[Case, int | None]]:
+    def short_cases(self) -> Iterator[tuple[TableCase, int | None]]:
         """The cases that are run at every change, and how many replications."""
         for number, table in enumerate(self.expected.tables):
             if not table.short:
@@ -228,7 +230,7 @@ class Entry:
             for case in self.cases_of(number, table, chosen):
                 yield case, count if isinstance(count, int) else None
 
-    def missing(self, case: Case) -> str | None:
+    def missing(self, case: TableCase) -> str | None:
         """Why a case cannot run for want of a file that does not ship; None where it can.
 
         ScenarioError if the file is there with another content than the one whose SHA-256 is stated.
@@ -262,7 +264,7 @@ class Entry:
         if problems:
             raise ScenarioError(list(dict.fromkeys(problems)))
 
-    def _check_table(self, number: int, table: Table) -> None:
+    def _check_table(self, number: int, table: FiguresTable) -> None:
         from sim.scenario.scenario import load
         from sim.scenario.schema.policy import long_form
 
@@ -289,7 +291,7 @@ class Entry:
                 raise self.problem(("tables", number, "seeds"), f"{told}: means would not be of equally many")
 
     @staticmethod
-    def replications(table: Table, scenario: Any) -> int:
+    def replications(table: FiguresTable, scenario: Any) -> int:
         """Runs of each case."""
         if table.replications is not None:
             return table.replications
@@ -306,7 +308,7 @@ def _proposals(raw: Mapping[str, Any]) -> list[Any]:
 _PLACE = re.compile(r"\{(\w*)\}")
 
 
-def filled(way: Way, value: str, row: Mapping[str, str]) -> Way:
+def filled(way: AxisValue, value: str, row: Mapping[str, str]) -> AxisValue:
     """A pattern with the value, and the columns of its row, in place of `{}` and `{column}`."""
 
     def fill(given: Any) -> Any:
@@ -322,7 +324,7 @@ def filled(way: Way, value: str, row: Mapping[str, str]) -> Way:
     return replace_way(way, {key: fill(inner) for key, inner in way.set.items()}, fill(way.policy))
 
 
-def replace_way(way: Way, set_: dict[str, Any], policy: Any) -> Way:
+def replace_way(way: AxisValue, set_: dict[str, Any], policy: Any) -> AxisValue:
     return way.model_copy(update={"set": set_, "policy": policy})
 
 

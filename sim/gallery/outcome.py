@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from sim.gallery.entry import RECORDED, Case, Entry
-from sim.gallery.schema import Table, Tolerance, Value
+from sim.gallery.entry import RECORDED, Entry, TableCase
+from sim.gallery.schema import FiguresTable, FigureValue, Tolerance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ COLUMNS = ("table", "case", "value", "runs", "seconds")
 class Ran:
     """One case: the measured values of each replication, and the time that it took."""
 
-    case: Case
+    case: TableCase
     values: dict[str, list[float]]
     seconds: float
 
@@ -52,7 +52,7 @@ class Outcome:
             rows += self._rows(number, table)
         return pd.DataFrame(rows)
 
-    def _rows(self, number: int, table: Table) -> list[dict[str, Any]]:
+    def _rows(self, number: int, table: FiguresTable) -> list[dict[str, Any]]:
         found_rows: list[dict[str, Any]] = []
         figures = self.entry.figures[table.name]
         shown = [axis for axis in table.axes if axis in figures]
@@ -83,7 +83,7 @@ class Outcome:
             in_order(found_rows, [axis for axis in shown if axis != (table.across or shown[-1])])
         return found_rows
 
-    def _found(self, table: Table) -> dict[tuple[tuple[tuple[str, str], ...], str], tuple[float, float, int]]:
+    def _found(self, table: FiguresTable) -> dict[tuple[tuple[tuple[str, str], ...], str], tuple[float, float, int]]:
         mine = self.recorded[self.recorded["table"] == table.name]
         return {
             (parsed(row["case"]), row["value"]): mean_and_deviation([float(one) for one in row["runs"].split()])
@@ -97,7 +97,7 @@ class Outcome:
         return float(once["seconds"].sum())
 
 
-def of_paper(figures: Any, value: Value) -> tuple[float, float]:
+def of_paper(figures: Any, value: FigureValue) -> tuple[float, float]:
     """Mean and standard deviation over the authors' seeds; of a column, the number of its tasks."""
     if value.column is not None:
         return float(len(figures)), 0.0
@@ -228,7 +228,7 @@ def frame(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(COLUMNS))
 
 
-def _ran(entry: Entry, work: Sequence[tuple[Case, int | None]], workers: int) -> Iterator[Ran]:
+def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: int) -> Iterator[Ran]:
     jobs = [(entry, case, count) for case, count in work]
     if workers == 1 or len(jobs) < 2:
         known: dict[str, Ran] = {}
@@ -246,21 +246,21 @@ def _ran(entry: Entry, work: Sequence[tuple[Case, int | None]], workers: int) ->
         yield from pool.map(_ran_job, jobs)
 
 
-def _sameness(entry: Entry, case: Case, count: int | None) -> str:
+def _sameness(entry: Entry, case: TableCase, count: int | None) -> str:
     """Equal for cases that are the same runs, measured in the same way."""
     table = entry.table(case.table)
     of_tasks = case.table if any(value.column is not None for value in table.values.values()) else ""
     return repr((case.source, case.policy, case.overrides, count, table.replications, table.values, of_tasks))
 
 
-def _ran_job(job: tuple[Entry, Case, int | None]) -> Ran:
+def _ran_job(job: tuple[Entry, TableCase, int | None]) -> Ran:
     return ran_case(*job)
 
 
-def ran_case(entry: Entry, case: Case, count: int | None = None) -> Ran:
+def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
     """Run the replications of a case, and measure them."""
     from sim.experiment.run import prepare
-    from sim.experiment.work import Job, simulate
+    from sim.experiment.work import RunJob, simulate
 
     begun = perf_counter()
     table = entry.table(case.table)
@@ -268,14 +268,16 @@ def ran_case(entry: Entry, case: Case, count: int | None = None) -> Ran:
     runs = entry.replications(table, scenario) if count is None else count
     values: dict[str, list[float]] = {column: [] for column in table.values}
     for replication in range(runs):
-        job = Job(0, {}, scenario.model.seed, replication)
+        job = RunJob(0, {}, scenario.model.seed, replication)
         result = simulate(scenario, job, described=False)
         for column, value in table.values.items():
             values[column].append(measured(entry, table, case, result, column, value))
     return Ran(case, values, perf_counter() - begun)
 
 
-def measured(entry: Entry, table: Table, case: Case, result: Result, column: str, value: Value) -> float:
+def measured(
+    entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue
+) -> float:
     """One value of one run."""
     if value.column is not None:
         return float(_equal(entry, table, case, result, column, value))
@@ -293,7 +295,7 @@ def measured(entry: Entry, table: Table, case: Case, result: Result, column: str
     return result.metric(value.metric) * value.scale
 
 
-def _equal(entry: Entry, table: Table, case: Case, result: Result, column: str, value: Value) -> int:
+def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
     """Tasks whose value is that of the figures, in an order of ids that does not matter."""
     assert value.column is not None
     figures = entry.figures[table.name]

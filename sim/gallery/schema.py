@@ -21,7 +21,7 @@ def _joined(value: Any) -> Any:
 Text = Annotated[str, BeforeValidator(_joined)]
 
 
-class Way(Model):
+class AxisValue(Model):
     """What one value of an axis changes in the scenario.
 
     In texts of `each`, `{}` is the value, `{column}` a column of its row, and `{inputs}` the folder with files that do
@@ -39,15 +39,15 @@ class Way(Model):
 class Axis(Model):
     """One column of the figures that says what was run."""
 
-    values: dict[str, Way] | None = None
+    values: dict[str, AxisValue] | None = None
     """By value, what it changes."""
-    each: Way | None = None
+    each: AxisValue | None = None
     """What every value that occurs in the figures changes."""
     table: str | None = None
     """A file with a row for each value: its first column, or that of the axis's name, has the value."""
     where: dict[str, Cell] = {}
     """Rows of the table that count."""
-    beside: dict[str, Way] = {}
+    beside: dict[str, AxisValue] = {}
     """Values that are run as well, of which the paper has no figure."""
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class Axis(Model):
         return self
 
 
-class Value(Model):
+class FigureValue(Model):
     """How a column of the figures is measured here: a metric of the run, or a column of its tasks."""
 
     metric: Name | None = None
@@ -80,7 +80,7 @@ class Value(Model):
     """What it is, for tables and pictures; its name unless given."""
 
     @model_validator(mode="after")
-    def _one(self) -> Value:
+    def _one(self) -> FigureValue:
         if (self.metric is None) == (self.column is None):
             raise ValueError("give either metric or column")
         if (self.start is None) != (self.to is None):
@@ -132,7 +132,7 @@ class Tolerance(Model):
         return "at most" if self.at_most else "the same order"
 
 
-class Wide(Model):
+class WideFigures(Model):
     """Figures with a column for each value of an axis."""
 
     axis: Name
@@ -143,7 +143,7 @@ class Wide(Model):
     """By column of the file, the value of the axis."""
 
 
-class Table(Model):
+class FiguresTable(Model):
     """One table of figures, and how it comes about."""
 
     name: Name
@@ -156,7 +156,7 @@ class Table(Model):
     """The authors' figures: a CSV file, or rows."""
     where: dict[str, Cell] = {}
     """Rows of the figures that count."""
-    wide: Wide | None = None
+    wide: WideFigures | None = None
     """For figures with a column for each value of an axis."""
     axes: dict[Name, Axis] = {}
     """What was run, by column of the figures.  The mean is taken over an axis that the figures lack."""
@@ -164,7 +164,7 @@ class Table(Model):
     """Column of the figures with the authors' seeds, over which their mean is taken."""
     replications: Count | None = None
     """Runs of each case; those of the scenario unless given, as many as the authors' seeds."""
-    values: dict[Name, Value]
+    values: dict[Name, FigureValue]
     """What is compared, by column of the figures."""
     tolerance: Tolerance
     """How close is close enough."""
@@ -177,7 +177,7 @@ class Table(Model):
 
     @field_validator("values")
     @classmethod
-    def _some(cls, value: dict[str, Value]) -> dict[str, Value]:
+    def _some(cls, value: dict[str, FigureValue]) -> dict[str, FigureValue]:
         if not value:
             raise ValueError("name at least one column of the figures")
         return value
@@ -219,7 +219,7 @@ class Expected(Model):
     """What readers would not expect of the published setup, with figures."""
     differences: Text | None = None
     """Why what comes out here differs, as far as it does."""
-    tables: Annotated[list[Table], Field(min_length=1)]
+    tables: Annotated[list[FiguresTable], Field(min_length=1)]
     """What is compared."""
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ MAX_POINTS = 64
 
 
 @dataclass(frozen=True)
-class Spread:
+class TimeSpread:
     """Times of one batch size as they scatter: the value at each of some probabilities, and straight lines between.
 
     Below the first probability it is the first value, beyond the last the last.  Samples are as many steps: each is
@@ -62,7 +62,7 @@ class StageTable:
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     between: Literal["linear", "step", "power"] = "linear"
-    spread: tuple[Spread, ...] = ()
+    spread: tuple[TimeSpread, ...] = ()
     """One for each size, where times scatter; `seconds` are what policies expect."""
     floor: float = 0.0
     """With `power`: seconds that a batch takes whatever its size."""

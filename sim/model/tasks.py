@@ -271,7 +271,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelWork:
     """What kernels do, by row and mode: for launches of several as one (`sim.model.fusion`).
 
     Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
@@ -290,18 +290,18 @@ class Work:
         )
 
     @classmethod
-    def unknown(cls, count: int, modes: int) -> Work:
+    def unknown(cls, count: int, modes: int) -> KernelWork:
         """Of so many rows and modes nothing is known; the columns can be written to."""
         return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
 
     @property
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """In the order in which `Work` takes them."""
+        """In the order in which `KernelWork` takes them."""
         return self.overhead, self.operations, self.traffic, self.bytes
 
-    def take(self, rows: np.ndarray) -> Work:
+    def take(self, rows: np.ndarray) -> KernelWork:
         """The same of some rows."""
-        return Work(*(column[rows] for column in self.columns))
+        return KernelWork(*(column[rows] for column in self.columns))
 
 
 @dataclass
@@ -333,7 +333,7 @@ class Tasks:
     reads: list[tuple[int, ...]] | None = None
     writes: list[tuple[int, ...]] | None = None
     items: list[Item] = field(default_factory=list)
-    work: Work | None = None
+    work: KernelWork | None = None
     hash_ids: Ragged | None = None
     """Names of the blocks of each request's prompt; requests whose names begin alike have a common prefix."""
     time_limit: np.ndarray | None = None

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sim.gallery.schema import Table
+    from sim.gallery.schema import FiguresTable
 
 PAPER, OURS = "#9aa4b1", "#1f6fb4"
 MOST_GROUPS = 40
 
 
-def bars(comparison: pd.DataFrame, table: Table) -> Figure | None:
+def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     """Two bars for each figure of one table, one where the paper has places only; None where nothing was run."""
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":

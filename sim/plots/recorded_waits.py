@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
-from sim.workload.logs.recorded_log import Occupancy
+from sim.workload.logs.recorded_log import HeldOverTime
 from sim.workload.logs.waits import REASONS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def recorded_waits(explained: Explained, compared: Compared | None = None) -> Fi
 
 def _held(ax: Axes, explained: Explained) -> None:
     jobs = explained.jobs
-    occupancy = Occupancy(jobs.start, jobs.end, jobs.amount)
+    occupancy = HeldOverTime(jobs.start, jobs.end, jobs.amount)
     low, high = float(jobs.arrival[0]), float(jobs.end.max())
     times, level = occupancy.times, occupancy.level
     if len(times) > MOST_STEPS:  # the highest level of each stretch: what matters is how near it comes to the capacity

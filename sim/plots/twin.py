@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.experiment.twin import Forecast
+    from sim.experiment.twin import TwinForecast
 
 MOST = 25
 """Jobs and nodes that are drawn."""
 
 
-def twin(told: Forecast, other: Forecast | None = None) -> Figure:
+def twin(told: TwinForecast, other: TwinForecast | None = None) -> Figure:
     """Draw what is held over time, with a changed cluster beside it, the starts of waiting jobs, and free nodes."""
     jobs, nodes = min(MOST, len(told.jobs)), min(MOST, len(told.free))
     rows = max(jobs, nodes, 4)
@@ -30,7 +30,7 @@ def twin(told: Forecast, other: Forecast | None = None) -> Figure:
     return picture
 
 
-def _held(ax: Axes, told: Forecast, other: Forecast | None) -> None:
+def _held(ax: Axes, told: TwinForecast, other: TwinForecast | None) -> None:
     for one, color, name in ((told, BLUE, "as it is"), (other, VERMILION, "changed")):
         if one is None:
             continue
@@ -46,7 +46,7 @@ def _held(ax: Axes, told: Forecast, other: Forecast | None) -> None:
     ax.legend(frameon=False, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
 
 
-def _starts(ax: Axes, told: Forecast, other: Forecast | None, count: int) -> None:
+def _starts(ax: Axes, told: TwinForecast, other: TwinForecast | None, count: int) -> None:
     places = {} if other is None else {job.id: place for place, job in enumerate(other.jobs)}
     for row, job in enumerate(told.jobs[:count]):
         _interval(ax, told, row, row - (0.16 if other is not None else 0.0), BLUE)
@@ -63,7 +63,7 @@ def _starts(ax: Axes, told: Forecast, other: Forecast | None, count: int) -> Non
     title(ax, f"When waiting jobs start{more}")
 
 
-def _interval(ax: Axes, told: Forecast, job: int, y: float, color: str) -> None:
+def _interval(ax: Axes, told: TwinForecast, job: int, y: float, color: str) -> None:
     """90 % thin, 50 % thick, the median a dot; what lies beyond the horizon ends at the edge."""
     low, first, half, third, high = np.minimum(told.quantiles(job, (0.05, 0.25, 0.5, 0.75, 0.95)), told.horizon)
     ax.plot([low, high], [y, y], color=color, linewidth=1.1)
@@ -72,7 +72,7 @@ def _interval(ax: Axes, told: Forecast, job: int, y: float, color: str) -> None:
         ax.plot([half], [y], marker="o", color=color, markersize=4)
 
 
-def _free(ax: Axes, told: Forecast, count: int) -> None:
+def _free(ax: Axes, told: TwinForecast, count: int) -> None:
     names = list(told.free)[:count]
     for row, name in enumerate(names):
         low, half, high = np.minimum(np.quantile(told.free[name], (0.05, 0.5, 0.95)), told.horizon)

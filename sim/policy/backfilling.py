@@ -37,7 +37,7 @@ def demand_fits_nowhere(demand: Demand, view: View) -> bool:
     return not any(map(view.fits, modes))
 
 
-class Window:
+class QueueWindow:
     """The first waiting tasks in order of arrival, at most `size` of each partition (None: all); the others queue
     behind.  Those bound to none count as one partition."""
 
@@ -110,7 +110,7 @@ class Backfilling(ListScheduler):
 
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement=placement)
-        self.window = Window(None if depth is None else depth + 1)
+        self.window = QueueWindow(None if depth is None else depth + 1)
         self._stuck: tuple[Task, int] | None = None
         """A head behind which no other can be, and `View.releases` when it fitted nowhere."""
         self._heads: list[Task] = []

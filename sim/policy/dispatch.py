@@ -18,16 +18,16 @@ from sim.policy.batching import Batching, Counter, ask
 from sim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, HELD, ASKED, LINGERS = range(5)
-"""Nothing waits there; it is to be asked whatever is offered; its answer holds while the offer is `Line.passed`; it has
-answered since, for another offer, and is asked again when something has come free; it waits for a time or for requests,
-whatever is offered."""
+"""Nothing waits there; it is to be asked whatever is offered; its answer holds while the offer is
+`LikeServices.passed`; it has answered since, for another offer, and is asked again when something has come free; it
+waits for a time or for requests, whatever is offered."""
 
 
 EMPTY = (-1, 0)
 """The offer of any device on which nothing runs: one is as good as the other."""
 
 
-class Entry(NamedTuple):
+class QueuedService(NamedTuple):
     """A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
 
     key: Any
@@ -35,14 +35,14 @@ class Entry(NamedTuple):
     version: int
 
 
-class Line:
+class LikeServices:
     """Services whose batches need the same, so that they are offered the same device."""
 
     __slots__ = ("mode", "heaps", "asked", "passed", "released", "idle")
 
     def __init__(self, mode: Mode):
         self.mode = mode
-        self.heaps: dict[int, list[Entry]] = {FRESH: [], HELD: []}
+        self.heaps: dict[int, list[QueuedService]] = {FRESH: [], HELD: []}
         self.asked: list[tuple[int, Any]] = []
         """Numbers of those that were ASKED, and about what."""
         self.passed: Any = None
@@ -68,12 +68,12 @@ class Index:
         self._number = {counter.queue: number for number, counter in enumerate(counters)}
         self._state = [IDLE] * len(counters)
         self._version = [0] * len(counters)
-        lines: dict[Any, Line] = {}
-        self._line: list[Line] = []
+        lines: dict[Any, LikeServices] = {}
+        self._line: list[LikeServices] = []
         for number, counter in enumerate(counters):
             mode = counter.queue.service.shape.modes[0]
             demand = mode.type, mode.share, mode.millicores, mode.memory, mode.gpu_memory, mode.partition
-            line = lines.setdefault(demand, Line(mode))
+            line = lines.setdefault(demand, LikeServices(mode))
             line.idle.append(number)
             counter.count = None
             self._line.append(line)
@@ -99,7 +99,7 @@ class Index:
         self._hear(view)
         offers: Any = view.offers  # type: ignore[attr-defined]
         while True:
-            best: tuple[Entry, Line, Any] | None = None
+            best: tuple[QueuedService, LikeServices, Any] | None = None
             for line in self._lines:
                 found = offers.of(line.mode)
                 if found is None:
@@ -173,9 +173,9 @@ class Index:
         self._state[number] = state
         self._version[number] += 1
         key = queue.oldest if self.order is None else self.order(queue.head)
-        heappush(self._line[number].heaps[state], Entry(key, number, self._version[number]))
+        heappush(self._line[number].heaps[state], QueuedService(key, number, self._version[number]))
 
-    def _arm(self, line: Line) -> None:
+    def _arm(self, line: LikeServices) -> None:
         """There is room: the next request of those that have none is to be told of."""
         idle, line.idle = line.idle, []
         for number in idle:
@@ -187,7 +187,7 @@ class Index:
                     counter.count = 1
                     counter.queue.want(1)
 
-    def _linger(self, number: int, line: Line, offer: Any) -> None:
+    def _linger(self, number: int, line: LikeServices, offer: Any) -> None:
         """Its policy has answered: not now."""
         counter = self.counters[number]
         counter.queue.want(counter.count or 0)
@@ -211,7 +211,7 @@ class Index:
 
     # Who is next ----------------------------------------------------------------------------------------------
 
-    def _next(self, line: Line, offer: Any) -> Entry | None:
+    def _next(self, line: LikeServices, offer: Any) -> QueuedService | None:
         """The service of a line to be asked about an offer; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
@@ -227,13 +227,13 @@ class Index:
             return fresh
         return held
 
-    def _settled(self, line: Line, number: int, offer: Any) -> bool:
+    def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
         """Does the answer hold as long as that of the others?"""
         if self._state[number] == ASKED and offer == line.passed:
             self._enter(number, HELD)
         return self._state[number] != ASKED
 
-    def _head(self, heap: list[Entry]) -> Entry | None:
+    def _head(self, heap: list[QueuedService]) -> QueuedService | None:
         while heap and self._version[heap[0].number] != heap[0].version:
             heappop(heap)
         return heap[0] if heap else None

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim.errors import UsageError
-from sim.queueing.facts import Row
+from sim.queueing.facts import PredictedRow
 
 if TYPE_CHECKING:
     from sim.results.statistics import Interval
@@ -16,10 +16,10 @@ LEAST = 10
 """Replications where the scenario has fewer than two."""
 
 
-class Beside(NamedTuple):
+class PredictedBeside(NamedTuple):
     """A predicted figure beside the interval of the simulation."""
 
-    row: Row
+    row: PredictedRow
     interval: Interval
 
     @property
@@ -30,8 +30,13 @@ class Beside(NamedTuple):
 
 
 def simulate(
-    scenario: Scenario, rows: list[Row], *, confidence: float = 0.95, replications: int | None = None, **running: Any
-) -> list[Beside]:
+    scenario: Scenario,
+    rows: list[PredictedRow],
+    *,
+    confidence: float = 0.95,
+    replications: int | None = None,
+    **running: Any,
+) -> list[PredictedBeside]:
     """The scenario's own replications, ten if it has none, and their intervals for the predicted figures."""
     import numpy as np
 
@@ -67,11 +72,11 @@ def simulate(
             interval = student_interval(ratio_contributions(lost / came, came), confidence, row.metric)
         else:
             interval = runs.interval(row.metric, confidence)
-        found.append(Beside(row, interval))
+        found.append(PredictedBeside(row, interval))
     return found
 
 
-def metrics_of_tasks(rows: list[Row]) -> list[str]:
+def metrics_of_tasks(rows: list[PredictedRow]) -> list[str]:
     """Those that are wanted of each class."""
     named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
     return [*named, "completed", "rejected", "expired", "tasks"]

@@ -42,7 +42,7 @@ class Assumption(NamedTuple):
     """Where it fails the prediction is still near."""
 
 
-class Row(NamedTuple):
+class PredictedRow(NamedTuple):
     """A predicted figure: a metric of the simulator, of one class or of all."""
 
     metric: str
@@ -56,7 +56,7 @@ class Match:
 
     model: str
     assumptions: list[Assumption]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PredictedRow] = field(default_factory=list)
     approximate: bool = False
 
     @property

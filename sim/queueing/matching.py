@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.model.batch_times import StageTable
-from sim.queueing.facts import AT_ONCE, MANY_STREAMS, Facts, Law, Match, Row, law_of
+from sim.queueing.facts import AT_ONCE, MANY_STREAMS, Facts, Law, Match, PredictedRow, law_of
 from sim.theory import admission, batches, general, networks, priorities, queues, tolls
 from sim.theory.prediction import Prediction
 
@@ -76,7 +76,9 @@ def _common(facts: Facts, *, moves: bool = False) -> bool:
     return known
 
 
-def _result(facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[Row] = (), **more: Any) -> Match:
+def _result(
+    facts: Facts, model: str, found: Prediction | None = None, rows: Iterable[PredictedRow] = (), **more: Any
+) -> Match:
     match = Match(model, facts.assumptions, **more)
     if match.verdict != "none":
         match.rows = list(rows)
@@ -85,18 +87,18 @@ def _result(facts: Facts, model: str, found: Prediction | None = None, rows: Ite
     return match
 
 
-def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: bool = False) -> list[Row]:
+def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: bool = False) -> list[PredictedRow]:
     """The figures of a prediction under the names of the simulator's metrics."""
-    rows = [Row("wait_mean", found.wait_mean)]
+    rows = [PredictedRow("wait_mean", found.wait_mean)]
     if tails and found.wait_above is not None:
-        rows.append(Row("wait_p95", found.wait_percentile(0.95)))
-    rows.append(Row("response_mean", found.response_mean))
+        rows.append(PredictedRow("wait_p95", found.wait_percentile(0.95)))
+    rows.append(PredictedRow("response_mean", found.response_mean))
     if tails and found.response_above is not None:
-        rows.append(Row("response_p95", found.response_percentile(0.95)))
-    rows.append(Row("queue_length_mean", found.queue_length_mean))
-    rows.append(Row("jobs_in_system_mean", found.jobs_in_system_mean))
-    rows.append(Row(facts.busy_metric, facts.busy_share(computing)))
-    return [*rows, Row("loss", found.loss)] if loss else rows
+        rows.append(PredictedRow("response_p95", found.response_percentile(0.95)))
+    rows.append(PredictedRow("queue_length_mean", found.queue_length_mean))
+    rows.append(PredictedRow("jobs_in_system_mean", found.jobs_in_system_mean))
+    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(computing)))
+    return [*rows, PredictedRow("loss", found.loss)] if loss else rows
 
 
 def _delay(facts: Facts) -> Match:
@@ -190,7 +192,7 @@ def _bucket(facts: Facts) -> Match:
     warm = 3 * depth / refill
     facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
                   f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True)  # fmt: skip
-    rows = [Row("loss", admission.token_bucket(facts.rate, refill, depth))] if poisson else []
+    rows = [PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))] if poisson else []
     return _result(facts, "token bucket with Poisson arrivals (M/D/1/b): loss only", rows=rows)
 
 
@@ -221,8 +223,8 @@ def _trunks(facts: Facts) -> Match:
     except UsageError as error:
         facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error))
         return _result(facts, model)
-    rows = [Row("loss", lost, label) for lost, label in zip(found.loss, labels, strict=True)]
-    rows.append(Row(facts.busy_metric, facts.busy_share(found.utilisation * servers)))
+    rows = [PredictedRow("loss", lost, label) for lost, label in zip(found.loss, labels, strict=True)]
+    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(found.utilisation * servers)))
     return _result(facts, model, rows=rows)
 
 
@@ -316,7 +318,7 @@ def _closed(facts: Facts) -> Match:
     facts.steady(0, servers, law, bounded=True)
     found = queues.closed_loop(arrivals.clients, law_of(arrivals.think).mean, law.mean, servers)
     rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs")
-    return _result(facts, found.model, found, [*rows, Row("throughput", found.throughput)])
+    return _result(facts, found.model, found, [*rows, PredictedRow("throughput", found.throughput)])
 
 
 def _sharing(facts: Facts) -> Match:
@@ -341,7 +343,9 @@ def _sharing(facts: Facts) -> Match:
     enough = load ** (mode.type.streams + 1) < 1e-6
     facts.suppose("there are streams for all who come", enough, "cluster.nodes.gpus.streams", str(mode.type.streams))
     found = general.mg1_ps(facts.rate, law.mean)
-    return _result(facts, model, found, [*_rows(facts, found, load, False), Row("slowdown_mean", 1 / (1 - load))])
+    return _result(
+        facts, model, found, [*_rows(facts, found, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
+    )
 
 
 def _priorities(facts: Facts) -> Match:
@@ -375,11 +379,11 @@ def _priorities(facts: Facts) -> Match:
     rows = []
     for one, found in zip(ordered, solve(classes, servers), strict=True):
         if not preemptive:  # suspended time is no part of the simulator's wait
-            rows.append(Row("wait_mean", found.wait_mean, one.label))
-        rows.append(Row("response_mean", found.response_mean, one.label))
+            rows.append(PredictedRow("wait_mean", found.wait_mean, one.label))
+        rows.append(PredictedRow("response_mean", found.response_mean, one.label))
     load = facts.rate * facts.law.mean
     return _result(facts, model.replace("M/G/1", "M/G/1" if servers == 1 else f"M/M/{servers}"), None,
-                   [*rows, Row(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
+                   [*rows, PredictedRow(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
 
 
 def _tandem(facts: Facts) -> Match:
@@ -410,11 +414,11 @@ def _tandem(facts: Facts) -> Match:
     if not facts.steady(facts.rate * slowest.mean, 1, slowest):
         return _result(facts, model)
     network = networks.tandem(facts.rate, [networks.Station(law.mean, 1, name) for name, law in used.items()])
-    rows = [Row("response_mean", network.response_mean)]
+    rows = [PredictedRow("response_mean", network.response_mean)]
     if all(law.kind == "exponential" for law in used.values()):
-        rows.append(Row("response_p95", network.response_percentile(0.95)))
-    rows.append(Row("jobs_in_system_mean", network.jobs_in_system_mean))
-    rows.append(Row("gpu_utilisation", facts.busy_share(facts.rate * facts.law.mean)))
+        rows.append(PredictedRow("response_p95", network.response_percentile(0.95)))
+    rows.append(PredictedRow("jobs_in_system_mean", network.jobs_in_system_mean))
+    rows.append(PredictedRow("gpu_utilisation", facts.busy_share(facts.rate * facts.law.mean)))
     return _result(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)
 
 

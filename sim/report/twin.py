@@ -12,8 +12,8 @@ import numpy as np
 from sim.report import terminal
 
 if TYPE_CHECKING:
-    from sim.experiment.twin import Forecast
-    from sim.experiment.twin_judge import Judged
+    from sim.experiment.twin import TwinForecast
+    from sim.experiment.twin_judge import JudgedForecasts
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 20
@@ -27,7 +27,7 @@ def moment(seconds: float, now: float) -> str:
     return f"{datetime.fromtimestamp(now + seconds, UTC):%d %b %H:%M}"
 
 
-def job_rows(told: Forecast, now: float) -> list[list[str]]:
+def job_rows(told: TwinForecast, now: float) -> list[list[str]]:
     """A row a job that waits: id, user, partition, when it starts, and how likely within the horizon."""
     rows = []
     for place, job in enumerate(told.jobs):
@@ -40,7 +40,7 @@ def job_rows(told: Forecast, now: float) -> list[list[str]]:
 HEADS = ["job", "user", "partition", "start, 5 %", "median", "95 %", "within", "by time limits"]
 
 
-def free_rows(told: Forecast, now: float) -> list[list[str]]:
+def free_rows(told: TwinForecast, now: float) -> list[list[str]]:
     """A row a node that is in use, the whole cluster first: when it is free if nothing starts there any more."""
     rows = []
     for name, ends in told.free.items():
@@ -64,7 +64,7 @@ def error_lines(errors: Mapping[str, float]) -> list[str]:
     return found or ["the log is too short to say how good its models are"]
 
 
-def what_if_rows(told: Forecast, other: Forecast, now: float) -> list[list[str]]:
+def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
     """A row a job that waits in both: its median start as it is, and changed."""
     places = {job.id: place for place, job in enumerate(other.jobs)}
     rows = []
@@ -83,7 +83,7 @@ def what_if_rows(told: Forecast, other: Forecast, now: float) -> list[list[str]]
 WHAT_IF_HEADS = ["job", "user", "median start", "changed", "difference"]
 
 
-def summary(told: Forecast, now: float) -> list[str]:
+def summary(told: TwinForecast, now: float) -> list[str]:
     """The forecast in sentences."""
     half = np.median(told.held, axis=0)
     samples, hours = len(told.starts), told.horizon / 3600
@@ -101,7 +101,7 @@ def summary(told: Forecast, now: float) -> list[str]:
 
 
 def lines(
-    told: Forecast, now: float, errors: Mapping[str, float], other: Forecast | None = None, changed: str = "",
+    told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = "",
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
     """All of it, for a terminal.  `only`: these jobs."""
@@ -119,7 +119,7 @@ def lines(
 
 
 def mapping(
-    told: Forecast, now: float, errors: Mapping[str, float], other: Forecast | None = None, changed: str = ""
+    told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
 ) -> dict[str, Any]:
     """The same for programs: instants in seconds from the snapshot, null beyond the horizon."""
     found: dict[str, Any] = {
@@ -134,7 +134,7 @@ def mapping(
     return found
 
 
-def _forecast(told: Forecast) -> dict[str, Any]:
+def _forecast(told: TwinForecast) -> dict[str, Any]:
     jobs = []
     for place, job in enumerate(told.jobs):
         quantiles = told.quantiles(place, SHARES)
@@ -157,7 +157,7 @@ def _known(value: float) -> float | None:
 # Judging --------------------------------------------------------------------------------------------------------
 
 
-def judged_lines(judged: Judged) -> list[str]:
+def judged_lines(judged: JudgedForecasts) -> list[str]:
     """The table of how good predicted starts were."""
     rows = [["predicted by", "inside 50 %", "width", "inside 90 %", "width", "error, median", "mean"]]
     for row in judged.table():

@@ -137,7 +137,7 @@ def deviation(values: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """A mean paired difference with its interval at the level at which Holm's procedure tested it.
 
     `p` is Holm's adjusted one: at most 1 - confidence exactly where the difference is significant.
@@ -150,7 +150,7 @@ class Difference:
     n: int
 
 
-def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[Difference]:
+def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) -> list[PairedDifference]:
     """Tests that each array of paired differences has mean zero, together, by Holm's step-down procedure.
 
     The intervals widen with the number of comparisons, so that one excludes zero exactly when its difference
@@ -170,7 +170,7 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
             p = 2 * student_tail(abs(mean) / error, count - 1)
         found.append((mean, error, p, count))
     testable = sorted((i for i in range(len(found)) if not math.isnan(found[i][2])), key=lambda i: found[i][2])
-    result = [Difference(mean, math.nan, p, False, count) for mean, _, p, count in found]
+    result = [PairedDifference(mean, math.nan, p, False, count) for mean, _, p, count in found]
     level, holds, adjusted = 0.0, True, 0.0
     for step, index in enumerate(testable):
         mean, error, p, count = found[index]
@@ -179,5 +179,5 @@ def paired_differences(pairs: Sequence[np.ndarray], confidence: float = 0.95) ->
             holds = p <= level
         half = student_quantile(1 - level / 2, count - 1) * error
         adjusted = max(adjusted, min(1.0, p * (len(testable) - step)))
-        result[index] = Difference(mean, half, adjusted, holds, count)
+        result[index] = PairedDifference(mean, half, adjusted, holds, count)
     return result

@@ -31,7 +31,7 @@ from sim.policy.batching import Counter
 from sim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
 from sim.policy.request_queue import Requests
 from sim.testing.audit import audit
-from sim.testing.served import Served, served_systems
+from sim.testing.served import ServedScenario, served_systems
 from sim.testing.systems import System, small_systems
 from sim.testing.witness import Witness
 
@@ -157,13 +157,13 @@ def examine(
         found.append(Complaint(rule, system.name, text))
 
     before = _digest(_columns(system.tasks))
-    watched = Watched(make_for(system))
+    watched = WatchedScheduler(make_for(system))
     try:
         inputs = run_input(watched)
         watched.tasks = inputs.tasks
         record = Simulation(inputs, check=True).run()
     except ScenarioError:
-        if isinstance(system, Served):
+        if isinstance(system, ServedScenario):
             return found  # it serves no requests, and says so
         raise
     except InvariantError as error:
@@ -277,7 +277,7 @@ def _digest(columns: dict[str, Any]) -> str:
 # Watching -------------------------------------------------------------------------------------------------
 
 
-class Watched(Scheduler):
+class WatchedScheduler(Scheduler):
     """Stands between engine and policy: notes when hooks come out of order, or the policy changes a task or view."""
 
     tasks: Any
@@ -372,7 +372,7 @@ class Watched(Scheduler):
 class _Untouched:
     """Compares what a policy must not change before and after a piece of its code."""
 
-    def __init__(self, watched: Watched, where: str):
+    def __init__(self, watched: WatchedScheduler, where: str):
         self.watched = watched
         self.where = where
 

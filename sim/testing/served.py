@@ -18,7 +18,7 @@ STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}
 
 
 @dataclass(frozen=True)
-class Served(System):
+class ServedScenario(System):
     """A scenario with services, to be run under any policy that serves them."""
 
     scenario: Scenario | None = None
@@ -33,7 +33,7 @@ class Served(System):
         return f"Served({self.name!r}: {self.cluster.describe()}, {len(self.tasks)} tasks)"
 
 
-def served_systems() -> list[Served]:
+def served_systems() -> list[ServedScenario]:
     """Those of the conformance suite, made anew."""
     gpu = {"type": "g", "count": 2, "streams": 2}
     requests = _entry("web", 30, "30/s", {"service": SERVICE})
@@ -52,11 +52,11 @@ def _entry(name: str, count: int, rate: str, more: dict[str, Any]) -> dict[str, 
     return {"name": name, "arrivals": {"process": "poisson", "rate": rate}, "count": count, **more}
 
 
-def _served(name: str, gpu: dict[str, Any], workload: list[dict[str, Any]]) -> Served:
+def _served(name: str, gpu: dict[str, Any], workload: list[dict[str, Any]]) -> ServedScenario:
     from sim.scenario.scenario import load  # pydantic takes its time
 
     node = {"cpus": 4, "gpus": gpu, "pcie": {"upload": "5 GB/s"}}
     described = {"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload}
     scenario = load(described)
     built = scenario.build(1)
-    return Served(name, built.cluster, built.tasks, scenario=scenario)
+    return ServedScenario(name, built.cluster, built.tasks, scenario=scenario)

@@ -42,7 +42,7 @@ class Look:
     attained: dict[int, float] = field(default_factory=dict)
 
 
-class Room:
+class CountedRoom:
     """What is free, counted from what runs."""
 
     def __init__(self, cluster: Cluster, placements: Sequence[Placement]):
@@ -116,7 +116,7 @@ class Witness:
             self._tell(view, f"changes say {changes} releases and launches after {self._before}")
         self._before = changes
         if counted:
-            self._of_room(view, Room(view.cluster, list(placements.values())), waiting, tasks)
+            self._of_room(view, CountedRoom(view.cluster, list(placements.values())), waiting, tasks)
 
     def _tell(self, view: View, text: str) -> None:
         self.found.append(f"at t = {view.now:g} s {text}")
@@ -159,7 +159,7 @@ class Witness:
             if view.free_at(device) < view.now or (not mine and view.free_at(device, "compute") > view.now):
                 self._tell(view, f"free_at({device}) is {view.free_at(device):g} s")
 
-    def _of_room(self, view: View, room: Room, waiting: list[Task], tasks: Any) -> None:
+    def _of_room(self, view: View, room: CountedRoom, waiting: list[Task], tasks: Any) -> None:
         """free, load, fits, first, options, nodes; of the first tasks that wait also fit and what is built on it."""
         for node in view.cluster.nodes:
             free = sum(min(WHOLE, max(0, room.share[device])) for device in node.accelerators) / WHOLE
@@ -185,7 +185,7 @@ class Witness:
         for task in waiting[:3]:
             self._of_task(view, room, task)
 
-    def _of_task(self, view: View, room: Room, task: Task) -> None:
+    def _of_task(self, view: View, room: CountedRoom, task: Task) -> None:
         """fit, options, holds, duration, stages, earliest_fit, make_room, over_limit of a waiting task."""
         placement, shadow = view.fit(task), view.earliest_fit(task)
         if shadow.time < view.now or (placement is not None and shadow.time != view.now):
@@ -219,7 +219,7 @@ class Witness:
                 return
             running.setdefault(seen.tasks[0].index, (seen.finish, seen.placement, other))
         held = [placement for _, placement, _ in running.values()]
-        room, time = Room(view.cluster, held), math.inf
+        room, time = CountedRoom(view.cluster, held), math.inf
         for finish, placement, _ in sorted(running.values(), key=lambda one: one[0]):
             room.change(placement, 1)
             if any(map(room.nodes, modes)):
@@ -229,7 +229,7 @@ class Witness:
             self._tell(view, f"earliest_fit({task}) is {told:g} s and should be {time:g} s")
         victims = [other for _, _, other in running.values() if other.shape.preemptible]
         made = view.make_room(task, victims)
-        room = Room(view.cluster, held)
+        room = CountedRoom(view.cluster, held)
         for victim in victims if made is None else made[1]:
             room.change(running[view.launch_of(victim).tasks[0].index][1], 1)
         if made is None:

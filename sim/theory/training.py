@@ -101,7 +101,7 @@ class Transformer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ParallelPlan:
     """How a step is divided: degrees of parallelism, micro-batches, schedule."""
 
     batch: int
@@ -138,7 +138,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Machine:
+class TrainingMachine:
     """GPUs and links: `each` GPUs on every node, which has `cards`; rates in bytes a second in one direction."""
 
     flops: float
@@ -159,7 +159,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSeconds:
     """Seconds of a step by what they go into (`compute` is that of the slowest stage), and what it moves."""
 
     compute: float
@@ -187,7 +187,7 @@ class Step:
         return self.compute + self.bubble + self.communication + self.update
 
 
-def activations(model: Transformer, plan: Plan) -> float:
+def activations(model: Transformer, plan: ParallelPlan) -> float:
     """Bytes of activations that one layer and micro-batch leave on a GPU for the backward pass."""
     s, h, b, t = model.sequence, model.hidden, plan.micro_batch, plan.tensor
     if plan.recomputation == "full":
@@ -197,7 +197,7 @@ def activations(model: Transformer, plan: Plan) -> float:
     return _passed(model, plan)
 
 
-def _passed(model: Transformer, plan: Plan) -> float:
+def _passed(model: Transformer, plan: ParallelPlan) -> float:
     """Bytes of all activations of a layer and micro-batch on a GPU."""
     s, h, a, b, t = model.sequence, model.hidden, model.heads, plan.micro_batch, plan.tensor
     scores = 5 * a * s / t
@@ -206,14 +206,14 @@ def _passed(model: Transformer, plan: Plan) -> float:
     return s * b * (10 * h + model.divided / t + scores)
 
 
-def memory(model: Transformer, plan: Plan) -> tuple[float, float]:
+def memory(model: Transformer, plan: ParallelPlan) -> tuple[float, float]:
     """Bytes of weights with all that belongs to them, and of activations, on the fullest GPU."""
     each = KEPT + SHARDED / plan.data if plan.sharded_optimizer else STATE
     state = each * _held(model, plan)
     return state, plan.in_flight * model.layers / plan.pipeline * activations(model, plan)
 
 
-def _held(model: Transformer, plan: Plan) -> float:
+def _held(model: Transformer, plan: ParallelPlan) -> float:
     """Weights that one GPU holds."""
     experts = model.expert_parameters
     return (model.parameters - experts + experts / plan.experts) / (plan.tensor * plan.pipeline)
@@ -225,7 +225,7 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
     return micro_batches * each + (stages - 1) * each / chunks
 
 
-def phases(model: Transformer, plan: Plan, machine: Machine) -> dict[str, Phase]:
+def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
     """What the ranks of a step send each other, by what for.
 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
@@ -256,7 +256,7 @@ def phases(model: Transformer, plan: Plan, machine: Machine) -> dict[str, Phase]
     return found
 
 
-def _exchange(model: Transformer, plan: Plan, machine: Machine, waits: float) -> Phase:
+def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, waits: float) -> Phase:
     """Tokens go to their experts and back, forward and backward."""
     t, e, each = plan.tensor, plan.experts, machine.each
     assert model.block is not None
@@ -271,7 +271,7 @@ def _exchange(model: Transformer, plan: Plan, machine: Machine, waits: float) ->
     return Phase("all_to_all", group, sent, times * (within + beyond), cards=min(each, here * t), waits=waits)
 
 
-def _reduced(machine: Machine, hosts: int, each: int, size: float) -> float:
+def _reduced(machine: TrainingMachine, hosts: int, each: int, size: float) -> float:
     latencies = machine.latency, machine.latency_inside
     return all_reduce_over_nodes(hosts, each, size, machine.inside, machine.card, machine.cards, *latencies)
 
@@ -281,7 +281,7 @@ def _sent(hosts: int, size: float) -> float:
     return 2 * (hosts - 1) / hosts * size
 
 
-def layer_seconds(model: Transformer, plan: Plan, machine: Machine) -> float:
+def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
     """Seconds that a layer computes for a micro-batch, forward and backward, what is computed again included."""
     s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
@@ -296,7 +296,7 @@ def layer_seconds(model: Transformer, plan: Plan, machine: Machine) -> float:
     return 3 * (forward + moved)
 
 
-def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
+def step(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepSeconds:
     """What a step takes on this machine, with its links to itself."""
     t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
     sent = phases(model, plan, machine)
@@ -312,7 +312,7 @@ def step(model: Transformer, plan: Plan, machine: Machine) -> Step:
     tensor, hops, experts = seconds("tensor"), seconds("pipeline"), seconds("experts")
     head = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / t
     parameters = _held(model, plan)
-    return Step(
+    return StepSeconds(
         compute=m * (compute + head / (machine.flops * machine.efficiency)),
         filling=(p - 1) / v * compute,
         waiting=(p - 1) / v * (tensor + hops + experts) / m,

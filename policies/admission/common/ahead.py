@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 
-from policies.admission.common.estimates import ArrivalRate, servers
+from policies.admission.common.estimates import RecentArrivals, servers
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Shape, Task
@@ -100,7 +100,7 @@ class BatchesAhead:
         self.devices: list[Device] = [device for device in view.cluster.devices if device.type is mode.type]
         self.placement = Placement(mode, (self.devices[0],))
         self.limit = mode.batch_limit
-        self.rate = ArrivalRate(memory)
+        self.rate = RecentArrivals(memory)
         self.there = queue.service.request_delay
         self.back = queue.service.response_delay
         self.slo = queue.service.slo

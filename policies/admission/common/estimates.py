@@ -23,7 +23,7 @@ Memory = Annotated[int, Field(ge=LEAST_SEEN)]
 """Arrivals after which an observation counts 1/e."""
 
 
-class ArrivalRate:
+class RecentArrivals:
     """Arrivals per second; None until a few have come.  Cost: O(1)."""
 
     __slots__ = ("fade", "seen", "count", "span", "last")
@@ -47,13 +47,13 @@ class ArrivalRate:
         return self.count / self.span if self.seen >= LEAST_SEEN and self.span > 0 else None
 
 
-class Flow:
+class ClassFlow:
     """Tasks of one class at a station: how fast they come, how long they keep a server, how many are there."""
 
     __slots__ = ("arrivals", "present", "busy", "done", "completed")
 
     def __init__(self, memory: int):
-        self.arrivals = ArrivalRate(memory)
+        self.arrivals = RecentArrivals(memory)
         self.present = 0
         """Admitted and not ended."""
         self.busy = 0.0
@@ -71,7 +71,7 @@ class Flow:
         return self.busy / self.done if self.completed >= LEAST_SEEN and self.busy > 0 else None
 
 
-class Station:
+class DeviceStation:
     """All devices of a type, as servers: those who were admitted to them and have not ended share them fairly."""
 
     __slots__ = ("capacity", "memory", "fade", "flows", "present", "occupied", "last")
@@ -81,16 +81,16 @@ class Station:
         """Devices; of a CPU, cores."""
         self.memory = memory
         self.fade = 1.0 - 1.0 / memory
-        self.flows: dict[str, Flow] = {}
+        self.flows: dict[str, ClassFlow] = {}
         self.present = 0
         self.occupied = 0.0
         """Devices that all who are there would keep busy."""
         self.last = 0.0
 
-    def flow(self, name: str) -> Flow:
+    def flow(self, name: str) -> ClassFlow:
         found = self.flows.get(name)
         if found is None:
-            found = self.flows[name] = Flow(self.memory)
+            found = self.flows[name] = ClassFlow(self.memory)
         return found
 
     def settle(self, now: float) -> None:
@@ -102,7 +102,7 @@ class Station:
                 flow.busy += flow.present * share
             self.last = now
 
-    def arrives(self, name: str, now: float) -> Flow:
+    def arrives(self, name: str, now: float) -> ClassFlow:
         """Somebody asks to be admitted."""
         self.settle(now)
         flow = self.flow(name)
@@ -112,12 +112,12 @@ class Station:
         flow.arrivals.note(now)
         return flow
 
-    def joins(self, flow: Flow, width: float) -> None:
+    def joins(self, flow: ClassFlow, width: float) -> None:
         flow.present += 1
         self.present += 1
         self.occupied += width
 
-    def leaves(self, flow: Flow, width: float, completed: bool) -> None:
+    def leaves(self, flow: ClassFlow, width: float, completed: bool) -> None:
         flow.present -= 1
         self.present -= 1
         self.occupied = self.occupied - width if self.present else 0.0
@@ -133,23 +133,23 @@ class Stations:
         self.view = view
         self.memory = memory
         self.classed = classed
-        self.stations: dict[str, Station] = {}
-        self._there: dict[int, tuple[Station, Flow, float]] = {}
+        self.stations: dict[str, DeviceStation] = {}
+        self._there: dict[int, tuple[DeviceStation, ClassFlow, float]] = {}
 
-    def best(self, task: Task) -> tuple[Station, Mode]:
+    def best(self, task: Task) -> tuple[DeviceStation, Mode]:
         """The station of a task, and its best mode."""
         modes = task.modes
         mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
         name = mode.type.name
         station = self.stations.get(name)
         if station is None:
-            station = self.stations[name] = Station(capacity(self.view.cluster, mode), self.memory)
+            station = self.stations[name] = DeviceStation(capacity(self.view.cluster, mode), self.memory)
         return station, mode
 
-    def arrives(self, task: Task, station: Station) -> Flow:
+    def arrives(self, task: Task, station: DeviceStation) -> ClassFlow:
         return station.arrives(task.class_ if self.classed else "", self.view.now)
 
-    def joins(self, task: Task, station: Station, flow: Flow, width: float) -> None:
+    def joins(self, task: Task, station: DeviceStation, flow: ClassFlow, width: float) -> None:
         """A task was admitted that keeps so many devices busy."""
         self._there[task.index] = station, flow, width
         station.joins(flow, width)

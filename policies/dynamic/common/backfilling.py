@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from policies.dynamic.common.occupancy import Occupancy
-from policies.dynamic.common.reservations import Profile, Reservation
+from policies.dynamic.common.reservations import FreeProfile, Reservation
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import Task
@@ -36,7 +36,7 @@ class Reserving(Backfilling):
 
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement, depth)
-        self._profile: Profile | None = None
+        self._profile: FreeProfile | None = None
         """None where nobody waits, or nothing is as was expected."""
         self._promised: dict[int, Reservation] = {}
         self._expected: dict[int, float] = {}
@@ -128,7 +128,7 @@ class Reserving(Backfilling):
 
     def _begin_anew(self, view: View) -> None:
         self._occupancy.update()
-        self._profile = Profile(self._occupancy, view)
+        self._profile = FreeProfile(self._occupancy, view)
         self._promised.clear()
         self.window.changed = 0
         self.order_window(view)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from policies.dynamic.common.lines import AssigningScheduler, Job, Line, refuse_parts_of_nodes
+from policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
 from sim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
 from sim.model.plan import Placement, can_host
 from sim.model.tasks import Mode, Task
@@ -28,22 +28,22 @@ class Alike:
 
     def __init__(self, kind: DeviceType) -> None:
         self.type = kind
-        self.lines: list[Line] = []
-        self._heap: list[tuple[float, int, Line]] = []
+        self.lines: list[DeviceLine] = []
+        self._heap: list[tuple[float, int, DeviceLine]] = []
 
-    def add(self, line: Line) -> None:
+    def add(self, line: DeviceLine) -> None:
         self.lines.append(line)
         line.changed = self.push
         self.push(line)
 
-    def push(self, line: Line) -> None:
+    def push(self, line: DeviceLine) -> None:
         """The line's ends have changed."""
         heappush(self._heap, (line.first_end(), line.number, line))
         if len(self._heap) > 64 + 4 * len(self.lines):
             self._heap = [(other.first_end(), other.number, other) for other in self.lines]
             heapify(self._heap)
 
-    def first(self) -> Line | None:
+    def first(self) -> DeviceLine | None:
         """The line that is free first, of those that are up."""
         heap, aside = self._heap, []
         found = None
@@ -69,15 +69,15 @@ class EarliestLine(AssigningScheduler):
     def check(self, problem: PlanProblem) -> None:
         refuse_parts_of_nodes(problem)
 
-    def make_lines(self, cluster: Cluster) -> list[Line]:
-        lines: list[Line] = []
+    def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
+        lines: list[DeviceLine] = []
         groups: dict[tuple[DeviceType, NodeSpec], Alike] = {}
         self._alike: dict[DeviceType, list[Alike]] = {}
-        self._on_node: dict[tuple[int, DeviceType], list[Line]] = {}
+        self._on_node: dict[tuple[int, DeviceType], list[DeviceLine]] = {}
         for node in cluster.nodes:
             devices = [(device, self.unit(device.type)) for device in node.accelerators]
             for device, lanes in [(node.cpu, node.cpus)] * bool(node.cpus) + devices:
-                line = Line(len(lines), device.type, lanes, device)
+                line = DeviceLine(len(lines), device.type, lanes, device)
                 lines.append(line)
                 self._on_node.setdefault((node.index, device.type), []).append(line)
                 group = groups.get((device.type, node.spec))
@@ -91,9 +91,9 @@ class EarliestLine(AssigningScheduler):
         """When a task would begin to occupy devices that are free at a time, and when it would end there."""
         raise NotImplementedError
 
-    def assign(self, task: Task, view: View) -> Job | None:
+    def assign(self, task: Task, view: View) -> LineTask | None:
         best = math.inf
-        chosen: Job | None = None
+        chosen: LineTask | None = None
         items = dict.fromkeys((*task.reads, *task.writes))
         size = sum(view.items[item].size for item in items)
         near = self._nodes_near(task, view) if self.with_data and task.reads else []
@@ -109,10 +109,10 @@ class EarliestLine(AssigningScheduler):
                 begin, end = self.expected(task, placement, free, view)
                 if chosen is None or end < best:
                     best = end
-                    chosen = Job(task, mode, placement, lines, need, begin, end - begin)
+                    chosen = LineTask(task, mode, placement, lines, need, begin, end - begin)
         return chosen
 
-    def _candidates(self, mode: Mode, need: int, near: list[int], view: View) -> Iterator[tuple[Line, ...]]:
+    def _candidates(self, mode: Mode, need: int, near: list[int], view: View) -> Iterator[tuple[DeviceLine, ...]]:
         nodes = view.cluster.nodes
         for node in near:
             if mode.gpus <= 1:
@@ -135,10 +135,10 @@ class EarliestLine(AssigningScheduler):
         if mode.gpus > 1:
             yield from self._gangs(mode, view)
 
-    def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[Line, ...]]:
+    def _gangs(self, mode: Mode, view: View) -> Iterator[tuple[DeviceLine, ...]]:
         """On each node the lines that are free first; for a gang that may span nodes also those of all nodes."""
         need, now = self.need(mode), view.now
-        everywhere: list[tuple[float, int, Line]] = []
+        everywhere: list[tuple[float, int, DeviceLine]] = []
         for node in view.cluster.nodes:
             lines = self._on_node.get((node.index, mode.type), [])
             here = sorted((line.free_at(need, now), line.number, line) for line in lines if line.up)

@@ -34,7 +34,7 @@ Sizes = dict[str, list[Mode]]
 
 
 @dataclass(frozen=True)
-class Step:
+class GrowthStep:
     """A job in `here` could grow to `there`, which takes `more` GPUs of that type."""
 
     task: Task
@@ -46,9 +46,9 @@ class Step:
 class Wishes(Protocol):
     """Steps that jobs could make: the scheduler's rule says which comes first."""
 
-    def add(self, step: Step) -> None: ...
+    def add(self, step: GrowthStep) -> None: ...
 
-    def take(self) -> Step | None:
+    def take(self) -> GrowthStep | None:
         """Remove the first and return it; None: there is none."""
 
 
@@ -57,15 +57,15 @@ class Greatest:
 
     def __init__(self, elastic: Elastic, left: dict[int, float]):
         self._elastic, self._left = elastic, left
-        self._heap: list[tuple[float, int, int, Step]] = []
+        self._heap: list[tuple[float, int, int, GrowthStep]] = []
         self._count = 0
 
-    def add(self, step: Step) -> None:
+    def add(self, step: GrowthStep) -> None:
         row = step.task.index
         self._count += 1
         heappush(self._heap, (-self._elastic.gain(step, self._left[row]), row, self._count, step))
 
-    def take(self) -> Step | None:
+    def take(self) -> GrowthStep | None:
         return heappop(self._heap)[-1] if self._heap else None
 
 
@@ -143,7 +143,7 @@ class Elastic(Scheduler):
         """Who gets the least size first: the least key.  `left`: estimated time in the fastest mode."""
         return left
 
-    def gain(self, step: Step, left: float) -> float:
+    def gain(self, step: GrowthStep, left: float) -> float:
         """What a job gains by a step, for each GPU that it takes."""
         raise NotImplementedError
 
@@ -210,7 +210,7 @@ class Elastic(Scheduler):
         wishes = self.wishes(left)
         waiting = sorted(jobs, key=lambda task: (self.first(task, left[task.index]), task.arrival, task.index))
         waiting = self._begin_all(waiting, sizes, free, chosen, wishes)
-        too_wide: dict[str, list[Step]] = {}
+        too_wide: dict[str, list[GrowthStep]] = {}
         """By type: steps for which there is no room."""
         while (step := wishes.take()) is not None:
             row, name, old = step.task.index, step.there.type.name, step.here.type.name
@@ -249,13 +249,13 @@ class Elastic(Scheduler):
                 wishes.add(step)
         return none
 
-    def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[Step]:
+    def _steps(self, task: Task, here: Mode, sizes: Sizes) -> Iterator[GrowthStep]:
         """On each type the least size that is faster."""
         now = self.speed(task, here)
         for name, of_type in sizes.items():
             there = next((mode for mode in of_type if self.speed(task, mode) > now), None)
             if there is not None:
-                yield Step(task, here, there, there.width - (here.width if name == here.type.name else 0))
+                yield GrowthStep(task, here, there, there.width - (here.width if name == here.type.name else 0))
 
     # Resizing ---------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ MOST_STEPS = 30
 
 
 @dataclass(frozen=True)
-class Offers:
+class ModeOffers:
     """All ways to run: entry v says that `job[v]` may run in a mode that takes `width[v]` devices of type `kind[v]`
     and would take `time[v]` seconds for the whole job.  `capacity` counts devices by type, `weight` is by job.
 
@@ -71,7 +71,7 @@ class Offers:
         return best
 
 
-def equal_share(offers: Offers) -> np.ndarray:
+def equal_share(offers: ModeOffers) -> np.ndarray:
     """Every job has its weight's part of every type: time on each in proportion, and never more than all the time.
 
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
@@ -81,7 +81,7 @@ def equal_share(offers: Offers) -> np.ndarray:
         alone = offers.beside < 0
         job, kind, width, time = (column[alone] for column in (offers.job, offers.kind, offers.width, offers.time))
         shares = np.zeros(len(alone))
-        shares[alone] = equal_share(Offers(job, kind, width, time, offers.capacity, offers.weight))
+        shares[alone] = equal_share(ModeOffers(job, kind, width, time, offers.capacity, offers.weight))
         return shares
     part = offers.weight[offers.job] / offers.weight.sum() if offers.jobs else np.zeros(0)
     same = np.zeros((offers.jobs, len(offers.capacity)))
@@ -91,7 +91,7 @@ def equal_share(offers: Offers) -> np.ndarray:
     return np.asarray(fraction / np.maximum(1.0, total)[offers.job])
 
 
-def max_min(offers: Offers, base: np.ndarray, levels: int = 1) -> np.ndarray:
+def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
     """Fractions with the greatest least progress / base, then by water filling.
 
     Of each program the jobs whose price is positive cannot get more: they are fixed there, and the next program
@@ -116,7 +116,7 @@ def max_min(offers: Offers, base: np.ndarray, levels: int = 1) -> np.ndarray:
     return groups.by_offer(fraction, len(offers.job))
 
 
-def raise_least_once(offers: Offers, base: np.ndarray) -> np.ndarray:
+def raise_least_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
     """Fractions with the greatest least progress / base: the one program that `max_min` begins with."""
     groups = _Groups.of(offers, base)
     if not groups.size:
@@ -125,7 +125,7 @@ def raise_least_once(offers: Offers, base: np.ndarray) -> np.ndarray:
     return groups.by_offer(fraction, len(offers.job))
 
 
-def max_sum(offers: Offers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
+def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Fractions with the greatest sum of values (by offer), every job having at least this progress.
 
     Where the least are too much together, the sum of what is missing (in parts of each) is minimised first.
@@ -153,7 +153,7 @@ def max_sum(offers: Offers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     return np.clip(found, 0.0, 1.0)
 
 
-def best_ratio(offers: Offers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
+def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Fractions with the greatest sum of values over sum of costs; of these the ones with the greatest sum.
 
     Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximise value - q × cost, with q the ratio
@@ -173,7 +173,7 @@ def best_ratio(offers: Offers, value: np.ndarray, cost: np.ndarray, least: np.nd
 
 
 def least_worst_ratio(
-    offers: Offers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
+    offers: ModeOffers, elapsed: np.ndarray, left: np.ndarray, alone: np.ndarray, levels: int = 1
 ) -> np.ndarray:
     """Fractions with the least greatest (elapsed + left / progress) / alone, by job.
 
@@ -219,7 +219,7 @@ class _Groups:
     ties: Ties | None
 
     @staticmethod
-    def of(offers: Offers, base: np.ndarray) -> _Groups:
+    def of(offers: ModeOffers, base: np.ndarray) -> _Groups:
         served = np.flatnonzero(base[offers.job] > 0)
         gain = np.zeros(len(offers.job))
         gain[served] = offers.rate[served] / base[offers.job[served]]
@@ -297,7 +297,7 @@ def _limits(
     return (time, np.ones(jobs)), (room, np.asarray(capacity, dtype=float))
 
 
-def _mates(offers: Offers) -> list[tuple[int, int]]:
+def _mates(offers: ModeOffers) -> list[tuple[int, int]]:
     """By offer, its own label and that of the partner."""
     if offers.own is None or offers.beside is None:
         return [(-1, -1)] * len(offers.job)

@@ -23,7 +23,7 @@ SLICES = 12
 """Lanes of a GPU of a type on which fractions run."""
 
 
-class Line:
+class DeviceLine:
     """Tasks before one place, and when its lanes will be free.
 
     Ends are kept less `shift`: where a task ends earlier or later than expected, all behind it move with it (on a
@@ -41,10 +41,10 @@ class Line:
         """Lanes of launches that may be in flight."""
         self.ends = [0.0] * max(1, lanes)
         self.shift = 0.0
-        self.queue: list[tuple[Any, int, Job]] = []
+        self.queue: list[tuple[Any, int, LineTask]] = []
         self.used = 0
         self.up = True
-        self.changed: Callable[[Line], None] | None = None
+        self.changed: Callable[[DeviceLine], None] | None = None
         """Told of every change of the ends."""
 
     def first_end(self) -> float:
@@ -76,7 +76,7 @@ class Line:
             if self.changed is not None:
                 self.changed(self)
 
-    def head(self) -> Job | None:
+    def head(self) -> LineTask | None:
         """The job that goes next."""
         queue = self.queue
         while queue and queue[0][2].over:
@@ -94,7 +94,7 @@ def refuse_parts_of_nodes(problem: PlanProblem) -> None:
         raise ScenarioError(Problem(f"{text}, or cores of several; {len(rows)} tasks do", key="policy.scheduler"))
 
 
-class Job:
+class LineTask:
     """A task with its place: the lines it stands in, the lanes it needs of each, and how long by estimate.
 
     `placement` is None where any devices of the line's type will do.
@@ -110,7 +110,7 @@ class Job:
         task: Task,
         mode: Mode,
         placement: Placement | None,
-        lines: tuple[Line, ...],
+        lines: tuple[DeviceLine, ...],
         need: int,
         begin: float,
         length: float,
@@ -139,12 +139,12 @@ class AssigningScheduler(Scheduler):
     """
 
     def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self.jobs: dict[int, Job] = {}
+        self.lines: list[DeviceLine] = []
+        self.jobs: dict[int, LineTask] = {}
         self._new: list[Task] = []
         self._homeless: list[Task] = []
-        self._due: dict[int, Line] = {}
-        self._starved: dict[int, Line] = {}
+        self._due: dict[int, DeviceLine] = {}
+        self._starved: dict[int, DeviceLine] = {}
         self._unit: dict[DeviceType, int] = {}
         self._down: dict[int, None] = {}
         self._tickets = 0
@@ -153,11 +153,11 @@ class AssigningScheduler(Scheduler):
 
     # What a policy gives --------------------------------------------------------------------------------------
 
-    def make_lines(self, cluster: Cluster) -> list[Line]:
+    def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         """All lines, numbered from 0."""
         raise NotImplementedError
 
-    def assign(self, task: Task, view: View) -> Job | None:
+    def assign(self, task: Task, view: View) -> LineTask | None:
         """The task's place; None while no device it could run on is up."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ class AssigningScheduler(Scheduler):
         """The order in a line: the least goes first, ties in the order of assignment."""
         return 0
 
-    def after_starts(self, lines: Sequence[Line], view: View) -> Iterator[Decision]:
+    def after_starts(self, lines: Sequence[DeviceLine], view: View) -> Iterator[Decision]:
         """Decisions after all starts of a round, for lines where something has changed."""
         return iter(())
 
@@ -228,7 +228,7 @@ class AssigningScheduler(Scheduler):
                 if not line.up:
                     self._give_up(line)
 
-    def _give_up(self, line: Line) -> None:
+    def _give_up(self, line: DeviceLine) -> None:
         """What waits in a line is assigned anew."""
         for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
             if not job.over:
@@ -264,7 +264,7 @@ class AssigningScheduler(Scheduler):
                 yield Start(job.task, placement)
         yield from self.after_starts(looked_at, view)
 
-    def _placement(self, job: Job, line: Line, view: View) -> Placement | None:
+    def _placement(self, job: LineTask, line: DeviceLine, view: View) -> Placement | None:
         """Where the head of a line starts now, if it can."""
         placement = job.placement
         if placement is None:
@@ -277,7 +277,7 @@ class AssigningScheduler(Scheduler):
             self._starved[line.number] = line
         return placement
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, job: LineTask) -> None:
         self._tickets += 1
         self.jobs[job.task.index] = job
         end = job.begin + job.length
@@ -287,7 +287,7 @@ class AssigningScheduler(Scheduler):
             heappush(line.queue, (self.key(job.task), self._tickets, job))
             self._due[line.number] = line
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: LineTask) -> None:
         job.started = job.over = True
         self.waiting -= 1
         for line in job.lines:
@@ -313,7 +313,7 @@ class AssigningScheduler(Scheduler):
             self._due[line.number] = line
         return True
 
-    def _unassign(self, job: Job) -> None:
+    def _unassign(self, job: LineTask) -> None:
         """Out of its lines, before it started."""
         del self.jobs[job.task.index]
         job.over = True

@@ -15,7 +15,7 @@ from sim.model.tasks import Mode, Task
 from sim.policy import View
 
 
-class Run(NamedTuple):
+class HeldRun(NamedTuple):
     """What a running task holds: until when it is expected to, in which mode, and how many devices on each node."""
 
     end: float
@@ -47,7 +47,7 @@ class Occupancy:
         """Did something run that was to have ended by then?"""
         self.surprises = 0
         """Grows whenever something came otherwise than was to be expected."""
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, HeldRun] = {}
         """By row, in the order of the starts."""
         self._down: dict[Device, None] = {}
         self._new: dict[int, Task] = {}
@@ -149,14 +149,14 @@ class Occupancy:
         else:
             for device in placement.devices:
                 counts[device.node] = counts.get(device.node, 0) + (mode.gpus > 0)
-        run = self.runs[row] = Run(view.launch_of(task).finish, placement.mode, tuple(counts.items()))
+        run = self.runs[row] = HeldRun(view.launch_of(task).finish, placement.mode, tuple(counts.items()))
         heappush(self._ends, (run.end, row))
         for number in counts:
             self._on[number][row] = None
             if number not in self._wrong:
                 self._hold(run, number, counts[number])
 
-    def _hold(self, run: Run, number: int, count: int) -> None:
+    def _hold(self, run: HeldRun, number: int, count: int) -> None:
         now = self._view.now
         # One that overruns its estimate, or takes no time, ends at once, but not yet.
         timeline = self.timelines[number]

@@ -6,14 +6,14 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from policies.dynamic.common.labels import takes_pairs
-from policies.dynamic.common.rounds import Job, Room
+from policies.dynamic.common.rounds import RoundJob, RoundRoom
 from sim.model.cluster import WHOLE, Cluster
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
 
 
-class PairedJob(Job):
+class PairedJob(RoundJob):
     """A job with ways beside others: after its modes, by (position, the partner's label)."""
 
     __slots__ = ("labels", "ways", "partner", "_numbers")
@@ -39,13 +39,13 @@ class PairedJob(Job):
         return number
 
 
-def paired(job: Job) -> PairedJob:
+def paired(job: RoundJob) -> PairedJob:
     """A job of a scheduler that forms pairs."""
     assert isinstance(job, PairedJob)
     return job
 
 
-class Choice(NamedTuple):
+class SeatedJob(NamedTuple):
     """A job that is to run in this round, in the mode of this position."""
 
     job: PairedJob
@@ -61,8 +61,8 @@ class Choice(NamedTuple):
 
 
 def with_partner(
-    one: Choice, others: Sequence[Choice], taken: Collection[int], stays: Collection[int]
-) -> tuple[Choice, ...]:
+    one: SeatedJob, others: Sequence[SeatedJob], taken: Collection[int], stays: Collection[int]
+) -> tuple[SeatedJob, ...]:
     """The job and the first of the others who is there for it; nobody if not.
 
     Of those who stay where they run, in their mode, a pair can have one.
@@ -75,7 +75,7 @@ def with_partner(
     return ()
 
 
-class PairRoom(Room):
+class PairRoom(RoundRoom):
     """Room in which a device that takes pairs counts as one, and two may be joined on it."""
 
     def __init__(self, cluster: Cluster, down: dict[int, None]):
@@ -107,7 +107,7 @@ class PairRoom(Room):
         self.kept[job.task.index] = None
         return True
 
-    def seat(self, some: Sequence[Choice], view: View) -> None:
+    def seat(self, some: Sequence[SeatedJob], view: View) -> None:
         """A job or a pair, if possible where one of them runs."""
         first = self._at_home(some, view)
         placement = view.launch_of(first.job.task).placement if first is not None else self.place(some[0].mode)
@@ -128,7 +128,7 @@ class PairRoom(Room):
                 self.places[other.row] = there
                 self.beside[other.row] = first.job
 
-    def _at_home(self, some: Sequence[Choice], view: View) -> Choice | None:
+    def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
         """Which of them may go on where it runs; first asked is who has to."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
             if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job, view)):

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from policies.dynamic.common.occupancy import Occupancy
-from policies.dynamic.common.timelines import Pool, Timeline, held, whole
+from policies.dynamic.common.timelines import LimitedPool, Timeline, held, whole
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 from sim.policy import View
@@ -49,7 +49,7 @@ class Reservation(NamedTuple):
         return Placement(mode, tuple(device for part in here for device in part.devices))
 
 
-class Profile:
+class FreeProfile:
     """All nodes, from now on, and the limits of partitions on GPUs in use: what runs, and reservations besides.
 
     It holds as long as what runs ends when it is expected to and nothing starts without a reservation.
@@ -60,7 +60,7 @@ class Profile:
         self._view = view
         self._reserved: dict[int, Timeline] = {}
         """Nodes with reservations, by number."""
-        self.pools = {one: Pool(one, view.now) for one in occupancy.limited}
+        self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
             for run in occupancy.runs.values():
@@ -154,7 +154,7 @@ class Profile:
         return [self._reserved.get(timeline.node.index, timeline) for timeline in self._occupancy.timelines]
 
     def _within_limit(
-        self, timeline: Timeline, pool: Pool, mode: Mode, duration: float, now: float, before: float
+        self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float
     ) -> float | None:
         """The first time at which a node has room and the limit of the partition leaves some."""
         start = timeline.earliest(mode, duration, now, before)

@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import Offers, equal_share
+from policies.dynamic.common.fractions import ModeOffers, equal_share
 from sim.model.cluster import WHOLE, Cluster, Device, Node
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Mode, Task
@@ -52,7 +52,7 @@ TURN = 0.5
 """A job that has computed for less than this part of a round since its start is not stopped."""
 
 
-class Job:
+class RoundJob:
     """What a policy keeps of a job, by the ways in which it may run: its modes, by position."""
 
     __slots__ = ("task", "target", "due", "received", "mode", "way", "since", "attained", "share", "alone")
@@ -113,7 +113,7 @@ class RoundScheduler(Scheduler):
         self.round_length = round_length
         self.rule = rule
         self.mid_round = mid_round
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, RoundJob] = {}
         self._down: dict[int, None] = {}
         self._kinds: dict[str, int] = {}
         self._next = -math.inf
@@ -122,13 +122,13 @@ class RoundScheduler(Scheduler):
         self._tried: tuple[int, int] = (-1, -1)
         self._arrivals = 0
 
-    def fractions(self, offers: Offers, jobs: list[Job], view: View) -> np.ndarray:
+    def fractions(self, offers: ModeOffers, jobs: list[RoundJob], view: View) -> np.ndarray:
         """The fraction of the time for each offer."""
         raise NotImplementedError
 
-    def job_of(self, task: Task) -> Job:
+    def job_of(self, task: Task) -> RoundJob:
         """What is kept of a task."""
-        return Job(task)
+        return RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
 
@@ -200,7 +200,7 @@ class RoundScheduler(Scheduler):
             jobs[number].target[way] = part if part > NOTHING else 0.0
         self._stale = False
 
-    def offers(self, jobs: list[Job], cluster: Cluster) -> tuple[Offers, list[int]]:
+    def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
         """All ways in which these jobs may run on what is up, and their numbers: the positions of the modes."""
         if not self._kinds:
             self._kinds = {name: number for number, name in enumerate(cluster.types)}
@@ -216,7 +216,7 @@ class RoundScheduler(Scheduler):
                     positions.append(position)
         columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
         weight = np.array([job.task.weight for job in jobs])
-        offers = Offers(
+        offers = ModeOffers(
             np.array(columns[0], dtype=int), np.array(columns[1], dtype=int), np.array(columns[2], dtype=float),
             np.array(columns[3], dtype=float), capacity, np.maximum(weight, 1e-9),
         )  # fmt: skip
@@ -234,7 +234,7 @@ class RoundScheduler(Scheduler):
                     capacity[self._kinds[device.type.name]] += 1
         return capacity
 
-    def urgency(self, job: Job, way: int) -> tuple[float, float]:
+    def urgency(self, job: RoundJob, way: int) -> tuple[float, float]:
         """The greater the more urgent: what will be due at the end of the round against what was received."""
         due = job.due[way] + job.target[way] * self.round_length
         received = job.received[way]
@@ -246,7 +246,7 @@ class RoundScheduler(Scheduler):
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose who runs in this round, stop whoever has to make room, and start the others."""
-        room = Room(view.cluster, self._down)
+        room = RoundRoom(view.cluster, self._down)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
             if job.mode >= 0 and not self._may_stop(job, view):
@@ -278,14 +278,14 @@ class RoundScheduler(Scheduler):
                 return False
         return True
 
-    def _may_stop(self, job: Job, view: View) -> bool:
+    def _may_stop(self, job: RoundJob, view: View) -> bool:
         task = job.task
         if not task.shape.preemptible or view.launch_of(task).stage != "compute":
             return False
         computed = view.attained(task) - job.attained
         return computed >= TURN * self.round_length * task.modes[job.mode].width * (1 - 1e-9)
 
-    def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[Job, int]]:
+    def _choose(self, free: dict[str, float], kept: dict[int, None]) -> list[tuple[RoundJob, int]]:
         """Pairs of job and mode by urgency, as many as there are devices for; each job once."""
         wanted = [
             (self.urgency(job, position), job, position)
@@ -295,7 +295,7 @@ class RoundScheduler(Scheduler):
             if job.target[position] > 0 and (self.spare or self._lags(job, position))
         ]
         wanted.sort(key=lambda entry: entry[0], reverse=True)  # stable: ties by arrival
-        chosen: dict[int, tuple[Job, int]] = {}
+        chosen: dict[int, tuple[RoundJob, int]] = {}
         for _, job, position in wanted:
             mode = job.task.modes[position]
             if job.task.index not in chosen and mode.width <= free[mode.type.name] + 1e-9:
@@ -303,16 +303,16 @@ class RoundScheduler(Scheduler):
                 chosen[job.task.index] = (job, position)
         return list(chosen.values())
 
-    def _lags(self, job: Job, way: int) -> bool:
+    def _lags(self, job: RoundJob, way: int) -> bool:
         """By at least half a round at the end of this one: nearest whole number of rounds to what is due."""
         due = job.due[way] + job.target[way] * self.round_length
         return due - job.received[way] >= (0.5 - 1e-9) * self.round_length
 
-    def _running_by_urgency(self) -> list[Job]:
+    def _running_by_urgency(self) -> list[RoundJob]:
         running = [job for job in self.jobs.values() if job.mode >= 0]
         return sorted(running, key=lambda job: self.urgency(job, job.way), reverse=True)
 
-    def _must_go(self, job: Job, places: dict[int, Placement], room: Room, view: View) -> bool:
+    def _must_go(self, job: RoundJob, places: dict[int, Placement], room: RoundRoom, view: View) -> bool:
         """Has a running job lost its devices, or is it to run elsewhere?"""
         if job.task.index in places:
             return True
@@ -342,14 +342,14 @@ class RoundScheduler(Scheduler):
         """Where a waiting job may start within a round."""
         return view.first(mode)
 
-    def _start(self, job: Job, placement: Placement, view: View) -> Start:
+    def _start(self, job: RoundJob, placement: Placement, view: View) -> Start:
         job.mode = job.way = job.task.shape.position[placement.mode]
         job.since = view.now
         job.attained = view.attained(job.task)
         return Start(job.task, placement)
 
 
-class Room:
+class RoundRoom:
     """Who gets which devices in the coming round, as if everything but the jobs that are kept were stopped."""
 
     def __init__(self, cluster: Cluster, down: dict[int, None]):
@@ -364,7 +364,7 @@ class Room:
         self.expected: dict[int, float] = {}
         """Devices of a node that jobs hope to keep."""
 
-    def keep(self, job: Job, view: View) -> bool:
+    def keep(self, job: RoundJob, view: View) -> bool:
         """The job goes on where it runs, if that is still free."""
         placement = view.launch_of(job.task).placement
         if placement is None or not self._is_free(placement):
@@ -373,7 +373,7 @@ class Room:
         self._take(placement)
         return True
 
-    def expect(self, chosen: list[tuple[Job, int]], view: View) -> None:
+    def expect(self, chosen: list[tuple[RoundJob, int]], view: View) -> None:
         for job, position in chosen:
             placement = view.launch_of(job.task).placement if job.mode == position else None
             for device in placement.devices if placement is not None else ():

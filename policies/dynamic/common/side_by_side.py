@@ -29,10 +29,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import Offers
+from policies.dynamic.common.fractions import ModeOffers
 from policies.dynamic.common.labels import Labels, takes_pairs
-from policies.dynamic.common.pair_seats import Choice, PairedJob, PairRoom, first_apart, paired, with_partner
-from policies.dynamic.common.rounds import TURN, Job, RoundLength, RoundScheduler, Rule
+from policies.dynamic.common.pair_seats import PairedJob, PairRoom, SeatedJob, first_apart, paired, with_partner
+from policies.dynamic.common.rounds import TURN, RoundJob, RoundLength, RoundScheduler, Rule
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
 from sim.model.plan import Placement
@@ -66,8 +66,8 @@ class SideBySideScheduler(RoundScheduler):
             )
             raise ScenarioError(Problem(text, key="policy.scheduler"))
 
-    def job_of(self, task: Task) -> Job:
-        return PairedJob(task, self.labels.of(task)) if self.pairs else Job(task)
+    def job_of(self, task: Task) -> RoundJob:
+        return PairedJob(task, self.labels.of(task)) if self.pairs else RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class SideBySideScheduler(RoundScheduler):
 
     # Fractions --------------------------------------------------------------------------------------------------
 
-    def offers(self, jobs: list[Job], cluster: Cluster) -> tuple[Offers, list[int]]:
+    def offers(self, jobs: list[RoundJob], cluster: Cluster) -> tuple[ModeOffers, list[int]]:
         offers, ways = super().offers(jobs, cluster)
         if not self.pairs:
             return offers, ways
@@ -131,7 +131,7 @@ class SideBySideScheduler(RoundScheduler):
                 ways.append(paired(jobs[mine[row]]).way_of(ways[row], other))
         mates = np.array(beside, dtype=int)
         widths = offers.width[source] * np.where(mates < 0, 1.0, 0.5)
-        return Offers(
+        return ModeOffers(
             offers.job[source], offers.kind[source], widths, offers.time[source] / np.array(speed), offers.capacity,
             offers.weight, np.array(labels, dtype=int)[source], mates,
         ), ways  # fmt: skip
@@ -141,7 +141,7 @@ class SideBySideScheduler(RoundScheduler):
     def _content(self) -> bool:
         return super()._content() and not any(isinstance(job, PairedJob) and job.partner for job in self.jobs.values())
 
-    def _may_stop(self, job: Job, view: View) -> bool:
+    def _may_stop(self, job: RoundJob, view: View) -> bool:
         if not isinstance(job, PairedJob) or job.labels[job.mode] < 0:
             return super()._may_stop(job, view)
         # Of a shared device each has half, so what it attained says little about how long it computed.
@@ -179,28 +179,28 @@ class SideBySideScheduler(RoundScheduler):
                     self._meet(job, partner, view)
         self._settle_parted(view)
 
-    def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[Choice, ...]]:
+    def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
         """Jobs, alone or two by two, by urgency of their ways, as many as there are devices for; each job once.
 
         Who stays where it runs, as it may not be stopped, needs no further devices, alone or with a partner.
         """
         wanted = [
-            (self.urgency(job, way), Choice(job, job.ways[way][0]), job.ways[way][1])
+            (self.urgency(job, way), SeatedJob(job, job.ways[way][0]), job.ways[way][1])
             for job in map(paired, self.jobs.values())
             for way, target in enumerate(job.target)
             if target > 0 and (self.spare or self._lags(job, way))
         ]
         wanted.sort(key=lambda entry: entry[0], reverse=True)  # stable: ties by arrival
-        meeting: dict[tuple[int, int], list[Choice]] = {}
+        meeting: dict[tuple[int, int], list[SeatedJob]] = {}
         for _, one, label in wanted:
             if label >= 0:
                 meeting.setdefault((one.job.labels[one.position], label), []).append(one)
         taken = {index for index, job in stays.items() if job.partner is not None and job.partner.task.index in stays}
-        chosen: list[tuple[Choice, ...]] = []
+        chosen: list[tuple[SeatedJob, ...]] = []
         for _, one, label in wanted:
             if one.row in taken or (one.row in stays and one.position != one.job.mode):
                 continue
-            some: tuple[Choice, ...] = (one,)
+            some: tuple[SeatedJob, ...] = (one,)
             if label >= 0:
                 some = with_partner(one, meeting.get((label, one.job.labels[one.position]), []), taken, stays)
             needed = 0.0 if any(one.row in stays for one in some) else one.mode.width

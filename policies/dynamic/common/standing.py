@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from policies.dynamic.common.occupancy import Occupancy
-from policies.dynamic.common.reservations import Profile, Reservation
+from policies.dynamic.common.reservations import FreeProfile, Reservation
 from policies.dynamic.common.timelines import Timeline, whole
 from sim.model.plan import Placement
 from sim.model.tasks import Task
@@ -35,7 +35,7 @@ class Standing:
     def __init__(self, occupancy: Occupancy, view: View):
         self._occupancy = occupancy
         self._view = view
-        self._profile: Profile | None = None
+        self._profile: FreeProfile | None = None
         """None: nothing that was found stands."""
         self._surprises = 0
         self._made: list[Made] = []
@@ -58,7 +58,7 @@ class Standing:
                 if not any(made.on(number) for made in self._made):
                     profile.restore(number, None)
         else:
-            self._profile = Profile(occupancy, self._view)
+            self._profile = FreeProfile(occupancy, self._view)
             self._made.clear()
             self._surprises = occupancy.surprises
         self._begun.clear()

@@ -16,7 +16,7 @@ from sim.model.plan import host_part
 from sim.model.tasks import Mode
 
 
-class Span:
+class FreeSpan:
     """What is free on a node for some time: cores (thousandths), memory, whole accelerators by the name of their type,
     and shares of those that are shared out."""
 
@@ -29,9 +29,9 @@ class Span:
         self.shares = shares
         """What is left of accelerators of which fractions are taken."""
 
-    def copy(self) -> Span:
+    def copy(self) -> FreeSpan:
         shares = {kind: list(left) for kind, left in self.shares.items()} if self.shares else {}
-        return Span(self.cores, self.memory, self.whole.copy(), shares)
+        return FreeSpan(self.cores, self.memory, self.whole.copy(), shares)
 
     def fits(self, mode: Mode, count: int, cores: int, memory: float) -> bool:
         if cores > self.cores or memory > self.memory:
@@ -86,7 +86,7 @@ class Timeline:
 
     __slots__ = ("node", "dead", "times", "spans", "_windows")
 
-    def __init__(self, node: Node, dead: bool, times: list[float], spans: list[Span]):
+    def __init__(self, node: Node, dead: bool, times: list[float], spans: list[FreeSpan]):
         self.node = node
         self.dead = dead
         """Is it down?"""
@@ -103,7 +103,7 @@ class Timeline:
             if device.local not in gone:
                 whole[device.type.name] = whole.get(device.type.name, 0) + device.type.streams
         memory = math.inf if node.memory is None else node.memory
-        return cls(node, -1 in gone, [now], [Span(node.cpus * 1000, memory, whole, {})])
+        return cls(node, -1 in gone, [now], [FreeSpan(node.cpus * 1000, memory, whole, {})])
 
     def copy(self) -> Timeline:
         return Timeline(self.node, self.dead, self.times.copy(), [span.copy() for span in self.spans])
@@ -189,7 +189,7 @@ class Timeline:
         return None
 
 
-class Pool:
+class LimitedPool:
     """GPUs (millionths) that jobs of a partition with a limit hold, from each time to the next one's."""
 
     def __init__(self, partition: Partition, now: float):

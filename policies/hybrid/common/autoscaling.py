@@ -18,7 +18,7 @@ from sim.policy import Decision, Set, View
 AWAKE, WAKING, ASLEEP, DOWN = "awake", "waking", "asleep", "down"
 
 
-class Pool:
+class DevicePool:
     """The devices of one type.  least: never fewer awake.  stabilisation: seconds for which a want counts."""
 
     def __init__(self, kind: DeviceType, devices: Sequence[Device], least: int, stabilisation: float):

@@ -27,7 +27,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
     return None
 
 
-class Requests:
+class ServiceDemand:
     """The requests of one service: which type serves them, and the device-seconds of each."""
 
     def __init__(self, counter: Counter, view: View):
@@ -66,7 +66,7 @@ def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
     return best
 
 
-def waiting_work(view: View, requests: Sequence[Requests]) -> dict[DeviceType, float]:
+def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceType, float]:
     """Device-seconds that wait, by type.  Linear in what waits."""
     found: dict[DeviceType, float] = {}
     for one in requests:

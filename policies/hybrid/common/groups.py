@@ -67,19 +67,19 @@ class Kind:
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
-class Entry:
+class GroupedTask:
     """A task in a group: its kind, and what it is expected to take there."""
 
     __slots__ = ("task", "kind", "group", "type", "seconds", "width", "end")
 
-    def __init__(self, task: Task, kind: Kind, group: Group):
+    def __init__(self, task: Task, kind: Kind, group: DeviceGroup):
         self.task = task
         self.kind = kind
         self.place(group)
         self.end: float | None = None
         """When it ends by estimate, while it runs."""
 
-    def place(self, group: Group) -> None:
+    def place(self, group: DeviceGroup) -> None:
         self.group = group
         position = group.best(self.task, self.kind)
         mode = self.kind.modes[position]
@@ -88,7 +88,7 @@ class Entry:
         self.seconds = seconds_of(self.task, position)
 
 
-class Group:
+class DeviceGroup:
     """Some devices with a scheduler of their own."""
 
     def __init__(self, number: int, name: str, nodes: list[Node], types: Iterable[DeviceType], mask: int | None):
@@ -148,7 +148,7 @@ class Group:
 
     # What waits and what runs ---------------------------------------------------------------------------------
 
-    def enqueue(self, entry: Entry) -> None:
+    def enqueue(self, entry: GroupedTask) -> None:
         task, kind = entry.task, entry.kind
         self.waiting[task.index] = task
         self.of_kind.setdefault(kind.number, {})[task.index] = task
@@ -156,7 +156,7 @@ class Group:
         self.queued[entry.type] += 1
         self.backlog[entry.type] += entry.seconds * entry.width
 
-    def dequeue(self, entry: Entry) -> None:
+    def dequeue(self, entry: GroupedTask) -> None:
         task, kind = entry.task, entry.kind
         del self.waiting[task.index]
         here = self.of_kind[kind.number]
@@ -167,14 +167,14 @@ class Group:
         left = self.backlog[entry.type] - entry.seconds * entry.width
         self.backlog[entry.type] = left if self.queued[entry.type] else 0.0
 
-    def start(self, entry: Entry, mode: Mode, now: float) -> None:
+    def start(self, entry: GroupedTask, mode: Mode, now: float) -> None:
         entry.type, entry.width = mode.type, mode.width
         entry.end = now + seconds_of(entry.task, entry.kind.modes.index(mode))
         self.running[entry.task.index] = entry.task
         self.used[mode.type] += mode.width
         heappush(self._running_ends(mode.type), (entry.end, entry.task.index))
 
-    def end(self, entry: Entry) -> None:
+    def end(self, entry: GroupedTask) -> None:
         del self.running[entry.task.index]
         self.used[entry.type] -= entry.width
         if not self.running:
@@ -209,11 +209,13 @@ def lanes_of(device: Device, node: Node) -> int:
     return node.cpus if device is node.cpu else 1
 
 
-def make_groups(cluster: Cluster, grouping: Grouping) -> list[Group]:
+def make_groups(cluster: Cluster, grouping: Grouping) -> list[DeviceGroup]:
     """The groups, numbered; ScenarioError where the cluster has no such parts."""
     if grouping == "type":
         present = [kind for kind in cluster.types.values() if cluster.count(kind.name)]
-        return [Group(number, kind.name, _having(cluster, kind), [kind], None) for number, kind in enumerate(present)]
+        return [
+            DeviceGroup(number, kind.name, _having(cluster, kind), [kind], None) for number, kind in enumerate(present)
+        ]
     parts: dict[Any, list[Node]] = {}
     for node in cluster.nodes:
         if grouping == "node":
@@ -226,11 +228,11 @@ def make_groups(cluster: Cluster, grouping: Grouping) -> list[Group]:
     if grouping == "rack" and list(parts) == [None]:
         text = 'groups: rack, but no node has a rack; give the nodes `rack: NAME`, or take "type", "node" or a number'
         raise ScenarioError(Problem(text, key="policy.scheduler"))
-    groups: list[Group] = []
+    groups: list[DeviceGroup] = []
     for key, nodes in parts.items():
         name = "without a rack" if key is None else str(key) if isinstance(key, str) else _span(nodes)
         mask = sum(1 << node.index for node in nodes)
-        groups.append(Group(len(groups), name, nodes, _types(nodes), mask))
+        groups.append(DeviceGroup(len(groups), name, nodes, _types(nodes), mask))
     return groups
 
 

@@ -29,7 +29,7 @@ def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:
     return {name: lanes[name] for name in kept}
 
 
-class Lane:
+class LaneQueue:
     """One lane and the planned tasks still to start there, by their number in the plan."""
 
     __slots__ = ("name", "device", "steps", "cores", "memory", "busy")
@@ -45,7 +45,7 @@ class Lane:
         """Does a planned task run there?"""
 
 
-class Planned:
+class PlanInProgress:
     """A plan in progress: which of its tasks goes next on each lane, and when it is due by estimates."""
 
     def __init__(self, plan: Plan, rows: np.ndarray, tasks: Tasks, cluster: Cluster):
@@ -53,9 +53,9 @@ class Planned:
         self.modes: list[Mode] = [tasks.shapes[tasks.shape[step.task]].modes[step.mode] for step in self.steps]
         self.number = {step.task: number for number, step in enumerate(self.steps)}
         self.arrival = [float(tasks.arrival[step.task]) for step in self.steps]
-        self.lanes: dict[str, Lane] = {}
-        self.on_node: dict[int, list[Lane]] = {}
-        self.kept: dict[Device, Lane] = {}
+        self.lanes: dict[str, LaneQueue] = {}
+        self.on_node: dict[int, list[LaneQueue]] = {}
+        self.kept: dict[Device, LaneQueue] = {}
         """Accelerators of the plan."""
         self.waiting: dict[int, None] = {}
         self.ends: dict[int, float] = {}
@@ -66,10 +66,10 @@ class Planned:
                 self._lane(name, names[name]).steps.append(number)
         self.start = self._starts(tasks)
 
-    def _lane(self, name: str, device: Device) -> Lane:
+    def _lane(self, name: str, device: Device) -> LaneQueue:
         lane = self.lanes.get(name)
         if lane is None:
-            lane = self.lanes[name] = Lane(name, device)
+            lane = self.lanes[name] = LaneQueue(name, device)
             self.on_node.setdefault(device.node, []).append(lane)
             if device.local >= 0:
                 self.kept[device] = lane
@@ -127,7 +127,7 @@ class Planned:
             self.lanes[name].steps.appendleft(number)
         self.waiting[number] = None
 
-    def due(self, lane: Lane) -> float:
+    def due(self, lane: LaneQueue) -> float:
         """When the next planned task of an idle lane may start: at its arrival, as the lane waits for nothing else."""
         return self.arrival[lane.steps[0]] if lane.steps else math.inf
 

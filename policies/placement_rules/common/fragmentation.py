@@ -25,7 +25,7 @@ TOGETHER = 256
 
 
 @dataclass
-class NodeState:
+class NodeClass:
     """What nodes have in common that have the same left: cores (thousandths), memory, and GPUs by type, share and
     memory, in that order."""
 
@@ -47,7 +47,7 @@ class NodeStates:
 
     def __init__(self, view: View, memory: bool = True):
         self._memory = memory
-        self.states: list[NodeState] = []
+        self.states: list[NodeClass] = []
         self.of = np.zeros(len(view.cluster.nodes), np.int64)
         self._known: dict[tuple[object, ...], int] = {}
         self._seen = -1
@@ -73,7 +73,7 @@ class NodeStates:
             if number is None:
                 number = self._known[key] = len(self.states)
                 names = tuple(single.types[k] for k in kind.tolist())
-                self.states.append(NodeState(cores, memory, names, share, room))
+                self.states.append(NodeClass(cores, memory, names, share, room))
             self.of[node] = number
         self._seen = single.look
 
@@ -101,12 +101,12 @@ class Mix:
         self._requests = list(requests)
         self._tables: dict[tuple[str, ...], _Table] = {}
 
-    def fragmentation(self, state: NodeState) -> float:
+    def fragmentation(self, state: NodeClass) -> float:
         """Expected fragmentation of a node, in GPUs."""
         lost = self._table(state.kinds).lost(state.share[None, :], state.room[None, :], *_host([state]))
         return float(lost[0] / WHOLE)
 
-    def rises(self, state: NodeState, mode: Mode) -> dict[int, float]:
+    def rises(self, state: NodeClass, mode: Mode) -> dict[int, float]:
         """What the mode would add in a state, by the free share of the GPU it would take (0 for other than
         fractions)."""
         rows, after = self._after([state], mode)
@@ -115,7 +115,7 @@ class Mix:
         where = [int(state.share[gpu]) for gpu in gpus] or [0]
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
-    def least_rises(self, states: Sequence[NodeState], mode: Mode) -> np.ndarray:
+    def least_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
         """The least that the mode would add in each of these states."""
         found = np.zeros(len(states))
         for state in states:
@@ -136,7 +136,7 @@ class Mix:
                 np.minimum.at(found, owner, after - before[owner])
         return found
 
-    def _after(self, states: Sequence[NodeState], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
+    def _after(self, states: Sequence[NodeClass], mode: Mode) -> tuple[list[tuple[int, int]], np.ndarray]:
         """Rows (state, first GPU taken), and the expected fragmentation in each once the mode is there.
 
         The states must have GPUs of the same types.  A fraction may take any GPU, other modes the first that fit.
@@ -180,7 +180,7 @@ def _most_frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict
     return kept
 
 
-def _host(states: Sequence[NodeState]) -> tuple[np.ndarray, np.ndarray]:
+def _host(states: Sequence[NodeClass]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([state.cores for state in states]), np.array([state.memory for state in states])
 
 

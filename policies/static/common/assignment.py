@@ -41,7 +41,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Site:
+class LaneSite:
     """Equal lanes of one type: `lanes` are their numbers within the type, `place` where their data lie, if in one."""
 
     kind: int
@@ -49,27 +49,27 @@ class Site:
     place: Device | None = None
 
 
-def by_type(instance: Instance) -> list[Site]:
+def by_type(instance: Instance) -> list[LaneSite]:
     """All lanes of a type are one site."""
-    return [Site(kind, tuple(range(count))) for kind, count in enumerate(instance.counts)]
+    return [LaneSite(kind, tuple(range(count))) for kind, count in enumerate(instance.counts)]
 
 
-def by_lane(instance: Instance) -> list[Site]:
+def by_lane(instance: Instance) -> list[LaneSite]:
     """Every lane is a site, those of a type one after the other."""
-    return [Site(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
+    return [LaneSite(kind, (lane,)) for kind, count in enumerate(instance.counts) for lane in range(count)]
 
 
-def by_place(instance: Instance) -> list[Site]:
+def by_place(instance: Instance) -> list[LaneSite]:
     """The cores of each node are a site, and every accelerator."""
     device_of = lane_names(instance.problem.cluster)
     lanes: dict[tuple[int, Device], list[int]] = {}
     for kind, names in enumerate(instance.lanes):
         for lane, name in enumerate(names):
             lanes.setdefault((kind, device_of[name]), []).append(lane)
-    return [Site(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
+    return [LaneSite(kind, tuple(numbers), device) for (kind, device), numbers in lanes.items()]
 
 
-def times_at(instance: Instance, sites: Sequence[Site]) -> np.ndarray:
+def times_at(instance: Instance, sites: Sequence[LaneSite]) -> np.ndarray:
     """Seconds of each task at each site."""
     return instance.time[:, [site.kind for site in sites]].reshape(instance.size, len(sites))
 
@@ -184,7 +184,7 @@ class Integral:
     infeasible: bool = False
 
 
-class Program:
+class AssignmentProgram:
     """The assignment program; every number in it is in parts of `unit`, which should be near the optimum.
 
     times[j, s]: inf where a task cannot run.  Without constraints `unit` is the makespan of any schedule, which the
@@ -379,7 +379,7 @@ class Program:
 
 def ordered(
     instance: Instance,
-    sites: Sequence[Site],
+    sites: Sequence[LaneSite],
     site_of: np.ndarray,
     constraints: Sequence[Constraint] = (),
     traffic: Traffic | None = None,

@@ -35,7 +35,7 @@ THROWN = 4
 
 
 @dataclass
-class Lanes:
+class DescentLanes:
     """Tasks on lanes: `time[j, t]` on lanes of type t, `kind` the type of each lane, `lane` where each task is."""
 
     time: np.ndarray
@@ -44,7 +44,9 @@ class Lanes:
     load: np.ndarray
 
     @classmethod
-    def of(cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None) -> Lanes:
+    def of(
+        cls, time: np.ndarray, counts: Sequence[int], lane: np.ndarray, since: np.ndarray | None = None
+    ) -> DescentLanes:
         """Lanes are numbered over all types; `since`: when each is free at first."""
         kind = np.repeat(np.arange(len(counts)), counts)
         load = np.zeros(len(kind)) if since is None else since.astype(float)
@@ -57,11 +59,11 @@ class Lanes:
         self.load[to] += self.time[task, self.kind[to]]
         self.lane[task] = to
 
-    def copy(self) -> Lanes:
-        return Lanes(self.time, self.kind, self.lane.copy(), self.load.copy())
+    def copy(self) -> DescentLanes:
+        return DescentLanes(self.time, self.kind, self.lane.copy(), self.load.copy())
 
 
-def descend(lanes: Lanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
+def descend(lanes: DescentLanes, enough: float, pairs: int = PAIRS, prices: np.ndarray | None = None) -> int:
     """To a local optimum, in place; the pairs of tasks that were looked at.
 
     prices: of a second of each type, by which changes elsewhere are judged where the longest lane has none.
@@ -86,7 +88,7 @@ def descend(lanes: Lanes, enough: float, pairs: int = PAIRS, prices: np.ndarray 
     return looked
 
 
-def _best_change(lanes: Lanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
+def _best_change(lanes: DescentLanes, longest: int, mine: np.ndarray, goal: float) -> list[tuple[int, int]] | None:
     """The moves (task, to) of the change after which the longest of the lanes that it touches is shortest."""
     time, kind, lane, load = lanes.time, lanes.kind, lanes.lane, lanes.load
     rows = np.arange(len(lane))
@@ -112,7 +114,9 @@ def _best_change(lanes: Lanes, longest: int, mine: np.ndarray, goal: float) -> l
     return [(j, longest if best[1] <= best[2] else int(to_third[j])), (int(mine[i]), int(lane[j]))]
 
 
-def _cheaper_change(lanes: Lanes, prices: np.ndarray, goal: float, first: int) -> tuple[list[tuple[int, int]], int]:
+def _cheaper_change(
+    lanes: DescentLanes, prices: np.ndarray, goal: float, first: int
+) -> tuple[list[tuple[int, int]], int]:
     """The change, of the first lane from `first` on that has one, that saves most work at its price, no lane too long.
 
     It shortens no longest lane, but leaves more room for that.  With it the lane after which to look next.
@@ -145,7 +149,7 @@ def _cheaper_change(lanes: Lanes, prices: np.ndarray, goal: float, first: int) -
     return [], first
 
 
-def _least_loaded(lanes: Lanes) -> list[int]:
+def _least_loaded(lanes: DescentLanes) -> list[int]:
     """The least loaded lane of each type that has lanes."""
     found = []
     for kind in dict.fromkeys(lanes.kind.tolist()):
@@ -154,7 +158,7 @@ def _least_loaded(lanes: Lanes) -> list[int]:
     return found
 
 
-def _elsewhere(lanes: Lanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
+def _elsewhere(lanes: DescentLanes, longest: int) -> tuple[np.ndarray, np.ndarray]:
     """For every task the lane, neither its own nor the longest, that it would make least long, and how long."""
     candidates = []
     for kind in dict.fromkeys(lanes.kind.tolist()):  # two of each type, as one may be the task's own
@@ -184,7 +188,7 @@ def improved(
     """
     if not len(lane):
         return lane
-    best = Lanes.of(time, counts, lane, since)
+    best = DescentLanes.of(time, counts, lane, since)
     if best.load.max() <= enough:
         return lane
     prices = good_prices(time, counts)
@@ -198,8 +202,8 @@ def improved(
         left -= descend(trial, enough, left, prices)
         if trial.load.max() < best.load.max() * (1 - TOLERANCE):
             best = trial
-    again = Lanes.of(time, counts, best.lane, since)  # loads above carry rounding
-    return best.lane if again.load.max() <= Lanes.of(time, counts, lane, since).load.max() else lane
+    again = DescentLanes.of(time, counts, best.lane, since)  # loads above carry rounding
+    return best.lane if again.load.max() <= DescentLanes.of(time, counts, lane, since).load.max() else lane
 
 
 def descended(instance: Instance, schedule: Schedule, enough: float | None = None) -> Schedule:
@@ -226,7 +230,7 @@ def descended(instance: Instance, schedule: Schedule, enough: float | None = Non
     return made if made.makespan < schedule.makespan else schedule
 
 
-def _throw(lanes: Lanes, random: np.random.Generator) -> None:
+def _throw(lanes: DescentLanes, random: np.random.Generator) -> None:
     """Some tasks, half of them of the longest lane, go to lanes of types that are good for them."""
     mine = np.flatnonzero(lanes.lane == int(lanes.load.argmax()))
     chosen = [*random.permutation(mine)[:THROWN].tolist(), *random.integers(len(lanes.lane), size=THROWN).tolist()]

@@ -31,7 +31,7 @@ from sim.policy import PlanProblem
 
 
 @dataclass(frozen=True)
-class Pool:
+class LanePool:
     """The lanes of one type on one node, and when each can start its first task."""
 
     kind: int
@@ -41,13 +41,13 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Wide:
+class WideTasks:
     """n parallel tasks; option o is task `task[o]` in mode `mode[o]` on `width[o]` lanes of type `kind[o]` for
     `seconds[o]`, in one of `pools_of[o]`.  Options of a task stand together, those of task j from `first[j]` on."""
 
     problem: PlanProblem
     types: list[DeviceType]
-    pools: list[Pool]
+    pools: list[LanePool]
     task: np.ndarray
     mode: np.ndarray
     kind: np.ndarray
@@ -106,7 +106,7 @@ def _width(mode: Mode) -> int:
     return mode.gpus if mode.whole else 0
 
 
-def wide(problem: PlanProblem, planner: str) -> Wide:
+def wide(problem: PlanProblem, planner: str) -> WideTasks:
     """The parallel tasks of a problem; ScenarioError naming the planner where a task has no option."""
     cluster, tasks = problem.cluster, problem.tasks
     types, pools = _pools(problem)
@@ -147,11 +147,12 @@ def wide(problem: PlanProblem, planner: str) -> Wide:
     names = [[lane for pool in pools if pool.kind == kind for lane in pool.lanes] for kind in range(len(types))]
     up, compute, down = stages
     outline = Instance(problem, types, names, areas, np.zeros(areas.shape, dtype=np.int32), None, up, compute, down)
-    return Wide(problem, types, pools, task, modes, kinds, widths, seconds, [row[5] for row in rows], first, complete,
+    return WideTasks(problem, types, pools, task, modes, kinds, widths, seconds, [row[5] for row in rows], first,
+    complete,
                 outline)  # fmt: skip
 
 
-def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[Pool]]:
+def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
     """Types in the order of the cluster, cores first, and the lanes that are up of each on each node."""
     cluster = problem.cluster
     found: dict[tuple[DeviceType, int], list[str]] = {}
@@ -162,7 +163,7 @@ def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[Pool]]:
     types = sorted(known, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     begin = problem.now if problem.in_mid_run else 0.0
     pools = [
-        Pool(types.index(kind), node, lanes, [max(begin, problem.free_at.get(lane, 0.0)) for lane in lanes])
+        LanePool(types.index(kind), node, lanes, [max(begin, problem.free_at.get(lane, 0.0)) for lane in lanes])
         for (kind, node), lanes in sorted(found.items(), key=lambda entry: (types.index(entry[0][0]), entry[0][1]))
     ]
     return types, pools
@@ -189,10 +190,10 @@ class Placing:
     finish: float
 
 
-class Lanes:
+class PoolLanes:
     """The lanes of all pools with what is placed on them so far; nothing goes before what was placed earlier."""
 
-    def __init__(self, instance: Wide):
+    def __init__(self, instance: WideTasks):
         self.instance = instance
         self.free = [sorted((at, lane) for lane, at in enumerate(pool.free)) for pool in instance.pools]
         self.placed: list[Placing] = []
@@ -223,7 +224,7 @@ class Lanes:
 # Bounds -----------------------------------------------------------------------------------------------------------
 
 
-def wide_bound(instance: Wide) -> float | None:
+def wide_bound(instance: WideTasks) -> float | None:
     """No schedule is shorter, counted from the first arrival: paths of the fastest options, and areas before and after.
 
     None where the engine could do what the options do not say.
@@ -250,7 +251,7 @@ def wide_bound(instance: Wide) -> float | None:
 
 
 def wide_plan(
-    instance: Wide, placed: Sequence[Placing], bound: float | None = None, guaranteed: float | None = None
+    instance: WideTasks, placed: Sequence[Placing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
     """The placings as a plan in the order of their starts, with its timetable; notes as in `outcome`.
 

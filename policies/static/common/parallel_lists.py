@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.static.common.parallel import Lanes, Wide, wide, wide_plan
+from policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
 from policies.static.common.ranks import ways
 from policies.task_graphs import graph_of, successors, topological, upward
 from sim.model.plan import Plan
@@ -30,7 +30,7 @@ from sim.policy import PlanProblem
 FLOORS = (0.0, 0.5, 0.75, 0.9, 1.0)
 """Efficiencies below which options are not looked at."""
 
-Rule = Callable[[Wide, np.ndarray], Lanes]
+Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
 """Places the tasks of an instance in options that a mask allows."""
 
 
@@ -45,9 +45,9 @@ def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
     return wide_plan(instance, min(found, key=lambda lanes: lanes.makespan).placed)
 
 
-def in_order(instance: Wide, allowed: np.ndarray, order: Sequence[int]) -> Lanes:
+def in_order(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
     """One task after the other where it ends first, of equals in its first option."""
-    tasks, lanes = instance.problem.tasks, Lanes(instance)
+    tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph, finish = graph_of(tasks), [0.0] * instance.size
     for task in order:
         ready = max([float(tasks.arrival[task]), *(finish[before] for before in graph[task])])
@@ -63,12 +63,12 @@ def in_order(instance: Wide, allowed: np.ndarray, order: Sequence[int]) -> Lanes
     return lanes
 
 
-def wide_mct(instance: Wide, allowed: np.ndarray) -> Lanes:
+def wide_mct(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """In the order of the table, each after its predecessors."""
     return in_order(instance, allowed, topological(graph_of(instance.problem.tasks)))
 
 
-def wide_heft(instance: Wide, allowed: np.ndarray) -> Lanes:
+def wide_heft(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """By descending upward rank, of the mean seconds of the options of each task."""
     graph = graph_of(instance.problem.tasks)
     order = topological(graph)
@@ -79,9 +79,9 @@ def wide_heft(instance: Wide, allowed: np.ndarray) -> Lanes:
     return in_order(instance, allowed, sorted(order, key=lambda task: (-rank[task], position[task])))
 
 
-def wide_min_min(instance: Wide, allowed: np.ndarray) -> Lanes:
+def wide_min_min(instance: WideTasks, allowed: np.ndarray) -> PoolLanes:
     """Of all tasks left, the one that can end first; ties go to the first task and option."""
-    lanes, arrival = Lanes(instance), instance.problem.tasks.arrival[instance.task]
+    lanes, arrival = PoolLanes(instance), instance.problem.tasks.arrival[instance.task]
     demands = list(dict.fromkeys(zip(instance.pools_of, instance.width.tolist(), strict=True)))
     number = {demand: index for index, demand in enumerate(demands)}
     demand_of = np.array([number[one] for one in zip(instance.pools_of, instance.width.tolist(), strict=True)], int)
@@ -96,13 +96,13 @@ def wide_min_min(instance: Wide, allowed: np.ndarray) -> Lanes:
     return lanes
 
 
-def wide_graham(instance: Wide, allowed: np.ndarray, order: Sequence[int]) -> Lanes:
+def wide_graham(instance: WideTasks, allowed: np.ndarray, order: Sequence[int]) -> PoolLanes:
     """Whenever lanes are idle, the first task of the list that is there and fits starts, in the option that ends first.
 
     order: the list; independent tasks that it leaves out are not placed.  Of tasks with the same options by width and
     pools only the first of the list that does not fit is looked at.
     """
-    tasks, lanes = instance.problem.tasks, Lanes(instance)
+    tasks, lanes = instance.problem.tasks, PoolLanes(instance)
     graph = graph_of(tasks)
     after, missing = successors(graph), [len(set(before)) for before in graph]
     position = np.empty(instance.size, dtype=np.int64)
@@ -139,7 +139,7 @@ def wide_graham(instance: Wide, allowed: np.ndarray, order: Sequence[int]) -> La
     return lanes
 
 
-def _begin(instance: Wide, lanes: Lanes, options: Sequence[int], now: float) -> float | None:
+def _begin(instance: WideTasks, lanes: PoolLanes, options: Sequence[int], now: float) -> float | None:
     """Start one of the options now, the one that ends first; its end, or None where none fits."""
     for option in sorted(options, key=lambda one: float(instance.seconds[one])):
         start, pool = lanes.earliest(instance.pools_of[option], int(instance.width[option]), now)

@@ -36,7 +36,7 @@ MOST_PAIRS = 40_000
 """Above so many pairs of tasks and types nor is a linear program."""
 
 
-class Budget:
+class SearchBudget:
     """So many evaluated schedules, or so many seconds of wall clock."""
 
     def __init__(self, evaluations: int, seconds: float | None):
@@ -318,7 +318,7 @@ class Search:
 
     landscape: Landscape
     seed: Seed
-    budget: Budget
+    budget: SearchBudget
     random: np.random.Generator
     seeds: list[Seed]
     descent: bool = True
@@ -326,7 +326,7 @@ class Search:
 
     @classmethod
     def of(cls, instance: Instance, evaluations: int, seconds: float | None, descent: bool = True) -> Search:
-        budget = Budget(evaluations, seconds)  # its clock runs from here on
+        budget = SearchBudget(evaluations, seconds)  # its clock runs from here on
         traffic = None
         if bound_together(instance):
             traffic = traffic_of(instance, instance.problem.tasks.predecessors or [()] * instance.size)

@@ -28,7 +28,7 @@ from sim.model.stages import download_rate
 
 
 @dataclass(frozen=True)
-class Row:
+class ResourceRow:
     """What tasks take of a resource on each type of device, and how much of it there is for each second."""
 
     use: np.ndarray
@@ -55,7 +55,7 @@ def stage_bound(instance: Instance) -> float:
     return best
 
 
-def rows_of(instance: Instance) -> Iterator[Row]:
+def rows_of(instance: Instance) -> Iterator[ResourceRow]:
     """The resources of an instance."""
     usable = np.isfinite(instance.time)
     blank = np.zeros(instance.time.shape)
@@ -69,19 +69,19 @@ def rows_of(instance: Instance) -> Iterator[Row]:
             return use
 
         if one.kind == "cpu":
-            yield Row(on(compute), float(count))
+            yield ResourceRow(on(compute), float(count))
             continue
-        yield Row(on(up + compute + down), float(count * one.streams))
+        yield ResourceRow(on(up + compute + down), float(count * one.streams))
         if one.streams > 1:
             at_once = one.streams if one.sharing.kind == "mps" else 1
-            yield Row(on(compute), float(count * at_once))
-            yield Row(on(up), float(count))
-            yield Row(on(down), float(count))
+            yield ResourceRow(on(compute), float(count * at_once))
+            yield ResourceRow(on(up), float(count))
+            yield ResourceRow(on(down), float(count))
         devices = [known[name] for name in instance.lanes[kind]]
         for sizes, capacity in _links(instance, one, devices):
             use = blank.copy()
             use[:, kind] = np.where(usable[:, kind], sizes, 0.0)
-            yield Row(use, capacity)
+            yield ResourceRow(use, capacity)
 
 
 def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Iterator[tuple[np.ndarray, float]]:
@@ -111,18 +111,18 @@ def _links(instance: Instance, kind: DeviceType, devices: list[Device]) -> Itera
         yield above + below, sum(s.upload for s in switch_of.values())
 
 
-def priced_rows(rows: list[Row], usable: np.ndarray) -> np.ndarray:
+def priced_rows(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
     """What each task costs at least; the sum is no more than the makespan of any schedule."""
     rows = [row for row in rows if row.use.any()]
     if not rows:
         return np.zeros(len(usable))
     every = max(1, -(-len(usable) // SAMPLE))
-    prices = _prices([Row(row.use[::every], row.capacity) for row in rows], usable[::every])
+    prices = _prices([ResourceRow(row.use[::every], row.capacity) for row in rows], usable[::every])
     cost = sum(price * row.use for price, row in zip(prices.tolist(), rows, strict=True))
     return np.where(usable, cost, np.inf).min(axis=1)
 
 
-def _prices(rows: list[Row], usable: np.ndarray) -> np.ndarray:
+def _prices(rows: list[ResourceRow], usable: np.ndarray) -> np.ndarray:
     """Prices of the program, scaled so that the capacities cost 1 together."""
     from scipy.optimize import linprog  # takes as long to import as a small plan takes
     from scipy.sparse import coo_array, hstack

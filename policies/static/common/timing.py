@@ -137,7 +137,7 @@ class LaneStages:
 # Several streams, and items ---------------------------------------------------------------------------------------
 
 
-class Lane:
+class TimedLane:
     """One lane: its queue, what is in flight, and who holds or waits for each engine."""
 
     __slots__ = (
@@ -173,12 +173,12 @@ class Pipeline:
         problem = instance.problem
         self.tasks, self.cluster = problem.tasks, problem.cluster
         self.stages = LaneStages(instance, frequencies)
-        self.lanes: dict[tuple[int, int], Lane] = {}
+        self.lanes: dict[tuple[int, int], TimedLane] = {}
         for kind, devices in enumerate(self.stages.devices):
             for number, device in enumerate(devices):
                 since = problem.now if instance.free is None else float(instance.free[kind][number])
-                self.lanes[kind, number] = Lane(device, kind, number, since)
-        self.lane_of: list[Lane] = [None] * instance.size  # type: ignore[list-item]
+                self.lanes[kind, number] = TimedLane(device, kind, number, since)
+        self.lane_of: list[TimedLane] = [None] * instance.size  # type: ignore[list-item]
         for task, kind, number in placed:
             lane = self.lane_of[task] = self.lanes[kind, number]
             lane.queue.append(task)
@@ -204,7 +204,7 @@ class Pipeline:
         for lane in self.lanes.values():  # asks again once it is free at first
             if lane.queue and lane.since > 0:
                 heapq.heappush(self.events, (lane.since, ARRIVE, -1 - lane.queue[0], 0))
-        touched: dict[int, Lane] = {}
+        touched: dict[int, TimedLane] = {}
         while self.events:
             now = self.events[0][0]
             while self.events and self.events[0][0] == now:
@@ -224,13 +224,13 @@ class Pipeline:
         exact = not self.contended and undisturbed(self.instance) and not np.isnan(start).any()
         return Timing(start, finish, exact)
 
-    def _there(self, task: int, touched: dict[int, Lane]) -> None:
+    def _there(self, task: int, touched: dict[int, TimedLane]) -> None:
         """The task has arrived, or a predecessor is done."""
         self.missing[task] -= 1
         if not self.missing[task]:
             touched[id(self.lane_of[task])] = self.lane_of[task]
 
-    def _serve(self, touched: dict[int, Lane], now: float) -> None:
+    def _serve(self, touched: dict[int, TimedLane], now: float) -> None:
         """Start what can start, and give engines that are free to the first that waits."""
         lanes = list(touched.values())
         for lane in lanes:
@@ -249,15 +249,15 @@ class Pipeline:
                     lane.waiting[engine].remove(task)
                     self._begin(lane, task, engine, now)
 
-    def _first_stage(self, lane: Lane, task: int, now: float) -> int:
+    def _first_stage(self, lane: TimedLane, task: int, now: float) -> int:
         up = self.stages.of(task, lane.kind, lane.number)[UP]
         missing = self.items is not None and self.items.anything(task, lane.place, lane.device)
         return UP if up > 0 or missing else COMPUTE
 
-    def _ask(self, lane: Lane, task: int, engine: int, now: float) -> None:
+    def _ask(self, lane: TimedLane, task: int, engine: int, now: float) -> None:
         lane.waiting[engine].append(task)
 
-    def _begin(self, lane: Lane, task: int, engine: int, now: float) -> None:
+    def _begin(self, lane: TimedLane, task: int, engine: int, now: float) -> None:
         """The engine is the task's."""
         lane.holder[engine] = task
         if engine == UP:
@@ -275,7 +275,7 @@ class Pipeline:
             self._use(pipes, now + self.stages.ways[lane.kind][lane.number].latency, now + length)
         heapq.heappush(self.events, (now + length, ENGINE, task, engine))
 
-    def _uploads(self, lane: Lane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
+    def _uploads(self, lane: TimedLane, task: int) -> list[tuple[float, list[tuple[str, float]], list[int], int]]:
         """Legs of the upload: seconds, links, items that arrive and where."""
         way, fixed = self.stages.ways[lane.kind][lane.number], (0.0, 0.0)
         size = 0.0
@@ -291,7 +291,7 @@ class Pipeline:
             legs += [(*leg[:2], names, leg[2]) for leg in self._hops(source, lane, total)]
         return legs
 
-    def _hops(self, source: int, lane: Lane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
+    def _hops(self, source: int, lane: TimedLane, size: float) -> list[tuple[float, list[tuple[str, float]], int]]:
         """Seconds, links and place reached of each hop from a source."""
         hops = []
         node = -1 - source
@@ -352,7 +352,7 @@ class Pipeline:
         self._use(pipes, now + min(seconds, sum(latency for _, latency in pipes)), now + seconds)
         heapq.heappush(self.events, (now + seconds, LEG, task, lane.kind))
 
-    def _leg_done(self, task: int, now: float, touched: dict[int, Lane]) -> None:
+    def _leg_done(self, task: int, now: float, touched: dict[int, TimedLane]) -> None:
         _, _, items, place = self.legs[task].pop(0)
         if self.items is not None:
             self.items.arrived(items, place)
@@ -361,7 +361,7 @@ class Pipeline:
         else:
             self._served(task, UP, now, touched)
 
-    def _download(self, lane: Lane, task: int) -> tuple[float, list[tuple[str, float]]]:
+    def _download(self, lane: TimedLane, task: int) -> tuple[float, list[tuple[str, float]]]:
         """Seconds and links of what goes home at the end."""
         way = self.stages.ways[lane.kind][lane.number]
         size = self._home_bytes(task)
@@ -372,7 +372,7 @@ class Pipeline:
         own = 0.0 if self.tasks.bytes_out is None else float(self.tasks.bytes_out[task])
         return own + (self.items.final_bytes(task) if self.items is not None else 0.0)
 
-    def _served(self, task: int, engine: int, now: float, touched: dict[int, Lane]) -> None:
+    def _served(self, task: int, engine: int, now: float, touched: dict[int, TimedLane]) -> None:
         """An engine is done with a task: on to the next stage, or it is over."""
         lane = self.lane_of[task]
         lane.holder[engine] = -1

@@ -18,8 +18,8 @@ from functools import partial
 
 import numpy as np
 
-from sim.learning.agents.network import Adam, Network, arrays_of, network_of
-from sim.learning.agents.practice import Practice, State
+from sim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of
+from sim.learning.agents.practice import AgentState, Practice
 from sim.learning.agents.settings import Count, Layers, Positive, Share
 
 
@@ -42,10 +42,10 @@ class Dqn:
     least: Share = 0.02
     target: Count = 250
 
-    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> Network:
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from so many steps."""
         layout = practice.layout
-        network = Network.fresh(layout.inputs, self.hidden, random)
+        network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         target = network.copy()
         adam = Adam(network.arrays, self.rate)
         memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
@@ -61,9 +61,9 @@ class Dqn:
             episode, updates, first = facts["episode"], facts["updates"], facts["step"]
             random.bit_generator.state = facts["random"]
 
-        def now(step: int) -> State:
+        def now(step: int) -> AgentState:
             arrays = {**arrays_of(network), **arrays_of(target, "target"), **adam.state(), **memory.state()}
-            return State(arrays, {
+            return AgentState(arrays, {
                 "episode": episode, "updates": updates, "step": step, "taken": memory.taken,
                 "random": random.bit_generator.state,
             })  # fmt: skip
@@ -93,7 +93,12 @@ class Dqn:
         return network
 
     def _gradients(
-        self, practice: Practice, network: Network, target: Network, memory: Memory, random: np.random.Generator
+        self,
+        practice: Practice,
+        network: ScoreNetwork,
+        target: ScoreNetwork,
+        memory: Memory,
+        random: np.random.Generator,
     ) -> list[np.ndarray]:
         """Of the Huber loss between the values of a batch and what one step later tells of them."""
         layout = practice.layout

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import Problem, ScenarioError
-from sim.learning.agents.network import Network
+from sim.learning.agents.network import ScoreNetwork
 from sim.learning.observation.window import (
     ADMISSION,
     DECIDES,
@@ -45,7 +45,7 @@ MOST_BYTES = 64_000_000
 class LearnedPolicy:
     """What was learned, and what it was learned for."""
 
-    network: Network
+    network: ScoreNetwork
     window: int
     types: tuple[str, ...]
     scale: float
@@ -199,7 +199,9 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong("is damaged: its arrays are no network")
     if shapes[0][0] != layout.inputs:
         raise wrong(f"is damaged: its network reads {shapes[0][0]} numbers an action, and there are {layout.inputs}")
-    return LearnedPolicy(Network(arrays), layout.window, layout.types, scale, about["agent"], training, layout.decides)
+    return LearnedPolicy(
+        ScoreNetwork(arrays), layout.window, layout.types, scale, about["agent"], training, layout.decides
+    )
 
 
 def shown(value: Any) -> str:

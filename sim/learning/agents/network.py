@@ -14,7 +14,7 @@ import numpy as np
 Arrays = list[np.ndarray]
 
 
-class Network:
+class ScoreNetwork:
     """Layers of tanh and a linear one at the end: rows of features in, one score each out.
 
     `arrays`: the weights and biases of each layer in turn, float32.
@@ -25,7 +25,7 @@ class Network:
         self._kept: Arrays = []
 
     @classmethod
-    def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> Network:
+    def fresh(cls, inputs: int, hidden: Sequence[int], random: np.random.Generator) -> ScoreNetwork:
         """Random weights (Glorot and Bengio, 2010); the last layer small, so that all actions begin alike."""
         arrays = []
         sizes = [inputs, *hidden, 1]
@@ -38,8 +38,8 @@ class Network:
     def inputs(self) -> int:
         return len(self.arrays[0])
 
-    def copy(self) -> Network:
-        return Network([array.copy() for array in self.arrays])
+    def copy(self) -> ScoreNetwork:
+        return ScoreNetwork([array.copy() for array in self.arrays])
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """One score a row."""
@@ -101,14 +101,16 @@ class Adam:
             array -= (size * mean / (np.sqrt(square) + 1e-8)).astype(np.float32)
 
 
-def arrays_of(network: Network, name: str = "weights") -> dict[str, np.ndarray]:
+def arrays_of(network: ScoreNetwork, name: str = "weights") -> dict[str, np.ndarray]:
     """The arrays of a network, by names."""
     return {f"{name}{number}": array for number, array in enumerate(network.arrays)}
 
 
-def network_of(state: Mapping[str, np.ndarray], name: str = "weights") -> Network:
+def network_of(state: Mapping[str, np.ndarray], name: str = "weights") -> ScoreNetwork:
     """The network whose arrays have these names."""
-    return Network([state[f"{name}{number}"].copy() for number in range(sum(key.startswith(name) for key in state))])
+    return ScoreNetwork(
+        [state[f"{name}{number}"].copy() for number in range(sum(key.startswith(name) for key in state))]
+    )
 
 
 # Scores of several decisions in a row ---------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.learning.agents.network import Network
-from sim.learning.agents.practice import Practice, State
+from sim.learning.agents.network import ScoreNetwork
+from sim.learning.agents.practice import AgentState, Practice
 from sim.learning.agents.settings import Count, Layers, NotNegative, Positive, Several, Share
 
 MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'hetsim[learning]'"
@@ -47,7 +47,7 @@ class Ppo:
         except ImportError:
             raise UsageError(MISSING) from None
 
-    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> Network:
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from so many steps, rounded up to whole rollouts."""
         self.check()
         import torch
@@ -56,7 +56,7 @@ class Ppo:
 
         layout, env = practice.layout, practice.environment()
         scoring, timed = practice.sb3
-        begin = Network.fresh(layout.inputs, self.hidden, random)
+        begin = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         by_time: dict[str, Any] = {}
         if self.horizon > 0:
             by_time = {"rollout_buffer_class": timed, "rollout_buffer_kwargs": {"clock": env, "horizon": self.horizon}}
@@ -81,16 +81,16 @@ class Ppo:
                     practice.save(self.num_timesteps, lambda: _state(model, env))
 
                 def _on_step(self) -> bool:
-                    practice.passed(self.num_timesteps, Network(policy.scores.arrays()))
+                    practice.passed(self.num_timesteps, ScoreNetwork(policy.scores.arrays()))
                     return True
 
             model.learn(steps - model.num_timesteps, callback=Report(), reset_num_timesteps=model.num_timesteps == 0)
-            return Network(policy.scores.arrays())
+            return ScoreNetwork(policy.scores.arrays())
         finally:
             torch.set_num_threads(threads)
 
 
-def _state(model: Any, env: Any) -> State:
+def _state(model: Any, env: Any) -> AgentState:
     """All that the next rollout and what follows depend on, the episode under way apart."""
     import torch
 
@@ -102,10 +102,10 @@ def _state(model: Any, env: Any) -> State:
     arrays |= {"torch": torch.get_rng_state().numpy(), "numpy": np.asarray(keys), "begins": model._last_episode_starts}
     facts = {"steps": model.num_timesteps, "updates": model._n_updates, "episode": env._episode,
              "numpy": [str(kind), int(place), int(has), float(cached)]}  # fmt: skip
-    return State(arrays, facts)
+    return AgentState(arrays, facts)
 
 
-def _go_on(model: Any, env: Any, practice: Practice, state: State) -> None:
+def _go_on(model: Any, env: Any, practice: Practice, state: AgentState) -> None:
     """Put a model that was just made where another one was."""
     import torch
 

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sim.learning.agents.network import Network
+from sim.learning.agents.network import ScoreNetwork
 from sim.learning.observation.window import Layout
 
 
 @dataclass
-class State:
+class AgentState:
     """What an agent goes on from: arrays by name, and numbers and texts as JSON has them."""
 
     arrays: dict[str, np.ndarray]
@@ -51,17 +51,17 @@ class Practice(Protocol):
         """Take an action; its reward."""
         ...
 
-    def passed(self, steps: int, network: Network) -> None:
+    def passed(self, steps: int, network: ScoreNetwork) -> None:
         """So many steps have been taken so far, and this is what was learned from them."""
         ...
 
-    resumed: State | None
+    resumed: AgentState | None
     """The state of an agent that was saved, with the episode under way as it was then; None: begin."""
 
     def return_to(self) -> None:
         """Go to where the episode was when the state was saved."""
         ...
 
-    def save(self, steps: int, state: Callable[[], State]) -> None:
+    def save(self, steps: int, state: Callable[[], AgentState]) -> None:
         """So many steps have been taken, and training could go on from this state: it is kept from time to time."""
         ...

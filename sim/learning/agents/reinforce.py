@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.learning.agents.network import Adam, Network, arrays_of, network_of, shares
-from sim.learning.agents.practice import Practice, State
+from sim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of, shares
+from sim.learning.agents.practice import AgentState, Practice
 from sim.learning.agents.settings import Layers, NotNegative, Positive, Several
 
 
@@ -39,9 +39,9 @@ class Reinforce:
     growth: NotNegative = 5.0
     entropy: NotNegative = 0.02
 
-    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> Network:
+    def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from so many steps, and the few more that end the last episode."""
-        network = Network.fresh(practice.layout.inputs, self.hidden, random)
+        network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
         adam = Adam(network.arrays, self.rate)
         self._spreads: list[float] = []
         taken = episode = 0
@@ -54,9 +54,9 @@ class Reinforce:
             taken, episode = facts["taken"], facts["episode"]
             random.bit_generator.state = facts["random"]
 
-        def now() -> State:
+        def now() -> AgentState:
             arrays = {**arrays_of(network), **adam.state(), "spreads": np.array(self._spreads)}
-            return State(arrays, {"taken": taken, "episode": episode, "random": random.bit_generator.state})
+            return AgentState(arrays, {"taken": taken, "episode": episode, "random": random.bit_generator.state})
 
         while taken < steps:
             paths = []
@@ -76,7 +76,7 @@ class Reinforce:
                 practice.save(taken, now)
         return network
 
-    def _act(self, practice: Practice, network: Network, path: Path, random: np.random.Generator) -> None:
+    def _act(self, practice: Practice, network: ScoreNetwork, path: Path, random: np.random.Generator) -> None:
         possible = np.flatnonzero(practice.mask)
         rows = practice.layout.row(practice.observation, possible)
         chances = np.cumsum(shares(balanced(network.scores(rows), _FIRST, practice.mask[-1:])[0], _FIRST))
@@ -88,7 +88,7 @@ class Reinforce:
         path.rewards.append(practice.step(int(possible[chosen])))
         path.end = practice.now
 
-    def _gradients(self, practice: Practice, network: Network, paths: list[Path], left: float) -> list[np.ndarray]:
+    def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
         """Of minus the expected advantage and the bonus."""
         returns = [path.returns(self.horizon * practice.scale) for path in paths]
         gains = []

@@ -45,7 +45,7 @@ STEPS = 100.0
 """Of the return that is one where rewards are normalized by it: a discount of 0.99, that of most agents."""
 
 
-class Watched(Acting):
+class WatchedWindow(Acting):
     """The window of an episode, which also tells the reward what happens."""
 
     reward: Reward
@@ -217,7 +217,7 @@ class Episodes:
 
     def _take_over(self, run: RunInput) -> Any:
         """Put the window in the scheduler's place; what tells the reward of events."""
-        watched = self.acting(Watched)
+        watched = self.acting(WatchedWindow)
         watched.check(PlanProblem(run.tasks, run.cluster))
         run.scheduler = self.watched = watched
         return watched

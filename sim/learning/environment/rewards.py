@@ -258,7 +258,7 @@ class Goodput(Reward):
         return earned
 
 
-class Value(Goodput):
+class ValueReward(Goodput):
     """The weight of each task that completes in time."""
 
     metric = "value_fraction"
@@ -383,7 +383,7 @@ def _dynamic(mode: Mode) -> float:
 class Weighted(Reward):
     """A weighted sum of others."""
 
-    def __init__(self, simulation: Simulation, parts: Parts):
+    def __init__(self, simulation: Simulation, parts: RewardParts):
         super().__init__(simulation)
         self.parts: list[tuple[float, Reward]] = [
             (weight, parts.made.get(name, REWARDS.get(name))(simulation)) for name, weight in parts.items()  # type: ignore[misc]
@@ -418,12 +418,12 @@ class Weighted(Reward):
 
 
 REWARDS: dict[str, type[Reward]] = {
-    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": Value,
+    "response": Response, "slowdown": Slowdown, "goodput": Goodput, "energy": Energy, "value": ValueReward,
     "makespan": Makespan,
 }  # fmt: skip
 
 
-class Parts(dict[str, float]):
+class RewardParts(dict[str, float]):
     """Names of rewards and their weights; `made` has those that are not named in `REWARDS`."""
 
     made: dict[str, Callable[[Simulation], Reward]]
@@ -449,10 +449,10 @@ def known_rewards() -> dict[str, Any]:
     return {**REWARDS, **registry.registered("reward")}
 
 
-def check_reward(reward: RewardLike) -> Parts:
+def check_reward(reward: RewardLike) -> RewardParts:
     """Names and weights; UnknownName or UsageError otherwise."""
     known = known_rewards()
-    found = Parts()
+    found = RewardParts()
     found.made = {}
     own: Any = reward
     if callable(own):
@@ -485,12 +485,12 @@ def _maker(item: Any) -> Callable[[Simulation], Reward]:
     raise UsageError(f"a reward is a class derived from {base}, or a function, not {item!r}")
 
 
-def metric_of(name: str, parts: Parts) -> str:
+def metric_of(name: str, parts: RewardParts) -> str:
     """The metric of the tables that a reward is for."""
     return getattr(parts.made.get(name, REWARDS.get(name)), "metric", Reward.metric)
 
 
-def make_reward(simulation: Simulation, parts: Parts) -> Reward:
+def make_reward(simulation: Simulation, parts: RewardParts) -> Reward:
     """The reward of one run, from what `check_reward` gave."""
     [*weights] = parts.values()
     if weights == [1.0]:
@@ -504,7 +504,7 @@ def raised(what: str, name: str, now: float, error: Exception) -> ScenarioError:
     return ScenarioError(f"{what} {name} raised {type(error).__name__} at t = {now:g} s: {error}")
 
 
-def checked(value: Any, parts: Parts, now: float) -> float:
+def checked(value: Any, parts: RewardParts, now: float) -> float:
     """A reward as a float; ScenarioError where it is none, or not finite."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not number or not math.isfinite(value):

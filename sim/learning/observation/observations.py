@@ -247,7 +247,7 @@ class Arrays(Observation):
             )  # fmt: skip
 
 
-class Graph(Arrays):
+class GraphObservation(Arrays):
     """`graph`: what `dict` has, the task graph, and where data lie.
 
     graph   (tasks, 8): of each task that has arrived and not ended, by number: present, waits for predecessors, waits
@@ -288,7 +288,7 @@ class Graph(Arrays):
         }  # fmt: skip
 
     def keep(self, first: Observation) -> None:
-        assert isinstance(first, Graph)
+        assert isinstance(first, GraphObservation)
         super().keep(first)
         self.limits = first.limits
 
@@ -346,7 +346,7 @@ class Graph(Arrays):
         return found
 
 
-OBSERVATIONS: dict[str, type[Observation]] = {"dict": Arrays, "graph": Graph}
+OBSERVATIONS: dict[str, type[Observation]] = {"dict": Arrays, "graph": GraphObservation}
 VECTOR = "vector"
 ObservationLike = str | type[Observation] | Callable[[Any], Any]
 

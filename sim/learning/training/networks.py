@@ -40,7 +40,7 @@ class ActionScores(nn.Module):
         self.register_buffer("fits", self.rows[:-1, len(TASK) + PAIR.index("fits")])
         sizes = [layout.inputs, *hidden, 1]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False))
-        network = registry.load_object("sim.learning.agents.network:Network")
+        network = registry.load_object("sim.learning.agents.network:ScoreNetwork")
         self.load_arrays(network.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
 
     def plain(self, observations: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ class ActionScores(nn.Module):
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:
             raise UsageError("a file has the usual vector and actions; register a scheduler instead")
-        network = registry.load_object("sim.learning.agents.network:Network")(self.arrays())
+        network = registry.load_object("sim.learning.agents.network:ScoreNetwork")(self.arrays())
         policy = registry.load_object("sim.learning.agents.files:LearnedPolicy")(
             network, episodes.window, episodes.layout.types, episodes.scale, "torch",
             {"scenario": episodes.scenario.name, "reward": dict(episodes.parts)}, episodes.decides,

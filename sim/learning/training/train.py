@@ -148,7 +148,7 @@ def train(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
             "class derived from sim.learning.environment.rewards.Reward, whose sum is known of other policies, too"
         )
-    practice = Practice(loaded, window, parts, seed, steps, progress, decides)
+    practice = TrainingPractice(loaded, window, parts, seed, steps, progress, decides)
     if checkpoint is not None:
         practice.checkpoint_at(Path(checkpoint), {
             "scenario": loaded.name,
@@ -235,7 +235,7 @@ def check_writable(path: str | Path) -> None:
 
 def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
-    practice: Practice, workers: int,
+    practice: TrainingPractice, workers: int,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
     """The learned policy beside the others, on the scenario's own seed."""
     import pandas as pd
@@ -259,7 +259,7 @@ def _compared(
     return evaluate(runs, metrics, baseline=next(iter(runs))), runs, earned
 
 
-class Practice:
+class TrainingPractice:
     """The episodes an agent learns from (see `sim.learning.agents.practice`), and the judge of its networks."""
 
     def __init__(
@@ -432,7 +432,7 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
                 f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; name "
                 "another file, or remove this one"
             )
-    return registry.load_object("sim.learning.agents.practice:State")(arrays, facts), mine
+    return registry.load_object("sim.learning.agents.practice:AgentState")(arrays, facts), mine
 
 
 def _tasks(episodes: Episodes) -> int:

@@ -11,11 +11,11 @@ from sim.report import twin
 from sim.report.html.elements import Section, items, page, picture, table, warnings
 
 if TYPE_CHECKING:
-    from sim.experiment.twin import Forecast
+    from sim.experiment.twin import TwinForecast
 
 
 def write_twin(
-    path: Path, told: Forecast, now: float, errors: Mapping[str, float], other: Forecast | None = None,
+    path: Path, told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None,
     changed: str = "", notes: list[str] | None = None,
 ) -> None:  # fmt: skip
     """Write the page, whole or not at all."""
@@ -24,7 +24,12 @@ def write_twin(
 
 
 def twin_page(
-    told: Forecast, now: float, errors: Mapping[str, float], other: Forecast | None, changed: str, notes: list[str]
+    told: TwinForecast,
+    now: float,
+    errors: Mapping[str, float],
+    other: TwinForecast | None,
+    changed: str,
+    notes: list[str],
 ) -> str:
     """The page as text."""
     from sim import __version__

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from sim.results.one_run.metrics import HIGHER_IS_BETTER
-from sim.results.statistics import Difference, Interval, paired_differences, student_interval
+from sim.results.statistics import Interval, PairedDifference, paired_differences, student_interval
 from sim.results.wording import formatter, gap, metric_name, several, units_of
 
 
@@ -85,7 +85,7 @@ class Tuning:
         return found
 
     @cached_property
-    def difference(self) -> Difference:
+    def difference(self) -> PairedDifference:
         """Winner - present setting, paired by replication."""
         return paired_differences([np.asarray(self.ours) - np.asarray(self.present)], self.confidence)[0]
 
@@ -140,7 +140,7 @@ class Tuning:
             return "which under the present setting is undefined in some replication"
         return f"before {self._text(self.interval_before)}: {self._gain(found)}"
 
-    def _gain(self, found: Difference) -> str:
+    def _gain(self, found: PairedDifference) -> str:
         amount = gap(self.metric, found.mean, found.half_width)
         if not found.significant:
             return f"a difference of {amount}, which may be chance"

@@ -8,7 +8,7 @@ sum over i >= d of (Y_i - mean)^2 / (m - d)^2 is least, d at most m / 2: what es
 
 On one run the rule cuts congestion that is part of the steady state; averaged over replications that evens out, and
 what is left is what all replications have in common: the start.  Known weakness: of a load that never becomes
-steady, and of runs short beside their congestion, it cuts about half; `Cut.near_half` says so.
+steady, and of runs short beside their congestion, it cuts about half; `WarmupCut.near_half` says so.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEAR = 0.4
 
 
 @dataclass(frozen=True)
-class Cut:
+class WarmupCut:
     """A warm-up that was found: `tasks` of `of` arrive in its `time` seconds; `runs` replications were averaged."""
 
     time: float
@@ -107,7 +107,7 @@ class WarmupSeries:
         self.runs += 1
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> WarmupCut:
         """UsageError where a replication has too few tasks to tell a transient from chance."""
         count = len(self._arrival)
         if count < LEAST_TASKS:
@@ -120,12 +120,12 @@ class WarmupSeries:
         series = self._total[defined] / self._known[defined]
         batches = len(series) // BATCH
         if not batches:
-            return Cut(0.0, 0, count, self.runs, seen=False)
+            return WarmupCut(0.0, 0, count, self.runs, seen=False)
         cut = mser(series[: batches * BATCH].reshape(batches, BATCH).mean(axis=1)) * BATCH
         if not cut:
-            return Cut(0.0, 0, count, self.runs)
+            return WarmupCut(0.0, 0, count, self.runs)
         first = int(defined[cut])  # the first task that counts
-        return Cut(float(self._arrival[first]) / self.runs, first, count, self.runs)
+        return WarmupCut(float(self._arrival[first]) / self.runs, first, count, self.runs)
 
 
 def response_series(result: Result) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,7 @@ from sim.policy.queues import EVERYWHERE
 from sim.results.one_run import language
 from sim.results.one_run.launches import launch_numbers
 from sim.results.one_run.modes import ModeTable
-from sim.results.one_run.replay import Capacity, Replay
+from sim.results.one_run.replay import FreeCapacity, RunReplay
 
 if TYPE_CHECKING:
     from sim.results.one_run.measured import Run
@@ -233,8 +233,8 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
         modes = [mode for j, mode in enumerate(tasks.shapes[shape].modes) if int(mask) >> j & 1]
         groups.append(list(range(len(asked), len(asked) + len(modes))))
         asked += modes
-    state = Capacity(record.input.cluster, asked)
-    replay = Replay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
+    state = FreeCapacity(record.input.cluster, asked)
+    replay = RunReplay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
     # Whoever may use none of one's nodes is not in one's way.
     partitions = [tasks.shapes[shape].modes[0].nodes for shape, _ in pairs]
@@ -270,7 +270,7 @@ def _anybody(grid: np.ndarray, ready: np.ndarray, decided: np.ndarray) -> np.nda
     return np.cumsum(come - gone)[: len(grid)] > 0
 
 
-def _verdict(state: Capacity, owner: np.ndarray, count: int) -> np.ndarray:
+def _verdict(state: FreeCapacity, owner: np.ndarray, count: int) -> np.ndarray:
     """0 no capacity, 1 fragmented, 2 fits, for every variant."""
     verdict = np.zeros(count, np.int8)
     np.maximum.at(verdict, owner, np.where(state.fit(), _FITS, np.where(state.suffices(), _FRAGMENTED, _NO_CAPACITY)))

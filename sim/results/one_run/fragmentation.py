@@ -17,7 +17,7 @@ import pandas as pd
 
 from sim.model.cluster import WHOLE
 from sim.model.tasks import Mode
-from sim.results.one_run.replay import Capacity, Replay
+from sim.results.one_run.replay import FreeCapacity, RunReplay
 from sim.results.one_run.whole_gpus import request_mix, whole_gpu_steps
 
 if TYPE_CHECKING:
@@ -112,12 +112,12 @@ def _replayed(result: Run, times: np.ndarray | None) -> Iterator[tuple[float, fl
     record = result.record
     requests, mix = request_mix(record)
     # The measure knows of demands alone: what it asks is what would fit, whoever may use the node.
-    state = Capacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])
+    state = FreeCapacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])
     if not state.share.size:
         return
     measure = _Measure(state, requests, mix)
     measure.update(range(len(state.cores)))
-    replay = Replay(record, result.modes, state, () if times is None else (times,))
+    replay = RunReplay(record, result.modes, state, () if times is None else (times,))
     wanted = None if times is None else np.isin(replay.grid, times)
     for number, (begin, _, touched) in enumerate(replay.segments(wanted)):
         if touched:
@@ -129,7 +129,7 @@ def _replayed(result: Run, times: np.ndarray | None) -> Iterator[tuple[float, fl
 class _Measure:
     """Per node the unallocated GPU share, the part of it that the mix cannot use, and the GPUs that are up."""
 
-    def __init__(self, state: Capacity, requests: list[list[Mode]], mix: np.ndarray):
+    def __init__(self, state: FreeCapacity, requests: list[list[Mode]], mix: np.ndarray):
         self.state, self.mix = state, mix
         self.starts = np.cumsum([0, *(len(ways) for ways in requests)])[:-1]
         self.free, self.stranded, self.up = np.zeros((3, len(state.cores)))

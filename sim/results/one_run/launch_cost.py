@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from sim.model.record import Record
-from sim.results.one_run.launches import Launches, Places, launches_of
+from sim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
 from sim.results.one_run.modes import ModeTable
 from sim.results.one_run.usage import allocated, prices
 
 
-def launch_cost(record: Record, table: ModeTable, launches: Launches) -> np.ndarray:
+def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np.ndarray:
     """Of each launch, from its decision to its end.
 
     Where launches overlap on a GPU with several streams, and together hold more than all of it, the costs of all
     launches there are lowered by one factor, so that their sum is what of the GPU was held.
     """
-    cluster, places = record.input.cluster, Places(record)
+    cluster, places = record.input.cluster, PlaceColumns(record)
     price, _ = prices(cluster)
     held, devices = launches.end - launches.decided, len(cluster.devices)
     share, cores = table.share[launches.mode], table.cores[launches.mode]
@@ -30,7 +30,7 @@ def launch_cost(record: Record, table: ModeTable, launches: Launches) -> np.ndar
     return held * (share * by_place[launches.place] + cores * each[launches.place])
 
 
-def launches_and_cost(record: Record, table: ModeTable) -> tuple[Launches, np.ndarray]:
+def launches_and_cost(record: Record, table: ModeTable) -> tuple[LaunchColumns, np.ndarray]:
     """The launches of a run, and what each of them costs."""
     launches = launches_of(record, table)
     return launches, launch_cost(record, table, launches)

@@ -1,6 +1,6 @@
 """The launches of a run as columns, whether the engine wrote them down or they follow from the tasks.
 
-`Launches` is what the device tables, the timeline and `explain` replay; `launches_table` is what users see.
+`LaunchColumns` is what the device tables, the timeline and `explain` replay; `launches_table` is what users see.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FUSED = "fused"
 
 
 @dataclass
-class Launches:
+class LaunchColumns:
     """One entry a launch; `end` and `compute_end` of what still runs are the end of the run.
 
     `mode` holds codes of the ModeTable.  `busy` are device-seconds computed (GPUs × share × time, of a CPU
@@ -69,7 +69,7 @@ class Launches:
             return np.where(self.busy > 0, np.minimum(self.lost / self.busy, 1.0), 0.0)
 
 
-def launches_of(record: Record, table: ModeTable) -> Launches:
+def launches_of(record: Record, table: ModeTable) -> LaunchColumns:
     """The launches of a record; derived from the task columns where it has none."""
     if record.launches is None:
         return _derived(record, table)
@@ -84,7 +84,7 @@ def launches_of(record: Record, table: ModeTable) -> Launches:
     length = np.nan_to_num(compute_end - compute_start)
     busy = np.nan_to_num(columns["busy"]) if "busy" in columns else length * table.units[mode]
     energy = np.nan_to_num(columns["energy"]) if "energy" in columns else length * table.dynamic_watts[mode]
-    return Launches(
+    return LaunchColumns(
         task=task,
         mode=mode,
         place=np.asarray(columns["place"]),
@@ -101,7 +101,7 @@ def launches_of(record: Record, table: ModeTable) -> Launches:
     )
 
 
-def _derived(record: Record, table: ModeTable) -> Launches:
+def _derived(record: Record, table: ModeTable) -> LaunchColumns:
     task = np.flatnonzero((record.start == record.start) & (record.place >= 0))
     start, shape = record.start[task], record.input.tasks.shape
     mode = table.codes(shape if len(table.offset) == 1 else shape[task], record.mode[task])
@@ -114,7 +114,7 @@ def _derived(record: Record, table: ModeTable) -> Launches:
     length = np.maximum(compute_end - compute_start, 0.0)
     energy = length * table.dynamic_watts[mode] if record.energy is None else record.energy[task]
     busy, unfinished = length * table.units[mode], np.isnan(record.finish[task])
-    return Launches(
+    return LaunchColumns(
         task,
         mode,
         record.place[task],
@@ -148,7 +148,7 @@ def _or_end(times: np.ndarray, end: float) -> np.ndarray:
     return np.where(np.isnan(times), end, times)
 
 
-class Places:
+class PlaceColumns:
     """The places of a record, flattened: their devices, the hosts of these, and names."""
 
     def __init__(self, record: Record):
@@ -281,7 +281,7 @@ def launches_table(record: Record, table: ModeTable) -> pd.DataFrame:
     """
     launches = launches_of(record, table)
     columns, count, tasks = record.launches, len(launches), record.input.tasks
-    places = Places(record)
+    places = PlaceColumns(record)
     if columns is None:
         status = record.status[launches.task]
         outcome = np.where(

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.results.one_run.launches import Launches, Places, launches_of
+from sim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
 from sim.results.one_run.usage import device_states
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def busy_over_time(result: Run, bins: int = 120, by: str = "device") -> pd.DataF
     if by not in GROUPS:
         raise UsageError(f'shares are told by {", ".join(GROUPS)}, not by "{by}"')
     names, owner, most = _owners(result, by)
-    launches, places = launches_of(result.record, result.modes), Places(result.record)
+    launches, places = launches_of(result.record, result.modes), PlaceColumns(result.record)
     launch, device, rate = places.divided(launches.place, _rate(launches.busy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     seconds = _in_bins(begin, end, rate, owner[device], len(names), edges)
@@ -48,7 +48,7 @@ def power_over_time(result: Run, bins: int = 200) -> pd.DataFrame:
     record = result.record
     cluster = record.input.cluster
     kinds, type_of, _ = _owners(result, "type")
-    launches, places = launches_of(record, result.modes), Places(record)
+    launches, places = launches_of(record, result.modes), PlaceColumns(record)
     launch, device, watts = places.divided(launches.place, _rate(launches.energy, launches))
     begin, end = launches.compute_start[launch], launches.compute_end[launch]
     work = _in_bins(begin, end, watts, type_of[device], len(kinds), edges)
@@ -76,7 +76,7 @@ def _edges(result: Run, bins: int) -> np.ndarray:
     return np.linspace(0.0, result.end if result.end > 0 else 1.0, bins + 1)
 
 
-def _rate(amount: np.ndarray, launches: Launches) -> np.ndarray:
+def _rate(amount: np.ndarray, launches: LaunchColumns) -> np.ndarray:
     """What comes to so much over a launch's compute stage, per second."""
     length = launches.compute_end - launches.compute_start
     with np.errstate(divide="ignore", invalid="ignore"):

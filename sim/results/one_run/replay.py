@@ -20,7 +20,7 @@ from sim.results.one_run.launches import launch_numbers, launches_of
 from sim.results.one_run.modes import ModeTable
 
 
-class Capacity:
+class FreeCapacity:
     """Free capacity per node, and on how many nodes (devices, for modes over nodes) each asked mode fits."""
 
     def __init__(self, cluster: Cluster, asked: Sequence[Mode]):
@@ -170,10 +170,10 @@ class Capacity:
         return [changed[0].node] if changed else []
 
 
-class Replay:
+class RunReplay:
     """The run again, as stretches of time in which the capacity stays the same."""
 
-    def __init__(self, record: Record, table: ModeTable, state: Capacity, further: Sequence[np.ndarray] = ()):
+    def __init__(self, record: Record, table: ModeTable, state: FreeCapacity, further: Sequence[np.ndarray] = ()):
         """`further`: times at which a stretch must end although no capacity changes."""
         launches = launches_of(record, table)
         self.record, self.state = record, state

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from sim.model.record import Record
-from sim.results.one_run.launches import Places, categorical
+from sim.results.one_run.launches import PlaceColumns, categorical
 
 UNLIMITED = 1 << 40
 """KV blocks where memory sets no limit."""
@@ -32,7 +32,7 @@ def steps_table(record: Record) -> pd.DataFrame:
         return pd.DataFrame()
     code = found["replica"]
     names, numbers, blocks, place = (np.array(column) for column in zip(*record.replicas, strict=True))
-    devices, of = Places(record).names(place)
+    devices, of = PlaceColumns(record).names(place)
     services, which = np.unique(names, return_inverse=True)
     total = np.where(blocks[code] >= UNLIMITED, np.nan, blocks[code].astype(float))
     used = total - found["free"]

@@ -15,7 +15,14 @@ from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, R
 from sim.results.one_run import language
 from sim.results.one_run.due import due_times, observed_until
 from sim.results.one_run.launch_cost import launches_and_cost
-from sim.results.one_run.launches import Launches, Places, categorical, ids_of_one_kind, launch_numbers, launches_of
+from sim.results.one_run.launches import (
+    LaunchColumns,
+    PlaceColumns,
+    categorical,
+    ids_of_one_kind,
+    launch_numbers,
+    launches_of,
+)
 from sim.results.one_run.modes import ModeTable, exclusive_time
 from sim.results.one_run.network import has_steps, task_columns
 
@@ -44,7 +51,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     """
     tasks = record.input.tasks
     rows = _Rows(record)
-    places = Places(record)
+    places = PlaceColumns(record)
     status = rows(record.status)
     completed = status == COMPLETED
     arrival, ready, start, finish = (rows.copy(a) for a in (tasks.arrival, record.ready, record.start, record.finish))
@@ -210,7 +217,7 @@ def _cost(record: Record, table: ModeTable) -> np.ndarray:
     return by_launch(record, *launches_and_cost(record, table))
 
 
-def _with_requests(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+def _with_requests(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
     """Where replicas of language models are among the launches: their requests' own shares were written down."""
     periods = language.periods(record, launches.task)
     found = by_launch(record, launches, np.where(periods, 0.0, energy))
@@ -219,7 +226,7 @@ def _with_requests(record: Record, launches: Launches, energy: np.ndarray) -> np
     return found
 
 
-def by_launch(record: Record, launches: Launches, energy: np.ndarray) -> np.ndarray:
+def by_launch(record: Record, launches: LaunchColumns, energy: np.ndarray) -> np.ndarray:
     """The energy (or cost) of each launch shared among its members."""
     count = len(record.status)
     if launches.members is None or record.batch is None:

@@ -16,7 +16,7 @@ from sim.model.cluster import MILLI, Cluster
 from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from sim.model.record import Record
 from sim.results.one_run import language
-from sim.results.one_run.launches import Launches, Places, launches_of
+from sim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
 from sim.results.one_run.modes import ModeTable
 
 
@@ -59,7 +59,7 @@ def usage(record: Record, table: ModeTable, low: float, high: float) -> Usage:
     up, asleep, awake_at_end, asleep_at_end = device_states(record, low, high)
     watts_idle = np.array([power.idle for power in powers]) * powered
     watts_sleep = np.array([power.sleep for power in powers]) * powered
-    launches, places = launches_of(record, table), Places(record)
+    launches, places = launches_of(record, table), PlaceColumns(record)
 
     held = overlap(launches.decided, launches.end, low, high)
     cores, share = table.cores[launches.mode], table.share[launches.mode]
@@ -110,7 +110,7 @@ def overlap(begin: np.ndarray, end: np.ndarray, low: float, high: float) -> np.n
     return np.maximum(span, 0.0, out=span)
 
 
-def _inside(launches: Launches, low: float, high: float) -> np.ndarray:
+def _inside(launches: LaunchColumns, low: float, high: float) -> np.ndarray:
     """The part of each launch's compute stage that lies in the window, 0 to 1."""
     length = launches.compute_end - launches.compute_start
     inside = overlap(launches.compute_start, launches.compute_end, low, high)
@@ -120,8 +120,8 @@ def _inside(launches: Launches, low: float, high: float) -> np.ndarray:
 
 def allocated(
     record: Record,
-    launches: Launches,
-    places: Places,
+    launches: LaunchColumns,
+    places: PlaceColumns,
     held: np.ndarray,
     share: np.ndarray,
     low: float,
@@ -223,7 +223,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
     `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; of a CPU type or a node
     without GPUs: cores).
     """
-    launches, places = launches_of(record, table), Places(record)
+    launches, places = launches_of(record, table), PlaceColumns(record)
     ready = record.ready
     there = np.flatnonzero(~np.isnan(ready))
     # What is still there at the end leaves after the last row.
@@ -277,7 +277,7 @@ def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> p
 
 
 def _groups(
-    record: Record, table: ModeTable, launches: Launches, places: Places, amount: np.ndarray, by: str
+    record: Record, table: ModeTable, launches: LaunchColumns, places: PlaceColumns, amount: np.ndarray, by: str
 ) -> list[tuple[str, np.ndarray]]:
     """Weight of every launch in each group, by name; a launch over several nodes is spread over them."""
     if by == "type":

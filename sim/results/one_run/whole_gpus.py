@@ -13,7 +13,7 @@ import numpy as np
 from sim.model.cluster import MILLI, WHOLE, Cluster
 from sim.model.record import NOT_ARRIVED, Record
 from sim.model.tasks import Mode
-from sim.results.one_run.launches import Places, launches_of
+from sim.results.one_run.launches import PlaceColumns, launches_of
 
 ROUNDING = 1e-9
 """Differences up to here are noise of a long sum."""
@@ -95,7 +95,7 @@ def _whole(table: ModeTable, cluster: Cluster) -> bool:
 
 def _changes(record: Record, table: ModeTable) -> tuple[np.ndarray, ...]:
     """Of every start and end on every node: the node, the time, and GPUs, thousandths of cores and bytes taken."""
-    launches, places = launches_of(record, table), Places(record)
+    launches, places = launches_of(record, table), PlaceColumns(record)
     cluster = record.input.cluster
     node_of = np.array([device.node for device in cluster.devices])[places.flat]
     pairs, which = np.unique(np.stack([places.owner, node_of]), axis=1, return_inverse=True)

@@ -16,7 +16,7 @@ from sim.scenario.schema import cluster as schema
 MOST_DEVICES = 2_000_000
 
 
-def build_cluster(cluster: schema.Cluster, document: Document) -> Cluster:
+def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
     """The cluster; ScenarioError for one without devices or with contradictory types and names."""
     problems: list[Problem] = []
     known: dict[str, tuple[DeviceType, str]] = {}
@@ -108,7 +108,7 @@ def _uplinks(cluster: Cluster, racks: schema.Racks, document: Document) -> dict[
 
 
 def _prices_without_type(
-    cluster: schema.Cluster, known: dict[str, tuple[DeviceType, str]], document: Document
+    cluster: schema.ClusterSpec, known: dict[str, tuple[DeviceType, str]], document: Document
 ) -> list[Problem]:
     """Prices of types that the cluster does not have, or that are given at the type as well."""
     problems = []
@@ -139,7 +139,7 @@ def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
     return f'device type "{device.name}" has another {keys} in {where}; give the two types different names'
 
 
-def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
+def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.PriceSpec]) -> NodeSpec:
     accelerators = [(_type(one, nodes.pcie, prices), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
     switch = nodes.pcie.switch
     network = nodes.network
@@ -174,7 +174,7 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.Price]) -> NodeSpec:
     )
 
 
-def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, schema.Price]) -> DeviceType:
+def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, schema.PriceSpec]) -> DeviceType:
     sharing = accelerator.sharing
     return DeviceType(
         accelerator.type,
@@ -205,18 +205,18 @@ def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[st
     )
 
 
-def _power(power: schema.Power) -> Power:
+def _power(power: schema.PowerSpec) -> Power:
     return Power(power.idle, power.busy, power.sleep, power.wake)
 
 
-def _price(price: schema.Price | None) -> Price:
+def _price(price: schema.PriceSpec | None) -> Price:
     """Asleep it costs what it costs when up, unless that is said."""
     if price is None:
         return FREE
     return Price(price.up, price.up if price.asleep is None else price.asleep)
 
 
-def _link(link: schema.Link) -> Link:
+def _link(link: schema.LinkSpec) -> Link:
     return _directions(link.upload, link.download, link)
 
 

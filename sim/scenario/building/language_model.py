@@ -12,11 +12,11 @@ from sim.model.cluster import DeviceType
 from sim.model.service import Autoscaling, LanguageService
 from sim.model.tasks import Mode, Tasks
 from sim.policy.iterating import IterationPolicy
-from sim.scenario.building.streams import Context, Stream
+from sim.scenario.building.streams import Context, TaskStream
 from sim.scenario.file.document import Path_, key_of
 from sim.scenario.schema import language_model as llm_schema
 from sim.scenario.schema.batch_tables import remarks
-from sim.scenario.schema.workload import Entry
+from sim.scenario.schema.workload import WorkloadEntry
 from sim.workload.costs.roofline import DEVICES
 from sim.workload.rows.text_rows import MOST_PROBLEMS
 from sim.workload.traces import TaskTable
@@ -108,7 +108,7 @@ class ServedLanguage:
         prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
         return self.times.alone(prompt, output, self.service.max_num_batched_tokens)
 
-    def finish(self, stream: Stream, entry: Entry) -> None:
+    def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
         stream.language = self.service
         for name in ("decode", "prefill"):
@@ -173,7 +173,7 @@ class ServedLanguage:
         return min(replicas / seconds if seconds > 0 else math.inf for replicas, seconds in loads)
 
 
-def _rate(entry: Entry, stream: Stream) -> float:
+def _rate(entry: WorkloadEntry, stream: TaskStream) -> float:
     """Requests per second in the long run; 0 where answers decide when the next ones come."""
     arrivals: Any = entry.arrivals
     if arrivals is not None:
@@ -242,7 +242,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     return int(blocks)
 
 
-def joining_problem(stream: Stream, batching: IterationPolicy, device: DeviceType) -> tuple[str, str] | None:
+def joining_problem(stream: TaskStream, batching: IterationPolicy, device: DeviceType) -> tuple[str, str] | None:
     """What keeps requests from joining by the rules of their policy: a key of the service, and why; None: nothing."""
     service = stream.language
     assert service is not None
@@ -266,7 +266,7 @@ def joining_problem(stream: Stream, batching: IterationPolicy, device: DeviceTyp
     return None
 
 
-def language_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
+def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[LanguageService]:
     """The language models of a run, with the rows of their requests in order of arrival."""
     found = []
     for stream, start in zip(streams, starts.tolist(), strict=False):

@@ -11,7 +11,7 @@ from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec,
 from sim.model.curves import WorkCurve
 from sim.model.exchange import Exchange
 from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
-from sim.scenario.schema.service import Variant
+from sim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
@@ -122,7 +122,7 @@ class ModeBook:
         return known
 
     def served(
-        self, device: DeviceType, way: Variant, service: str, gpu_memory: int, batch_limit: int, several: bool
+        self, device: DeviceType, way: VariantSpec, service: str, gpu_memory: int, batch_limit: int, several: bool
     ) -> Mode:
         """A mode of a service on a type of device: its own, never shared with another entry."""
         on_cpu = device.kind == "cpu"

@@ -12,15 +12,15 @@ import numpy as np
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType, Partition
 from sim.model.curves import WorkCurve
-from sim.model.tasks import Mode, Tasks, Work
+from sim.model.tasks import KernelWork, Mode, Tasks
 from sim.results.wording import seconds
 from sim.scenario.building.language_model import ServedLanguage, check_tokens
 from sim.scenario.building.resample import FEW, by_block, by_row, by_user
-from sim.scenario.building.served import Served
+from sim.scenario.building.served import DrawnService
 from sim.scenario.building.site import limits_of, recorded_partitions
 from sim.scenario.building.streams import (
     Context,
-    Stream,
+    TaskStream,
     estimate_error,
     one_lane,
     peak_of,
@@ -33,7 +33,7 @@ from sim.scenario.building.streams import (
 from sim.scenario.file.document import Path_
 from sim.scenario.schema.demand import GPU_TIME, span_speeds
 from sim.scenario.schema.language_model import LanguageModel
-from sim.scenario.schema.workload import Entry
+from sim.scenario.schema.workload import WorkloadEntry
 from sim.workload.costs.roofline import Peak
 from sim.workload.traces import TaskTable
 
@@ -42,7 +42,7 @@ MOST_REASONS = 5
 DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 
 
-def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, context: Context) -> Stream:
+def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context) -> TaskStream:
     """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
     if table.estimates and entry.estimates is not None:
         text = "the table has estimates of its own; give them once (a cluster's log leaves its own out with"
@@ -74,7 +74,7 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     arrival = _arrival(entry, name, path, table, kept, context) if again is None else again
     if entry.load is not None:
         arrival = loaded(arrival, time, shape, entry.load, path, context)
-    stream = Stream(name, path, arrival, shape, time, estimate, work=work)
+    stream = TaskStream(name, path, arrival, shape, time, estimate, work=work)
     stream.resampled = None if entry.arrivals is not None else described(entry)
     stream.refused = refused
     if any(bound):
@@ -130,7 +130,7 @@ def build_recorded(entry: Entry, name: str, path: Path_, table: TaskTable, conte
     return stream
 
 
-def _labels(entry: Entry, stream: Stream, time: np.ndarray) -> None:
+def _labels(entry: WorkloadEntry, stream: TaskStream, time: np.ndarray) -> None:
     """What the entry says of limits, tiers and accounts, where the table says nothing."""
     limits = limits_of(entry, time.min(axis=1))
     if limits is not None:
@@ -148,7 +148,9 @@ def _of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
     return None if values is None else values[rows]
 
 
-def _served(entry: Entry, name: str, path: Path_, table: TaskTable, context: Context) -> Served | ServedLanguage | None:
+def _served(
+    entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, context: Context
+) -> DrawnService | ServedLanguage | None:
     """What serves the requests of the table; None if its rows are tasks with times of their own."""
     if table.requests and entry.service is None:
         text = "says when requests came, not what they take: add a service: to this entry"
@@ -158,11 +160,11 @@ def _served(entry: Entry, name: str, path: Path_, table: TaskTable, context: Con
         raise context.fail((*path, "service"), f"the rows of {table.source} {text} (hetsim list traces)")
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
-    return None if entry.service is None else Served(entry.service, name, path, context)
+    return None if entry.service is None else DrawnService(entry.service, name, path, context)
 
 
 def _requests(
-    entry: Entry, served: Served | ServedLanguage, table: TaskTable, kept: np.ndarray, context: Context
+    entry: WorkloadEntry, served: DrawnService | ServedLanguage, table: TaskTable, kept: np.ndarray, context: Context
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Shape and times of the requests of a trace."""
     n = len(kept)
@@ -177,7 +179,7 @@ def _requests(
     return np.full(n, shape, dtype=np.int32), np.column_stack([times for _, times in fits]), None
 
 
-def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
+def _kept_rows(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> np.ndarray:
     """Row numbers in order of arrival (ties as in the file), from `skip` on, cut at `count` and `until`.
 
     Of a task graph all rows, in file order.
@@ -200,7 +202,7 @@ def _kept_rows(entry: Entry, path: Path_, table: TaskTable, context: Context) ->
 
 
 def _resampled(
-    entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
+    entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """The rows drawn again where the entry says so, their arrivals, and how often each's user was drawn before."""
     if entry.resample is None:
@@ -233,7 +235,7 @@ def _resampled(
     return kept[positions], times * scale, copies
 
 
-def described(entry: Entry) -> str:
+def described(entry: WorkloadEntry) -> str:
     """How the trace of an entry is drawn again, for people; empty if it is not."""
     if entry.resample is None:
         return ""
@@ -253,7 +255,7 @@ def _ids_of(table: TaskTable, kept: np.ndarray, repeated: bool) -> np.ndarray | 
     return np.array(named, dtype=object)
 
 
-def _copied_users(stream: Stream, copies: np.ndarray) -> None:
+def _copied_users(stream: TaskStream, copies: np.ndarray) -> None:
     """A user drawn twice is two users: `ann` and `ann#2`."""
     codes = np.zeros(len(copies), dtype=np.int64) if stream.user_code is None else stream.user_code.astype(np.int64)
     width = int(copies.max(initial=0)) + 1
@@ -263,7 +265,9 @@ def _copied_users(stream: Stream, copies: np.ndarray) -> None:
     stream.user_code = position.astype(np.int32)
 
 
-def _arrival(entry: Entry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context) -> np.ndarray:
+def _arrival(
+    entry: WorkloadEntry, name: str, path: Path_, table: TaskTable, kept: np.ndarray, context: Context
+) -> np.ndarray:
     """Times of the table, scaled; or drawn anew where the entry has `arrivals`."""
     if entry.arrivals is None:
         return table.arrival[kept] * (1.0 if entry.time_scale is None else entry.time_scale)
@@ -315,9 +319,10 @@ def _column(table: TaskTable, key: str, kept: np.ndarray, default: float | None,
 
 
 def _ways(
-    entry: Entry, path: Path_, table: TaskTable, kept: np.ndarray, codes: np.ndarray, bound: list[Partition | None],
+    entry: WorkloadEntry, path: Path_, table: TaskTable, kept: np.ndarray, codes: np.ndarray,
+    bound: list[Partition | None],
     refused: dict[int, str], context: Context,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None, str, Work | None]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None, str, KernelWork | None]:  # fmt: skip
     """Shape, times and (where the table has them) estimates of each row; if some are left out, which rows fit and
     what is to be said of the others; and the work of the rows, as far as it is known.
 
@@ -371,7 +376,7 @@ def _ways(
     width = max((len(plan) for plan in plans), default=1)
     time = np.full((n, width), np.inf)
     estimate = np.full((n, width), np.inf) if table.estimates else None
-    work = Work.unknown(n, width) if "flops" in table.numbers else None
+    work = KernelWork.unknown(n, width) if "flops" in table.numbers else None
     for number, plan in enumerate(plans):
         rows = order[bounds[number] : bounds[number + 1]]
         for position, (mode, column, factor) in enumerate(plan):
@@ -402,7 +407,7 @@ COMPUTED = "work on "
 """Before the name of a type of device: times there that follow from flops and bytes."""
 
 
-def _with_computed_times(entry: Entry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
+def _with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
     """The table with the times that its work takes on each type whose peak is known and that it has no time for."""
     if "flops" not in table.numbers:
         return table
@@ -447,7 +452,7 @@ NODE, ANY, IF_WIDER = range(3)
 """Whether a gang may use several nodes: no, yes, or if it fits on none."""
 
 
-def _spans(entry: Entry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
+def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
     """For each row whether a gang may use several nodes, as the entry says or the record shows."""
     if entry.span != "recorded":
         return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
@@ -474,7 +479,7 @@ def _types(table: TaskTable, row: int) -> list[str]:
     return named.split("|") if named else []
 
 
-def _demand(entry: Entry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
+def _demand(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
     """A demand of each row; NaN where neither the table nor the entry says anything."""
     given = getattr(entry, key)
     default = math.nan if given is None else float(given)
@@ -512,7 +517,7 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
 
 
 def _mode(
-    entry: Entry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int,
+    entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int,
     context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
     """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
@@ -562,7 +567,7 @@ def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lost(
-    entry: Entry, lost: list[tuple[int, list[Mode]]], order: np.ndarray, bounds: np.ndarray, path: Path_,
+    entry: WorkloadEntry, lost: list[tuple[int, list[Mode]]], order: np.ndarray, bounds: np.ndarray, path: Path_,
     table: TaskTable, kept: np.ndarray, context: Context,
 ) -> list[Problem]:  # fmt: skip
     """One problem for all rows that can never run, naming the first of the file."""

@@ -18,7 +18,7 @@ from sim.model.ragged import Ragged
 from sim.model.randomness import JUDGED, RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
-from sim.model.tasks import Item, Tasks, Work
+from sim.model.tasks import Item, KernelWork, Tasks
 from sim.model.units import MOST, MOST_BYTES, Seconds
 from sim.policy import Admission, Batching, IterationPolicy, PlanProblem, Scheduler
 from sim.scenario.building.cluster import build_cluster
@@ -29,15 +29,15 @@ from sim.scenario.building.modes import ModeBook
 from sim.scenario.building.recorded import build_recorded
 from sim.scenario.building.served import services_of, weights
 from sim.scenario.building.site import apply_rules, with_partitions
-from sim.scenario.building.streams import Context, Stream
+from sim.scenario.building.streams import Context, TaskStream
 from sim.scenario.building.synthetic import build_synthetic
 from sim.scenario.file.document import Document, Path_, key_of
-from sim.scenario.schema.cluster import Cluster as ClusterModel
+from sim.scenario.schema.cluster import ClusterSpec as ClusterModel
 from sim.scenario.schema.fields import Model
 from sim.scenario.schema.policy import Policies, PolicySpec
-from sim.scenario.schema.site import Site
+from sim.scenario.schema.site import SiteSpec
 from sim.scenario.schema.whole import ScenarioModel
-from sim.scenario.schema.workload import DataItem, Entry
+from sim.scenario.schema.workload import DataItem, WorkloadEntry
 from sim.workload.traces import TaskTable
 
 HOPELESS = 0.01
@@ -50,7 +50,7 @@ DEFAULT_ROUTING = PolicySpec("routing", "least_outstanding")
 M = TypeVar("M", bound=BaseModel)
 
 
-class Source(Protocol):
+class ScenarioSource(Protocol):
     """What is read of a scenario to build a run of it; a `Scenario` has it."""
 
     document: Document
@@ -64,7 +64,7 @@ class Source(Protocol):
         ...
 
 
-def build(scenario: Source, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
+def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
     """One run of the scenario; ScenarioError with everything that is wrong with it.
 
     Same scenario, seed, replication and `loads` (what they are for): the same columns to the last bit.  `seed` defaults
@@ -130,7 +130,7 @@ def build(scenario: Source, seed: int | None = None, replication: int = 0, loads
     )
 
 
-def _may_come(entries: list[Entry], horizon: float) -> bool:
+def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
     """Might another draw have tasks?  Not if fewer than one in a hundred draws had any."""
     expected = 0.0
     for entry in entries:
@@ -161,7 +161,9 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     return [text], float(late.mean()) > HOPELESS
 
 
-def _batching(streams: list[Stream], scenario: Source, context: Context, problems: list[Problem]) -> list[Any]:
+def _batching(
+    streams: list[TaskStream], scenario: ScenarioSource, context: Context, problems: list[Problem]
+) -> list[Any]:
     """A batching policy for each service that has requests."""
     policies = scenario.policies
     served = [stream for stream in streams if stream.service is not None and len(stream)]
@@ -189,7 +191,7 @@ def _batching(streams: list[Stream], scenario: Source, context: Context, problem
     return made
 
 
-def _overload(stream: Stream, spec: PolicySpec, policy: Any) -> list[str]:
+def _overload(stream: TaskStream, spec: PolicySpec, policy: Any) -> list[str]:
     """What is to be said of a load that the devices of a service cannot serve."""
     text = None if stream.overload is None else stream.overload(policy, spec.name)
     return [] if text is None else [text]
@@ -201,7 +203,7 @@ def iterates(spec: PolicySpec) -> bool:
 
 
 def _iteration(
-    streams: list[Stream], scenario: Source, context: Context, problems: list[Problem]
+    streams: list[TaskStream], scenario: ScenarioSource, context: Context, problems: list[Problem]
 ) -> list[tuple[Any, Any]]:
     """A batching and a routing policy for each language model that has requests."""
     policies, document = scenario.policies, scenario.document
@@ -236,13 +238,13 @@ def _iteration(
     return made
 
 
-def _place(stream: Stream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
+def _place(stream: TaskStream, spec: PolicySpec, own: dict[int, PolicySpec]) -> Path_:
     """Where the scenario names a policy of a service: at the service itself, or for all of them."""
     named = own.get(int(stream.path[1])) is spec
     return (*stream.path, "service", spec.kind) if named else ("policy", spec.kind)
 
 
-def _make(spec: PolicySpec, scenario: Source, problems: list[Problem], place: Path_ = ()) -> Any:
+def _make(spec: PolicySpec, scenario: ScenarioSource, problems: list[Problem], place: Path_ = ()) -> Any:
     """A fresh policy; a value that its constructor refuses is a problem of the scenario, at `place` in it."""
     path: Path_ = place or ("policy", spec.kind)
     try:
@@ -273,11 +275,11 @@ def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) ->
     """
     data, context = document.data, {"base": str(base)}
     entries = as_list(data.get("workload"))
-    valid = {number: _valid(Entry, entry, context) for number, entry in enumerate(entries)}
+    valid = {number: _valid(WorkloadEntry, entry, context) for number, entry in enumerate(entries)}
     cluster = _valid(ClusterModel, data.get("cluster"), context)
     items = [_valid(DataItem, item, context) for item in as_list(data.get("data"))]
     try:
-        site = _valid(Site, data.get("site") or {}, context) or Site()
+        site = _valid(SiteSpec, data.get("site") or {}, context) or SiteSpec()
         built = None if cluster is None else with_partitions(build_cluster(cluster, document), site, document)
     except ScenarioError as error:
         return error.problems + _repeated(entries, document)
@@ -336,12 +338,12 @@ def _repeated(entries: list[Any], document: Document) -> list[Problem]:
 
 
 def _parts(
-    entries: dict[int, Entry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
-) -> tuple[list[Stream], list[Item], list[Problem]]:
+    entries: dict[int, WorkloadEntry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
+) -> tuple[list[TaskStream], list[Item], list[Problem]]:
     """Streams and items, and everything that is wrong with them."""
     raw = as_list(context.document.data.get("workload"))
     problems = _repeated(raw, context.document)
-    streams: list[Stream] = []
+    streams: list[TaskStream] = []
     names = entry_names(raw)
     for number, entry in entries.items():
         path: Path_ = ("workload", number)
@@ -368,7 +370,7 @@ def _parts(
     return streams, items, problems + found + _unknown_items(streams, items, context)
 
 
-def _absurd(stream: Stream, context: Context) -> list[Problem]:
+def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
     """Values that no column can hold, from sizes such as 1e300 B."""
     found = []
     for key in ("bytes_in", "bytes_out"):
@@ -402,7 +404,7 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
     return items, problems
 
 
-def _unknown_items(streams: list[Stream], items: list[Item], context: Context) -> list[Problem]:
+def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> list[Problem]:
     """An item that a task names and nobody listed is a problem at its entry."""
     known = {item.name for item in items}
     problems: list[Problem] = []
@@ -422,7 +424,7 @@ def _unknown_items(streams: list[Stream], items: list[Item], context: Context) -
 
 
 def merge(
-    streams: list[Stream], context: Context, items: list[Item]
+    streams: list[TaskStream], context: Context, items: list[Item]
 ) -> tuple[Tasks, list[ClosedStream], list[Service], list[LanguageService]]:
     """All streams as one table sorted by arrival, ties in the order of the streams."""
     sizes = [len(stream) for stream in streams]
@@ -509,16 +511,16 @@ def _matrix(parts: list[np.ndarray]) -> np.ndarray:
     return _joined(filled)
 
 
-def _work(streams: list[Stream], order: np.ndarray | None) -> Work | None:
+def _work(streams: list[TaskStream], order: np.ndarray | None) -> KernelWork | None:
     """What the kernels of all streams do, as far as that is known."""
     if all(stream.work is None for stream in streams):
         return None
     width = max(stream.time.shape[1] for stream in streams)
-    parts = [Work.unknown(len(stream), width) for stream in streams]
+    parts = [KernelWork.unknown(len(stream), width) for stream in streams]
     for stream, part in zip(streams, parts, strict=True):
         for column, known in zip(part.columns, () if stream.work is None else stream.work.columns, strict=False):
             column[:, : known.shape[1]] = known
-    joined = Work(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
+    joined = KernelWork(*(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
     return joined if order is None else joined.take(order)
 
 
@@ -527,7 +529,7 @@ def _bytes(column: np.ndarray | None) -> np.ndarray | None:
 
 
 def _merged_codes(
-    streams: list[Stream], column: str, names: str, sizes: list[int]
+    streams: list[TaskStream], column: str, names: str, sizes: list[int]
 ) -> tuple[np.ndarray | None, list[str]]:
     """Codes over all streams with one list of names; no column where there is but one name."""
     known: dict[str, int] = {}
@@ -539,7 +541,7 @@ def _merged_codes(
     return (None if len(known) == 1 else _joined(parts)), list(known)
 
 
-def _ids(streams: list[Stream], sizes: list[int], sort: Any) -> np.ndarray | None:
+def _ids(streams: list[TaskStream], sizes: list[int], sort: Any) -> np.ndarray | None:
     """The ids of tables; with several streams they carry the stream's name, so that they stay unique."""
     if all(stream.id is None for stream in streams):
         return None
@@ -553,7 +555,7 @@ def _ids(streams: list[Stream], sizes: list[int], sort: Any) -> np.ndarray | Non
     return sort(_joined(parts))
 
 
-def _extras(streams: list[Stream], sizes: list[int], sort: Any) -> dict[str, np.ndarray]:
+def _extras(streams: list[TaskStream], sizes: list[int], sort: Any) -> dict[str, np.ndarray]:
     names = dict.fromkeys(name for stream in streams for name in stream.extra)
     return {
         name: sort(_joined([s.extra.get(name, np.full(n, math.nan)) for s, n in zip(streams, sizes, strict=True)]))
@@ -561,7 +563,7 @@ def _extras(streams: list[Stream], sizes: list[int], sort: Any) -> dict[str, np.
     }
 
 
-def _hash_ids(streams: list[Stream], order: np.ndarray | None) -> Ragged | None:
+def _hash_ids(streams: list[TaskStream], order: np.ndarray | None) -> Ragged | None:
     if all(stream.hash_ids is None for stream in streams):
         return None
     parts = [Ragged.empty(len(stream)) if stream.hash_ids is None else stream.hash_ids for stream in streams]
@@ -569,12 +571,12 @@ def _hash_ids(streams: list[Stream], order: np.ndarray | None) -> Ragged | None:
     return joined if order is None else joined.take(order)
 
 
-def _sorted_lists(streams: list[Stream], lists: list[list[Any]], order: np.ndarray | None) -> list[Any]:
+def _sorted_lists(streams: list[TaskStream], lists: list[list[Any]], order: np.ndarray | None) -> list[Any]:
     flat = [row for part in lists for row in part]
     return flat if order is None else [flat[row] for row in order.tolist()]
 
 
-def _join_graph(tasks: Tasks, streams: list[Stream], starts: np.ndarray, rank: np.ndarray, order: Any) -> None:
+def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, order: Any) -> None:
     """Predecessors as rows of the merged table."""
     if all(stream.predecessors is None for stream in streams):
         return
@@ -588,7 +590,7 @@ def _join_graph(tasks: Tasks, streams: list[Stream], starts: np.ndarray, rank: n
     tasks.predecessors = _sorted_lists(streams, parts, order)
 
 
-def _join_items(tasks: Tasks, streams: list[Stream], order: Any) -> None:
+def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:
     """`reads` and `writes` as indexes of items."""
     index = {item.name: number for number, item in enumerate(tasks.items)}
     for key in ("reads", "writes"):
@@ -632,7 +634,7 @@ def _results_in_place(tasks: Tasks) -> None:
         tasks.bytes_out = None
 
 
-def _closed(streams: list[Stream], starts: np.ndarray, rank: np.ndarray) -> list[ClosedStream]:
+def _closed(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> list[ClosedStream]:
     found = []
     for stream, start in zip(streams, starts.tolist(), strict=False):
         if stream.think is not None:

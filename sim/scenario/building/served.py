@@ -12,22 +12,22 @@ from sim.model.service import ResultCache, Service
 from sim.model.tasks import UNLIMITED_BATCH, Mode, Tasks
 from sim.policy import Batching
 from sim.scenario.building.language_model import TOKENS, whole
-from sim.scenario.building.streams import Context, Stream, draw_codes
+from sim.scenario.building.streams import Context, TaskStream, draw_codes
 from sim.scenario.file.document import Path_, key_of
 from sim.scenario.schema import service as service_schema
 from sim.scenario.schema.batch_tables import remarks
 from sim.scenario.schema.demand import Demand
 from sim.scenario.schema.service import ComputeStage
-from sim.scenario.schema.workload import Entry
+from sim.scenario.schema.workload import WorkloadEntry
 
 OWN = ("service", "batching")
 """Where an entry names a batching policy for itself."""
 
 
-class Served:
+class DrawnService:
     """The service of one entry while its stream is drawn."""
 
-    def __init__(self, service: service_schema.Service, name: str, path: Path_, context: Context):
+    def __init__(self, service: service_schema.ServiceSpec, name: str, path: Path_, context: Context):
         self.service = service
         self.name = name
         self.path = path
@@ -53,7 +53,7 @@ class Served:
                     self._modes.append((mode, way.compute))
         return self._modes
 
-    def _remark(self, way: service_schema.Variant) -> None:
+    def _remark(self, way: service_schema.VariantSpec) -> None:
         """What is to be known of the measured times of a variant."""
         for name in ("upload", "compute", "download"):
             stage = getattr(way, name)
@@ -71,7 +71,7 @@ class Served:
             text = f"the model and its batches need {needed / 1e9:g} GB, a {device.name} has {device.memory / 1e9:g} GB"
             raise self.context.fail((*self.path, "service", "model"), text)
 
-    def _limit(self, way: service_schema.Variant, device: Any, memory: int) -> int:
+    def _limit(self, way: service_schema.VariantSpec, device: Any, memory: int) -> int:
         """The largest batch: what the variant says, and what fits into memory beside the model, once a stream."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
@@ -127,7 +127,7 @@ class Served:
             raise self.context.fail((*self.path, "service"), text)
         return self.extra[key]
 
-    def finish(self, stream: Stream, entry: Entry) -> None:
+    def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Check the requests against the service and leave it with the stream."""
         stream.service = self.service
         if self.service.model is not None:
@@ -222,7 +222,7 @@ def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
     return mean, mean
 
 
-def _rate(entry: Entry, stream: Stream) -> float:
+def _rate(entry: WorkloadEntry, stream: TaskStream) -> float:
     """Requests per second in the long run; 0 where their number limits itself."""
     arrivals: Any = entry.arrivals
     if arrivals is not None:
@@ -231,7 +231,7 @@ def _rate(entry: Entry, stream: Stream) -> float:
     return (len(stream) - 1) / lasts if lasts > 0 else 0.0
 
 
-def services_of(streams: list[Stream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:
+def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray, tasks: Tasks) -> list[Service]:
     """The services of a run, with the rows of their requests in order of arrival."""
     found = []
     for stream, start in zip(streams, starts.tolist(), strict=False):
@@ -267,7 +267,7 @@ def _average(column: np.ndarray | None, rows: np.ndarray) -> float:
     return 0.0 if column is None else float(column[rows].mean())
 
 
-def weights(streams: list[Stream]) -> list[tuple[str, int]]:
+def weights(streams: list[TaskStream]) -> list[tuple[str, int]]:
     """The models that devices must hold, as items: name and size."""
     return [
         (f"{stream.name}:model", stream.service.model)

@@ -16,7 +16,7 @@ from sim.model.tasks import Tasks
 from sim.results.wording import seconds
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.schema.demand import Demand, Factor, PartitionColumn
-from sim.scenario.schema.site import Site
+from sim.scenario.schema.site import SiteSpec
 from sim.workload.readers.slurm import hosts
 from sim.workload.traces import TaskTable
 
@@ -27,7 +27,7 @@ SHOWN = 3
 """Reasons for refusals that a warning names."""
 
 
-def with_partitions(cluster: Cluster, site: Site, document: Document) -> Cluster:
+def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Cluster:
     """The cluster with the partitions that its nodes or the site name, and their rules."""
     problems: list[Problem] = []
     if any(rules.nodes for rules in site.partitions.values()):
@@ -56,7 +56,7 @@ def with_partitions(cluster: Cluster, site: Site, document: Document) -> Cluster
     return cluster
 
 
-def _told(cluster: Cluster, site: Site) -> Cluster:
+def _told(cluster: Cluster, site: SiteSpec) -> Cluster:
     """The same cluster with nodes that know in which partitions they are listed: nodes of one spec are alike."""
     extra: dict[int, list[str]] = {}
     for name, rules in site.partitions.items():
@@ -164,7 +164,7 @@ def limits_of(demand: Demand, fastest: np.ndarray) -> np.ndarray | None:
 # The rules --------------------------------------------------------------------------------------------------------
 
 
-def apply_rules(tasks: Tasks, site: Site, context: Context) -> None:
+def apply_rules(tasks: Tasks, site: SiteSpec, context: Context) -> None:
     """Limits, refusals and what policies know of the lengths of tasks, once all streams are one table."""
     limit = _asked(tasks)
     bound = any(tasks.partitions)

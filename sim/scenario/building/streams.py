@@ -13,14 +13,14 @@ from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import MILLI, Cluster, DeviceType
 from sim.model.ragged import Ragged
 from sim.model.randomness import RandomTree
+from sim.model.tasks import KernelWork as Known
 from sim.model.tasks import Mode, Stopping
-from sim.model.tasks import Work as Known
 from sim.scenario.building.modes import ModeBook
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.schema.demand import GPU_TIME, Demand, Factor
 from sim.scenario.schema.language_model import LanguageModel
-from sim.scenario.schema.service import Service
-from sim.scenario.schema.workload import Entry
+from sim.scenario.schema.service import ServiceSpec
+from sim.scenario.schema.workload import WorkloadEntry
 from sim.workload.costs import roofline
 from sim.workload.costs.roofline import Peak
 
@@ -28,7 +28,7 @@ NO_STOPPING = Stopping()
 
 
 @dataclass
-class Stream:
+class TaskStream:
     """Columns of one entry, in the order in which its tasks come; codes are of its own lists.
 
     `time` and `estimate` have a column for each mode of the widest shape, inf beyond a row's own modes;
@@ -64,7 +64,7 @@ class Stream:
     work: Known | None = None
     hash_ids: Ragged | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
-    service: Service | None = None
+    service: ServiceSpec | None = None
     language: LanguageModel | None = None
     resampled: str | None = None
     """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
@@ -191,7 +191,7 @@ def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = ()) 
     return f"the cluster offers {', '.join(kinds)}, for which there is no time"
 
 
-def closed_rows(entry: Entry, until: float, fastest_mean: float) -> int:
+def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
     """Rows that a closed loop may need: its `count`, or what it surely does not exceed before `until`."""
     if entry.count is not None:
         return entry.count

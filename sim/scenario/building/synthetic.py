@@ -12,15 +12,15 @@ import numpy as np
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
 from sim.model.exchange import Exchange, Phase
+from sim.model.tasks import KernelWork as Known
 from sim.model.tasks import Mode
-from sim.model.tasks import Work as Known
 from sim.scenario.building.language_model import ServedLanguage
 from sim.scenario.building.modes import ModeBook
-from sim.scenario.building.served import Served
+from sim.scenario.building.served import DrawnService
 from sim.scenario.building.site import drawn_partition, limits_of
 from sim.scenario.building.streams import (
     Context,
-    Stream,
+    TaskStream,
     closed_rows,
     draw_codes,
     estimate_error,
@@ -35,8 +35,8 @@ from sim.scenario.file.document import Path_
 from sim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
 from sim.scenario.schema.fields import KeyProblem
 from sim.scenario.schema.language_model import LanguageModel
-from sim.scenario.schema.training import Training
-from sim.scenario.schema.workload import MAX_TASKS, Entry
+from sim.scenario.schema.training import TrainingSpec
+from sim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from sim.theory import training as formulas
 from sim.workload.arrivals import BLOCK
 from sim.workload.costs.profiles import ProfileUse
@@ -51,7 +51,7 @@ FOR_MEANS = 20_000
 """The same, to know the mean of a class of which policies know only that."""
 
 
-def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> Stream:
+def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> TaskStream:
     """The stream of an entry with `arrivals`."""
     arrival, clients = _arrivals(entry, name, path, context)
     n = len(arrival)
@@ -95,16 +95,16 @@ def build_synthetic(entry: Entry, name: str, path: Path_, context: Context) -> S
     return stream
 
 
-def _served(entry: Entry, name: str, path: Path_, context: Context) -> Served | ServedLanguage | None:
+def _served(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> DrawnService | ServedLanguage | None:
     """What serves the requests of an entry, if they are requests."""
     if entry.service is None:
         return None
     if isinstance(entry.service, LanguageModel):
         return ServedLanguage(entry.service, name, path, context)
-    return Served(entry.service, name, path, context)
+    return DrawnService(entry.service, name, path, context)
 
 
-def _arrivals(entry: Entry, name: str, path: Path_, context: Context) -> tuple[np.ndarray, int]:
+def _arrivals(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> tuple[np.ndarray, int]:
     """Arrival times, inf where a closed loop decides later, and the number of its clients (0: not closed)."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
@@ -141,7 +141,7 @@ def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, c
         raise context.fail(path, f"the arrivals change about {events:.3g} times until then, too often to follow")
 
 
-def _probe(entry: Entry, name: str, context: Context) -> float:
+def _probe(entry: WorkloadEntry, name: str, context: Context) -> float:
     """Mean time of a task in its fastest mode, from a sample."""
     total = weights = 0.0
     weighted: list[tuple[Demand, float]] = [(one.over(entry), one.weight) for one in entry.classes or []]
@@ -175,7 +175,8 @@ class _Drawn:
 
 
 def _draw(
-    demand: Demand, n: int, label: tuple[str, ...], context: Context, served: Served | ServedLanguage | None = None,
+    demand: Demand, n: int, label: tuple[str, ...], context: Context,
+    served: DrawnService | ServedLanguage | None = None,
     path: Path_ = (),
 ) -> _Drawn:  # fmt: skip
     stream = context.random.stream
@@ -223,7 +224,9 @@ def _labels(demand: Demand, n: int) -> dict[str, np.ndarray]:
     return {key: np.full(n, text, dtype=object) for key, text in texts.items() if text is not None}
 
 
-def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray) -> Stream:
+def _assemble(
+    drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: Path_, arrival: np.ndarray
+) -> TaskStream:
     """One stream from its classes."""
     n = len(arrival)
     if len(drawn) == 1 and isinstance(drawn[0][0], slice):
@@ -232,7 +235,7 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
         time = np.full((n, max(len(one.modes) for _, one in drawn)), np.inf)
         for rows, one in drawn:
             time[rows, : len(one.modes)] = one.time
-    stream = Stream(name, path, arrival, np.empty(n, dtype=np.int32), time)
+    stream = TaskStream(name, path, arrival, np.empty(n, dtype=np.int32), time)
     for rows, one in drawn:
         stream.shape[rows] = one.shape
         if one.error is not None or one.known is not one.time:
@@ -273,7 +276,7 @@ def _assemble(drawn: list[tuple[np.ndarray | slice, _Drawn]], name: str, path: P
     return stream
 
 
-def _bind(stream: Stream, rows: np.ndarray | slice, partition: str) -> None:
+def _bind(stream: TaskStream, rows: np.ndarray | slice, partition: str) -> None:
     if partition not in stream.partitions:
         stream.partitions.append(partition)
     if stream.partition_code is None:
@@ -281,7 +284,7 @@ def _bind(stream: Stream, rows: np.ndarray | slice, partition: str) -> None:
     stream.partition_code[rows] = stream.partitions.index(partition)
 
 
-def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
+def _fill(stream: TaskStream, column: str, rows: np.ndarray | slice, values: np.ndarray | None, default: float) -> None:
     if values is None:
         return
     known = getattr(stream, column)
@@ -292,7 +295,7 @@ def _fill(stream: Stream, column: str, rows: np.ndarray | slice, values: np.ndar
 
 
 def _users(
-    entry: Entry, classes: list[Demand], codes: np.ndarray | None, n: int, context: Context, name: str
+    entry: WorkloadEntry, classes: list[Demand], codes: np.ndarray | None, n: int, context: Context, name: str
 ) -> tuple[np.ndarray | None, list[str]]:
     if codes is None or all(one.users is None and one.user is None for one in entry.classes or []):
         return users_of(entry, n, context.random.stream("users", name))
@@ -496,7 +499,7 @@ class _Ways:
     def _profile(self, use: ProfileUse) -> None:
         self._cost_model(self._profile_time(use), use.gpu_memory)
 
-    def _training(self, training: Training) -> None:
+    def _training(self, training: TrainingSpec) -> None:
         """A mode for each width on every type of GPU whose peak is known and whose memory is enough."""
         where = (*self.path, "training")
         steps = np.rint(self._sample("training.steps", training.steps))
@@ -511,7 +514,7 @@ class _Ways:
         if refused and not self.found:
             raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
 
-    def _trained(self, training: Training, plan: formulas.Plan, nodes: int, steps: np.ndarray) -> list[str]:
+    def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
         """The modes of one width; why GPUs are left out whose memory is too little."""
         demand, gpus = self.demand, round(self.demand.gpus or 1)
         model = training.transformer()
@@ -567,9 +570,9 @@ def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
-def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formulas.Machine:
+def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) -> formulas.TrainingMachine:
     """What so many GPUs of each node compute and send."""
-    return formulas.Machine(
+    return formulas.TrainingMachine(
         flops=peak.flops,
         bandwidth=peak.bandwidth,
         each=gpus,
@@ -584,8 +587,8 @@ def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: Training) -> formu
 
 
 def _step(
-    cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.Plan,
-    machine: formulas.Machine,
+    cluster: Cluster, spec: NodeSpec, nodes: int, model: formulas.Transformer, plan: formulas.ParallelPlan,
+    machine: formulas.TrainingMachine,
 ) -> Exchange:  # fmt: skip
     """A step of training on nodes of this kind."""
     step = formulas.step(model, plan, machine)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
 from sim.errors import ScenarioError, suggestion
-from sim.model.batch_times import Spread, StageTable
+from sim.model.batch_times import StageTable, TimeSpread
 from sim.model.units import TIME, parse, shown
 from sim.scenario.schema.fields import Flag, KeyProblem, Model, Name
 
@@ -75,7 +75,7 @@ def _rank(key: Any) -> float:
     return percent / 100
 
 
-class Measured(Model):
+class MeasuredSpec(Model):
     """What a stage takes by batch size, where it was measured: keys that stages share."""
 
     table: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
@@ -102,7 +102,7 @@ class Measured(Model):
     _built: StageTable | None = PrivateAttr(None)
 
     @model_validator(mode="after")
-    def _with_table(self, info: ValidationInfo) -> Measured:
+    def _with_table(self, info: ValidationInfo) -> MeasuredSpec:
         if self.table is None:
             for key in ABOUT:
                 if key in self.model_fields_set:
@@ -156,7 +156,7 @@ def _inline(table: Mapping[Any, Any], between: Literal["linear", "step", "power"
         raise KeyProblem(
             "table", f"{len(sizes):,} sizes are more than the {MAX_MEASURED:,} that are held; put it in a file"
         )
-    spreads: list[Spread | None] = []
+    spreads: list[TimeSpread | None] = []
     seconds = []
     for size, (key, value) in zip(sizes, table.items(), strict=True):
         try:
@@ -190,24 +190,24 @@ def _seconds(value: Any) -> float:
     return found
 
 
-def _spread(value: Any) -> Spread | None:
+def _spread(value: Any) -> TimeSpread | None:
     if isinstance(value, list):
         if not value:
             raise ValueError("there are no samples")
-        return Spread(tuple(sorted(_seconds(one) for one in value)))
+        return TimeSpread(tuple(sorted(_seconds(one) for one in value)))
     if not isinstance(value, dict):
         return None
     pairs = sorted((_rank(key), _seconds(one)) for key, one in value.items())
     return of_percentiles([rank for rank, _ in pairs], [seconds for _, seconds in pairs])
 
 
-def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> Spread:
+def of_percentiles(ranks: Sequence[float], seconds: Sequence[float]) -> TimeSpread:
     """The spread of percentiles, which must not fall; ValueError otherwise."""
     for place in range(1, len(ranks)):
         if seconds[place] < seconds[place - 1]:
             low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
             raise ValueError(f"{high} is below {low}")
-    return Spread(tuple(seconds), tuple(ranks))
+    return TimeSpread(tuple(seconds), tuple(ranks))
 
 
 def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batches of") -> list[str]:

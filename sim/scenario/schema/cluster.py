@@ -47,7 +47,7 @@ NamedPeak = Annotated[Peak, Short(_peak, {"type": "string", "enum": sorted(roofl
 """What the cost model knows of a device: figures, or the name of a known device."""
 
 
-class Power(Model):
+class PowerSpec(Model):
     """Watts of a device (of a CPU: of one core) and its wake-up delay."""
 
     idle: Watts = 0.0
@@ -60,7 +60,7 @@ class Power(Model):
     """Time from the order to wake until the device can be used, 0 unless given."""
 
 
-class Price(Model):
+class PriceSpec(Model):
     """Money for a time in which a device (of a CPU: a core) or a node is up; asleep it costs the same unless said.
 
     `price: 2.5/h` alone is that of both.
@@ -73,11 +73,11 @@ class Price(Model):
 
 
 Priced = Annotated[
-    Price, Short(lambda v: v if isinstance(v, dict | Price) else {"up": v}, {"type": ["string", "number"]})
+    PriceSpec, Short(lambda v: v if isinstance(v, dict | PriceSpec) else {"up": v}, {"type": ["string", "number"]})
 ]
 
 
-class Sharing(Model):
+class SharingSpec(Model):
     """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"]
@@ -94,7 +94,7 @@ class Sharing(Model):
     """By class, by class beside it: times slower than alone, as measured; null where two cannot share."""
 
     @model_validator(mode="after")
-    def _side_by_side(self) -> Sharing:
+    def _side_by_side(self) -> SharingSpec:
         if self.pairs and self.kind not in ("timeslice", "mps"):
             raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
         return self
@@ -115,7 +115,7 @@ class Sharing(Model):
         return value
 
 
-class Preemption(Model):
+class PreemptionSpec(Model):
     """How an accelerator lets go of what it computes; `preemption: drain` alone is the kind."""
 
     kind: Literal["context_switch", "drain", "flush", "flep"]
@@ -126,7 +126,7 @@ class Preemption(Model):
     """Of flep the share by which every launch there is slower, 0 unless given."""
 
     @model_validator(mode="after")
-    def _belongs(self) -> Preemption:
+    def _belongs(self) -> PreemptionSpec:
         if self.rate is not None and self.kind != "context_switch":
             raise KeyProblem("rate", "state is saved only by context_switch")
         if self.rate == 0:
@@ -138,7 +138,7 @@ class Preemption(Model):
         return self
 
 
-class Link(Model):
+class LinkSpec(Model):
     """Bandwidth per direction; a direction that is not given has that of the other."""
 
     upload: BytesPerSecond | None = None
@@ -158,14 +158,14 @@ class Link(Model):
         return value
 
 
-class Switch(Link):
+class Switch(LinkSpec):
     """A PCIe switch: `size` accelerators behind each, sharing its bandwidth."""
 
     size: Count
     """How many accelerators in a row are behind one switch and share its bandwidth."""
 
 
-class Pcie(Link):
+class Pcie(LinkSpec):
     """The way of each accelerator to its host, and the switch it may share; or a measured `profile` of the way."""
 
     profile: str | None = None
@@ -191,7 +191,7 @@ class GpuLink(Model):
 Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate": v}, {"type": "string"})]
 
 
-class Network(Model):
+class NodeNetworkSpec(Model):
     """A node's way to all others; `out` and `in`, or the same as upload and download."""
 
     out: BytesPerSecond | None = None
@@ -208,7 +208,7 @@ class Network(Model):
     """full (both directions at once, the default) or half (they share one rate)."""
 
     @model_validator(mode="after")
-    def _once(self) -> Network:
+    def _once(self) -> NodeNetworkSpec:
         for first, second, words in (
             (self.out, self.upload, "out and upload"),
             (self.into, self.download, "in and download"),
@@ -235,17 +235,17 @@ class Accelerator(Model):
     """Memory of each; no limit unless given."""
     streams: Annotated[Count, Field(le=1_000_000)] = 1
     """How many launches may be in flight on each, 1 unless given; 2 overlap an upload with a compute."""
-    pcie: Link | None = None
+    pcie: LinkSpec | None = None
     """Its own link to the host, where it differs from the node's pcie."""
-    sharing: Annotated[Sharing, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
-        Sharing(kind="exclusive")
+    sharing: Annotated[SharingSpec, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
+        SharingSpec(kind="exclusive")
     )
     """How each serves several launches, exclusive unless given; a kind alone, or with its figures."""
-    power: Power = Power()
+    power: PowerSpec = PowerSpec()
     """Watts of each, 0 unless given."""
-    preemption: Annotated[Preemption, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
-        Preemption(kind="context_switch")
-    )
+    preemption: Annotated[
+        PreemptionSpec, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})
+    ] = PreemptionSpec(kind="context_switch")
     """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
     multiprocessors: Count | None = None
     """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
@@ -269,7 +269,7 @@ class Cpu(Model):
     """Name of the type of these cores, cpu unless given."""
     speed: Positive = 1.0
     """How many times as fast as the core for which cpu_time is given, 1 unless given."""
-    power: Power = Power()
+    power: PowerSpec = PowerSpec()
     """Watts of each core, 0 unless given."""
     price: Priced | None = None
     """What each core costs, as 0.03/h; that under cluster.prices, or nothing, unless given."""
@@ -305,7 +305,7 @@ class Nodes(Model):
     """Accelerators that are no GPUs, each with its kind."""
     pcie: Pcie = Pcie()
     """The way of each accelerator to the host; no limit and no latency unless given."""
-    network: Network = Network()
+    network: NodeNetworkSpec = NodeNetworkSpec()
     """The way to all other nodes; no limit and no latency unless given."""
     rack: Name | None = None
     """Name of the rack in which these nodes are; in none unless given."""
@@ -359,7 +359,7 @@ class NodeList(Model):
     """The file, relative to the scenario."""
 
 
-class Cluster(Model):
+class ClusterSpec(Model):
     """The machines: listed here, or read from a file with `trace`."""
 
     nodes: Annotated[list[Nodes], OneOrMany, Field(min_length=1)]

@@ -23,7 +23,7 @@ from sim.scenario.schema.fields import (
     unknown,
 )
 from sim.scenario.schema.tokens import Tokens
-from sim.scenario.schema.training import Communication, Training
+from sim.scenario.schema.training import Communication, TrainingSpec
 from sim.workload.costs import profiles
 from sim.workload.costs.roofline import Work
 from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
@@ -87,7 +87,7 @@ def _factor_or_not(value: Any) -> str:
 Limit = Annotated[Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)]
 
 
-class Stopping(Model):
+class StoppingSpec(Model):
     """What stopping and resuming costs; see `sim.model.tasks.Stopping`."""
 
     save: Seconds = 0.0
@@ -115,7 +115,7 @@ class Stopping(Model):
         return value
 
     @model_validator(mode="after")
-    def _written_when(self) -> Stopping:
+    def _written_when(self) -> StoppingSpec:
         if self.checkpoint and self.interval is None:
             raise ValueError("checkpoint says how long one takes; interval must say how often there is one")
         return self
@@ -174,7 +174,7 @@ UserMix = Annotated[
 ]
 
 
-class SpanSpeeds(Model):
+class SpanSpeedsSpec(Model):
     """Rates of a gang by the narrowest part of the cluster that holds it; one not given has that of the one before.
 
     `island` and `switch` count where the nodes have them (`island`, `pcie: {switch: ...}`), `rack` where nodes have.
@@ -192,7 +192,7 @@ class SpanSpeeds(Model):
     """Rate across racks; that of the level before unless given."""
 
     @model_validator(mode="after")
-    def _wider_is_slower(self) -> SpanSpeeds:
+    def _wider_is_slower(self) -> SpanSpeedsSpec:
         if not self.model_fields_set:
             raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
         speeds = self.resolved()
@@ -278,7 +278,7 @@ class TaskMode(Model):
     """node (all on one node, the default) or any (cores or GPUs may be those of several)."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
-    span_speeds: SpanSpeeds | None = None
+    span_speeds: SpanSpeedsSpec | None = None
     """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
     """Time of the upload alone on an idle link, none unless given."""
@@ -355,7 +355,7 @@ class Demand(Model):
     """Operations and bytes, from which times are computed for each type of device."""
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
     """A known piece of work, such as cnn_training, from which times are computed."""
-    training: Training | None = None
+    training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
     """What the ranks of a job send each other, by which its times grow; nothing unless given."""
@@ -381,7 +381,7 @@ class Demand(Model):
     """node (all on one node, the default), any (cores or GPUs of several), recorded (as the trace shows)."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
-    span_speeds: SpanSpeeds | None = None
+    span_speeds: SpanSpeedsSpec | None = None
     """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     bytes_in: BytesDistribution | None = None
     """Bytes to upload before computing on an accelerator, none unless given."""
@@ -413,7 +413,7 @@ class Demand(Model):
     """Several users: a number of them, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
     """What policies know of the times: exact unless given, or an error and a factor."""
-    stopping: Stopping | None = None
+    stopping: StoppingSpec | None = None
     """What stopping and resuming costs; nothing, with all work kept, unless given."""
     reads: list[Name] | None = None
     """Names of data items that must be on the device."""

@@ -14,7 +14,7 @@ from sim.workload.distributions import TimeDistribution
 Names = Annotated[list[Name], Short(lambda value: [value] if isinstance(value, str) else value, {"type": "string"})]
 
 
-class Maintenance(Model):
+class MaintenanceSpec(Model):
     """A window in which nodes are down.
 
     Policies are told at `announced`; from then on, with `drain`, the nodes take nothing new.
@@ -32,7 +32,7 @@ class Maintenance(Model):
     """Do the nodes take nothing new from the announcement on? true unless given."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Maintenance:
+    def _in_order(self) -> MaintenanceSpec:
         if not self.length:
             raise KeyProblem("for", "a maintenance takes some time")
         if self.announced is not None and self.announced > self.start:
@@ -61,7 +61,7 @@ class Fault(Model):
     """How long a slowdown lasts, a distribution."""
     together: Fraction = 0.0
     """Probability that each other node of the same rack fails along, 0 unless given."""
-    maintenance: Maintenance | None = None
+    maintenance: MaintenanceSpec | None = None
     """A window in which nodes are down on purpose."""
     file: str | None = None
     """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (of slow)."""

@@ -11,7 +11,7 @@ from sim.model.units import Bytes, Seconds
 from sim.scenario.file.profile_files import included
 from sim.scenario.schema.cluster import NamedPeak
 from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, Positive, Short
-from sim.scenario.schema.service import BOTH_WAYS, Network, Service
+from sim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from sim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
 from sim.workload.costs.architectures import Architecture
 from sim.workload.costs.roofline import Peak
@@ -23,7 +23,7 @@ FILLED = 0.9
 _WEIGHTS: TypeAdapter[int | Architecture] = TypeAdapter(Weights)
 
 
-class Cache(Model):
+class KvCacheSpec(Model):
     """Keys and values: bytes a token, and how many tokens a block holds."""
 
     per_token: Annotated[Bytes, Field(gt=0)] | None = None
@@ -108,7 +108,7 @@ class LanguageModel(Model):
     memory_share: Share | None = None
     """Share of the devices' memory that model, keys and values may fill; all of it unless given, and 90% where the
     model is an architecture."""
-    kv: Cache | None = None
+    kv: KvCacheSpec | None = None
     """Memory that keys and values take; without it memory is no limit."""
     max_num_batched_tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
     """Most tokens of a step: one for each sequence that decodes, and those of prompts; no limit unless given."""
@@ -127,7 +127,7 @@ class LanguageModel(Model):
     """Separate replicas for prompts and for decoding."""
     autoscale: Autoscale | None = None
     """Adds and gives up replicas with the load."""
-    network: Annotated[Network, BOTH_WAYS] = Network()
+    network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between the clients and the replicas: one time for both ways, or request and response; 0 unless given."""
     front_end: Seconds = 0.0
     """Time of each request in front of the replicas, before it waits there: tokenization, routing; 0 unless given."""
@@ -301,5 +301,5 @@ def _kind(value: Any) -> str:
 
 
 AnyService = Annotated[
-    Annotated[Service, Tag("<batches>")] | Annotated[LanguageModel, Tag("<llm>")], Discriminator(_kind)
+    Annotated[ServiceSpec, Tag("<batches>")] | Annotated[LanguageModel, Tag("<llm>")], Discriminator(_kind)
 ]

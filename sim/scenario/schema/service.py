@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.file.profile_files import included
 from sim.scenario.schema.batch_tables import INLINE as TABLE
-from sim.scenario.schema.batch_tables import Measured, short
+from sim.scenario.schema.batch_tables import MeasuredSpec, short
 from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
 from sim.workload.distributions import TimeDistribution
 
@@ -17,7 +17,7 @@ MOST_NOISE = 0.3
 """Noise beyond this is cut off so often that the means are no longer those given."""
 
 
-class Stage(Measured):
+class StageSpec(MeasuredSpec):
     """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
 
     per_item: Seconds = 0.0
@@ -26,7 +26,7 @@ class Stage(Measured):
     """Time once a batch, 0 unless given."""
 
 
-class ComputeStage(Measured):
+class ComputeStage(MeasuredSpec):
     """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution); or
     measured ones (`table`).
 
@@ -59,18 +59,18 @@ BOTH_WAYS = Short(lambda value: {"request": value, "response": value} if isinsta
 FIXED_ONLY = Short(short, {"anyOf": [{"type": "string"}, TABLE]})
 
 
-class Variant(Model):
+class VariantSpec(Model):
     """One way to serve: the devices it runs on, and its coefficients there (a fused graph, a smaller model, ...)."""
 
     name: Name | None = None
     """Name of the variant in tables; made from the device unless given."""
     device: Name = "gpu"
     """Type or kind of device on which it runs, gpu unless given."""
-    upload: Annotated[Stage, FIXED_ONLY] = Stage()
+    upload: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
     """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY]
     """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
-    download: Annotated[Stage, FIXED_ONLY] = Stage()
+    download: Annotated[StageSpec, FIXED_ONLY] = StageSpec()
     """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     gpus: Positive | None = None
     """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
@@ -86,12 +86,12 @@ class Variant(Model):
     """Most requests in a batch; as many as memory holds, or no limit, unless given."""
 
     @model_validator(mode="after")
-    def _takes_time(self) -> Variant:
+    def _takes_time(self) -> VariantSpec:
         check_whole(self)
         return self
 
 
-def check_whole(way: Variant) -> None:
+def check_whole(way: VariantSpec) -> None:
     """KeyProblem for coefficients that make no sense together."""
     for name in ("upload", "compute", "download"):
         _check_table(way, name)
@@ -104,11 +104,11 @@ def check_whole(way: Variant) -> None:
         raise KeyProblem("compute", "per_item must be above 0; leave it out if a batch of any size takes the same")
     elif each is None and way.max_batch is None:
         raise KeyProblem("compute", "without per_item a batch of any size takes the same; give max_batch besides")
-    if way.device == "cpu" and (way.upload != Stage() or way.download != Stage()):
+    if way.device == "cpu" and (way.upload != StageSpec() or way.download != StageSpec()):
         raise KeyProblem("upload", "a CPU computes where the data are; upload and download belong to accelerators")
 
 
-def _check_table(way: Variant, name: str) -> None:
+def _check_table(way: VariantSpec, name: str) -> None:
     """KeyProblem where a stage is both measured and a line, or batches may be larger than what was measured."""
     stage = getattr(way, name)
     table = stage.measured
@@ -123,7 +123,7 @@ def _check_table(way: Variant, name: str) -> None:
         raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
 
 
-class Cache(Model):
+class ResultCacheSpec(Model):
     """Results kept for popular inputs: requests draw one of `inputs`, the k-th with a share proportional to k^-zipf."""
 
     inputs: Annotated[Count, Field(le=10_000_000)]
@@ -138,7 +138,7 @@ class Cache(Model):
     """Time of an answer from the cache, 0 unless given."""
 
 
-class Network(Model):
+class FrontEndSpec(Model):
     """Delays between the front end and the node that serves: of a request there, of a response back."""
 
     request: Seconds = 0.0
@@ -147,7 +147,7 @@ class Network(Model):
     """Time of a response back to the front end, 0 unless given."""
 
 
-class Service(Model):
+class ServiceSpec(Model):
     """What serving costs: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
@@ -157,11 +157,11 @@ class Service(Model):
 
     profile: str | None = None
     """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
-    upload: Annotated[Stage, FIXED_ONLY] | None = None
+    upload: Annotated[StageSpec, FIXED_ONLY] | None = None
     """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
     """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
-    download: Annotated[Stage, FIXED_ONLY] | None = None
+    download: Annotated[StageSpec, FIXED_ONLY] | None = None
     """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
     device: Name | None = None
     """Type or kind of device on which it runs, gpu unless given."""
@@ -177,15 +177,15 @@ class Service(Model):
     """Memory held on each GPU for each request of a batch, none unless given."""
     max_batch: Count | None = None
     """Most requests in a batch; as many as memory holds, or no limit, unless given."""
-    variants: Annotated[list[Variant], OneOrMany, Field(min_length=1)] | None = None
+    variants: Annotated[list[VariantSpec], OneOrMany, Field(min_length=1)] | None = None
     """Several ways to serve, each with its own device and times."""
     model: Bytes | None = None
     """Bytes of weights that an accelerator must hold before it serves, none unless given."""
     noise: Annotated[Fraction, AfterValidator(_noise)] = 0.0
     """Relative standard deviation of all stage times, from 0 (default) to 30%."""
-    cache: Cache | None = None
+    cache: ResultCacheSpec | None = None
     """Keeps results of popular inputs; none unless given."""
-    network: Annotated[Network, BOTH_WAYS] = Network()
+    network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between front end and node: one time for both ways, or request and response; 0 unless given."""
     batching: Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})] = None
     """A batching policy for this service in place of the common one: a name, or name and parameters."""
@@ -196,7 +196,7 @@ class Service(Model):
         return included(value, "service", cls, info)
 
     @model_validator(mode="after")
-    def _one_form(self) -> Service:
+    def _one_form(self) -> ServiceSpec:
         inline = [key for key in INLINE if getattr(self, key) is not None]
         if self.variants is not None and inline:
             raise KeyProblem(inline[0], "this belongs to a variant, where there are variants")
@@ -205,14 +205,16 @@ class Service(Model):
         return self
 
     @property
-    def ways(self) -> list[Variant]:
+    def ways(self) -> list[VariantSpec]:
         """All variants; of the inline form the one."""
         if self.variants is not None:
             return self.variants
-        return [Variant.model_construct(**{key: value for key in INLINE if (value := getattr(self, key)) is not None})]
+        return [
+            VariantSpec.model_construct(**{key: value for key in INLINE if (value := getattr(self, key)) is not None})
+        ]
 
     @model_validator(mode="after")
-    def _inline_is_whole(self) -> Service:
+    def _inline_is_whole(self) -> ServiceSpec:
         if self.variants is None:
             check_whole(self.ways[0])
         return self

@@ -17,7 +17,7 @@ def _names(value: Any) -> Any:
 Names = Annotated[list[Name], Short(_names, {"type": "string"})]
 
 
-class Partition(Model):
+class PartitionSpec(Model):
     """Rules of one partition; its nodes are named here, or name it themselves (`cluster.nodes.N.partitions`)."""
 
     nodes: Names | None = None
@@ -42,7 +42,7 @@ class Partition(Model):
     """Accounts that may use it; all unless given."""
 
     @model_validator(mode="after")
-    def _times(self) -> Partition:
+    def _times(self) -> PartitionSpec:
         if self.max_time is not None and self.default_time is not None and self.default_time > self.max_time:
             text = f"{self.default_time:g} s is more than the max_time of {self.max_time:g} s"
             raise KeyProblem("default_time", text)
@@ -52,7 +52,7 @@ class Partition(Model):
         return self
 
 
-class Site(Model):
+class SiteSpec(Model):
     """How the site is run.
 
     at_limit: tasks at their time limit are killed, or may overrun it.  grace: how long after the limit they are.
@@ -62,13 +62,13 @@ class Site(Model):
     """overrun (default): tasks may go on beyond their time limit; kill: they are ended there."""
     grace: Seconds = 0.0
     """Time after the limit at which they are killed, 0 unless given."""
-    partitions: dict[Name, Annotated[Partition, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(
+    partitions: dict[Name, Annotated[PartitionSpec, Short(lambda v: {} if v is None else v, {"type": "null"})]] = Field(
         default={}
     )
     """Partitions by name, with their rules."""
 
     @model_validator(mode="after")
-    def _whole(self) -> Site:
+    def _whole(self) -> SiteSpec:
         if self.grace and self.at_limit != "kill":
             raise KeyProblem("grace", "nobody is killed here; give at_limit: kill, or leave it out")
         defaults = [name for name, rules in self.partitions.items() if rules.default]

@@ -13,7 +13,7 @@ from sim.model.tasks import StageTime
 from sim.model.units import SIZE, Fraction, Seconds, parse
 from sim.scenario.schema.batch_tables import INLINE, short
 from sim.scenario.schema.fields import KeyProblem, Model, Short, unknown
-from sim.scenario.schema.service import Stage
+from sim.scenario.schema.service import StageSpec
 from sim.workload.costs import architectures
 from sim.workload.costs.architectures import Architecture
 from sim.workload.costs.roofline import Peak
@@ -67,9 +67,9 @@ class StepTime(Model):
     """Time for each prompt token that is read, 0 unless given."""
     per_context_token: Seconds = 0.0
     """Time for each token of context of the sequences that decode, 0 unless given."""
-    decode: Annotated[Stage, STAGE] | None = None
+    decode: Annotated[StageSpec, STAGE] | None = None
     """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
-    prefill: Annotated[Stage, STAGE] | None = None
+    prefill: Annotated[StageSpec, STAGE] | None = None
     """What a step takes that only reads prompts, by their tokens: a line {fixed, per_item}, or measured times."""
     roofline: Annotated[Roofline, Short(lambda v: {} if v is True else v, {"const": True})] | None = None
     """Steps from the figures of model and GPU: true, or the shares of the peaks that are reached."""
@@ -81,7 +81,7 @@ class StepTime(Model):
                 if key in self.model_fields_set:
                     raise KeyProblem(key, "the roofline says what that takes; give one of the two")
         for name, line in (("decode", "per_sequence"), ("prefill", "per_prompt_token")):
-            stage: Stage | None = getattr(self, name)
+            stage: StageSpec | None = getattr(self, name)
             if stage is None:
                 continue
             if line in self.model_fields_set:
@@ -114,7 +114,7 @@ class StepTime(Model):
             self.fixed, self.per_sequence, self.per_prompt_token, self.per_context_token, **stages
         )
 
-    def _stage(self, stage: Stage | None) -> StageTable | StageTime | None:
+    def _stage(self, stage: StageSpec | None) -> StageTable | StageTime | None:
         if stage is None:
             return None
         if stage.measured is None:

@@ -18,7 +18,7 @@ from sim.scenario.schema.policy import parameter_model
 from sim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
-    from sim.workload.rows.job_reader import Parts
+    from sim.workload.rows.job_reader import TableParts
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TraceSpec:
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
         return reader(**self.parameters)
 
-    def parts(self, folder: Path) -> Parts | None:
+    def parts(self, folder: Path) -> TableParts | None:
         """The tasks as tables on end, of which a nameless file in a folder holds what memory need not; None where the
         format is read as a whole."""
         parts = getattr(registry.entry("traces", self.format), "parts", None)

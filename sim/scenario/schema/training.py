@@ -22,7 +22,7 @@ EFFICIENCY, PASSES = 0.703, 2.51
 """Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
 
 
-class Transformer(Model):
+class TransformerSpec(Model):
     """A decoder by its figures, or by its name."""
 
     name: Name | None = None
@@ -39,7 +39,7 @@ class Transformer(Model):
     """Tokens that there are."""
 
     @model_validator(mode="after")
-    def _whole(self) -> Transformer:
+    def _whole(self) -> TransformerSpec:
         figures = ("layers", "hidden", "heads", "vocabulary")
         given = [key for key in figures if getattr(self, key) is not None]
         if self.name is None:
@@ -112,10 +112,10 @@ class Communication(Model):
         return Phase(shape, nodes, sent if nodes > 1 else 0.0, within, self.overlap * self.every, cards)
 
 
-class Training(Model):
+class TrainingSpec(Model):
     """Parallel training, from which the time of a step and the memory on each GPU follow."""
 
-    model: Transformer
+    model: TransformerSpec
     """The network, by its figures or its name."""
     batch: Degree
     """Samples of a step, over all GPUs."""
@@ -151,7 +151,7 @@ class Training(Model):
     """Steps of a task, a number or a distribution."""
 
     @model_validator(mode="after")
-    def _divides(self) -> Training:
+    def _divides(self) -> TrainingSpec:
         model = self.model.described()
         if self.widths is not None and self.data is not None and len(set(self.widths)) > 1:
             raise KeyProblem("data", "it follows from the width of the job, of which there are several; leave it out")
@@ -172,7 +172,7 @@ class Training(Model):
             raise KeyProblem("experts", text if self.model.experts > 1 else f"{text}; the model has none")
         return self
 
-    def plan(self, gpus: int) -> training.Plan:
+    def plan(self, gpus: int) -> training.ParallelPlan:
         """What it is on so many GPUs; KeyProblem where the degrees do not fit them."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
@@ -185,7 +185,7 @@ class Training(Model):
             raise KeyProblem("batch", f"{samples} on {data} data-parallel ranks")
         if data % self.experts:
             raise KeyProblem("experts", f"{data} data-parallel ranks do not divide into groups of {self.experts}")
-        found = training.Plan(
+        found = training.ParallelPlan(
             self.batch, self.micro_batch, self.tensor, self.pipeline, data, self.schedule, self.chunks,
             self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.experts, self.buckets,
         )  # fmt: skip

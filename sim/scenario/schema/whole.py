@@ -21,12 +21,12 @@ from sim.model.units import MOST_SECONDS, TIME, Fraction, Seconds, parse
 from sim.registry import POLICY_KINDS
 from sim.scenario.file.document import Document
 from sim.scenario.file.problems import translate
-from sim.scenario.schema.cluster import Cluster
+from sim.scenario.schema.cluster import ClusterSpec
 from sim.scenario.schema.faults import Fault
 from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
-from sim.scenario.schema.site import Site
+from sim.scenario.schema.site import SiteSpec
 from sim.scenario.schema.sweep import is_range, read_range
-from sim.scenario.schema.workload import DataItem, Entry
+from sim.scenario.schema.workload import DataItem, WorkloadEntry
 
 MOST_REPLICATIONS = 100_000
 """More are a mistake: intervals shrink with the square root of their number."""
@@ -113,11 +113,11 @@ class ScenarioModel(Model):
     """Tasks that arrive before this time are not measured, none unless given; auto finds the time by MSER-5."""
     replications: Replications = 1
     """How many runs with random numbers of their own, 1 unless given; or a precision to reach."""
-    cluster: Cluster
+    cluster: ClusterSpec
     """The machines, their links, power and prices."""
-    site: Site = Site()
+    site: SiteSpec = SiteSpec()
     """How the site is run: partitions, and what happens at a time limit."""
-    workload: Annotated[list[Entry], OneOrMany, Field(min_length=1)]
+    workload: Annotated[list[WorkloadEntry], OneOrMany, Field(min_length=1)]
     """The streams of tasks and requests, independent of each other."""
     data: Annotated[list[DataItem], OneOrMany] = []
     """Named pieces of data that exist before the run, for tasks to read."""

@@ -68,7 +68,7 @@ class Trace(Model):
     """The file, relative to the scenario."""
 
 
-class Entry(Demand):
+class WorkloadEntry(Demand):
     """One stream of tasks: drawn from `arrivals` and sizes, or read from a `trace`; with a `service`, of requests."""
 
     name: Name | None = None
@@ -106,7 +106,7 @@ class Entry(Demand):
         return value
 
     @model_validator(mode="after")
-    def _whole_entry(self) -> Entry:
+    def _whole_entry(self) -> WorkloadEntry:
         if self.trace is not None:
             if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
                 others = "time_scale, arrivals, resample or a service"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import suggestion
-from sim.model.batch_times import Spread
+from sim.model.batch_times import TimeSpread
 from sim.model.units import TIME, shown
 from sim.workload.mapped.cells import bounded, plain, scaled
 from sim.workload.mapped.log_map import unit_in_name
@@ -21,7 +21,7 @@ from sim.workload.rows.text_rows import NUMBER, Complaints
 
 MAX_SIZE = 1_000_000
 
-Found = tuple[tuple[int, ...], tuple[float, ...], tuple[Spread, ...]]
+Found = tuple[tuple[int, ...], tuple[float, ...], tuple[TimeSpread, ...]]
 
 
 def read(
@@ -144,7 +144,7 @@ class _Table:
             values = self.rows[size]
             spread = None
             if self.samples:
-                spread = Spread(tuple(sorted(row[0] for row in values)))
+                spread = TimeSpread(tuple(sorted(row[0] for row in values)))
             elif ranks:
                 quantiles = values[0][1:] if expected else values[0]
                 for place in range(1, len(ranks)):
@@ -152,7 +152,7 @@ class _Table:
                         low, high = (f"p{100 * ranks[one]:g}" for one in (place - 1, place))
                         where = self.places[size] if self.word == "line" else None
                         raise fail(self.path, f"batches of {size}: {high} is below {low}", where)
-                spread = Spread(tuple(quantiles), tuple(ranks))
+                spread = TimeSpread(tuple(quantiles), tuple(ranks))
             if spread is not None:
                 spreads.append(spread)
             seconds.append(values[0][0] if expected and not self.samples else spread.mean if spread else values[0][0])

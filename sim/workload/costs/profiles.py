@@ -197,7 +197,7 @@ class LSTM(SimpleRNN):
 
 
 @dataclass(frozen=True)
-class Network:
+class LayerNetwork:
     """Layers in a row on an input of a given shape; figures are for one sample unless they name a batch."""
 
     input: Shape
@@ -267,7 +267,7 @@ class Passes:
     `updated` says whether the step changes the weights.
     """
 
-    network: Network
+    network: LayerNetwork
     forward: int = 1
     backward: int = 1
     updated: bool = True
@@ -353,19 +353,19 @@ class Profile:
 
 IMAGE = (28, 28, 1)
 
-CNN = Network(
+CNN = LayerNetwork(
     IMAGE,
     (Conv2D(32, 3), MaxPool(2), Conv2D(64, 3), MaxPool(2), Conv2D(64, 3), Dense(64), Dense(10)),
 )
 """Digits: convolutions 32-64-64 of 3 × 3 with pooling after the first two, dense 64-10."""
 
-RNN = Network((100,), (Embedding(10_000, 128), SimpleRNN(64), Dense(1)))
+RNN = LayerNetwork((100,), (Embedding(10_000, 128), SimpleRNN(64), Dense(1)))
 """Sentiment: 100 tokens of a vocabulary of 10,000, embedding 128, 64 recurrent units, dense 1."""
 
-LONG_SHORT_TERM = Network((100,), (Embedding(10_000, 128), LSTM(128), Dense(10_000)))
+LONG_SHORT_TERM = LayerNetwork((100,), (Embedding(10_000, 128), LSTM(128), Dense(10_000)))
 """Next word: the same embedding, 128 LSTM units, dense 10,000."""
 
-GENERATOR = Network(
+GENERATOR = LayerNetwork(
     (100,),
     (
         Dense(7 * 7 * 256, reshape=(7, 7, 256)),
@@ -376,19 +376,19 @@ GENERATOR = Network(
 )
 """Noise to image: dense 7·7·256, transposed convolutions 128-64-1 of 5 × 5 with strides 1, 2, 2."""
 
-DISCRIMINATOR = Network(
+DISCRIMINATOR = LayerNetwork(
     IMAGE, (Conv2D(64, 5, stride=2, padding="same"), Conv2D(128, 5, stride=2, padding="same"), Dense(1))
 )
 """Image to real or not: convolutions 64-128 of 5 × 5 with stride 2, dense 1."""
 
 
-def _pair(name: str, training: tuple[Passes, ...], inference: Network, inputs: tuple[int, int]) -> list[Profile]:
+def _pair(name: str, training: tuple[Passes, ...], inference: LayerNetwork, inputs: tuple[int, int]) -> list[Profile]:
     once = (Passes(inference, backward=0, updated=False),)
     kinds: tuple[Kind, Kind] = ("training", "inference")
     return [Profile(f"{name}_{kind}", kind, training, once, *inputs) for kind in kinds]
 
 
-def _simple(name: str, network: Network) -> list[Profile]:
+def _simple(name: str, network: LayerNetwork) -> list[Profile]:
     sample = FLOAT * math.prod(network.input)
     return _pair(name, (Passes(network),), network, (sample + FLOAT, sample))
 

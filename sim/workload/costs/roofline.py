@@ -7,7 +7,7 @@ arithmetic or by memory traffic,
 
 with e the efficiency reached and s the share of the device.
 
-`Launch` refines it for a GPU kernel with known thread blocks.  Stated assumptions: all blocks do the same
+`KernelLaunch` refines it for a GPU kernel with known thread blocks.  Stated assumptions: all blocks do the same
 work; blocks are dealt out one to each multiprocessor in turn; a multiprocessor has 1/n of the device's
 arithmetic and of its bandwidth; it reaches them if `warps_to_saturate` warps are resident, and
 proportionally less below that.  Then with B blocks resident on each of S multiprocessors (the occupancy)
@@ -39,7 +39,7 @@ class Peak(Described):
     """What a device can do at best: one GPU, one CPU core or one CPU socket.
 
     The fields from `multiprocessors` on describe a GPU's streaming multiprocessors and are needed for
-    `Launch` only. Shared memory and registers are per multiprocessor; `shared_memory_reserved` is what each
+    `KernelLaunch` only. Shared memory and registers are per multiprocessor; `shared_memory_reserved` is what each
     block costs besides its own; `warps_to_saturate` is how many resident warps hide the latencies (1: any
     launch runs at full rate).
     """
@@ -195,7 +195,7 @@ DEVICES: dict[str, Peak] = {
     # Data sheet "NVIDIA HGX B200"; its multiprocessors are not published there.
     "b200": Peak(flops="75 TFLOP/s", bandwidth="8000 GB/s", memory="180 GB", launch_overhead="5 us",
                  matrix_flops="2250 TFLOP/s", link="900 GB/s"),
-    # Data sheet "AMD Instinct MI300X"; its compute units are not multiprocessors in the sense of `Launch`.
+    # Data sheet "AMD Instinct MI300X"; its compute units are not multiprocessors in the sense of `KernelLaunch`.
     "mi300x": Peak(flops="163.4 TFLOP/s", bandwidth="5300 GB/s", memory="192 GB", launch_overhead="5 us",
                    matrix_flops="1307 TFLOP/s", link="448 GB/s"),
     # A generic core with AVX2: 3 GHz × two fused multiply-adds × 8 lanes × 2 operations; the bandwidth that
@@ -242,7 +242,7 @@ Dimensions = Annotated[list[Whole], Field(min_length=1, max_length=3), BeforeVal
 """A whole number, or up to three (x, y, z)."""
 
 
-class Launch(Described):
+class KernelLaunch(Described):
     """The launch line of a GPU kernel: `{grid: 16, block: 64}` or `{grid: [8, 8], block: [16, 16]}`.
 
     `registers` are per thread, `shared_memory` is per block.
@@ -271,7 +271,7 @@ class Launch(Described):
 
 
 @dataclass(frozen=True)
-class Occupancy:
+class KernelOccupancy:
     """How many blocks of a launch a multiprocessor holds at once, and what stops it from holding more."""
 
     blocks: int
@@ -281,7 +281,7 @@ class Occupancy:
     limit: Literal["threads", "blocks", "registers", "shared_memory"]
 
 
-def occupancy(launch: Launch, peak: Peak) -> Occupancy:
+def occupancy(launch: KernelLaunch, peak: Peak) -> KernelOccupancy:
     """Resident blocks per multiprocessor, as NVIDIA's occupancy calculator counts them.
 
     Registers are allocated by warp and rounded up to the granularity, and warps to whole groups.
@@ -305,7 +305,7 @@ def occupancy(launch: Launch, peak: Peak) -> Occupancy:
         limits["shared_memory"] = peak.shared_memory // _round_up(shared, peak.shared_memory_granularity)
     limit = min(limits, key=lambda name: limits[name])  # the first named, where several bind
     blocks = limits[limit]
-    return Occupancy(blocks, blocks * warps, blocks * warps / (peak.threads // peak.warp), limit)
+    return KernelOccupancy(blocks, blocks * warps, blocks * warps / (peak.threads // peak.warp), limit)
 
 
 def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
@@ -314,18 +314,18 @@ def active_multiprocessors(peak: Peak, share: float = 1.0) -> int:
     return max(1, math.floor(_require_gpu(peak) * share + 1e-9))
 
 
-def waves(launch: Launch, peak: Peak, share: float = 1.0) -> float:
+def waves(launch: KernelLaunch, peak: Peak, share: float = 1.0) -> float:
     """Blocks of the grid / blocks that are resident at once; 2.5 is two full waves and a half one."""
     return launch.blocks / (occupancy(launch, peak).blocks * active_multiprocessors(peak, share))
 
 
-def useful_share(launch: Launch, peak: Peak) -> float:
+def useful_share(launch: KernelLaunch, peak: Peak) -> float:
     """The share of the multiprocessors that the launch can keep busy: a mode need not demand more."""
     return min(1.0, launch.blocks / _require_gpu(peak))
 
 
 def kernel_time(
-    launch: Launch,
+    launch: KernelLaunch,
     flops: float,
     bytes: float,
     peak: Peak,
@@ -375,7 +375,7 @@ class Work(Described):
     """Number of steps, 1 unless given."""
     kernels: Whole = 1
     """Kernels in a step, each of which pays the launch overhead; 1 unless given."""
-    launch: Launch | None = None
+    launch: KernelLaunch | None = None
     """Thread blocks of the kernels, from which a GPU is timed; not used unless given."""
     share: Fraction = 1.0
     """Share of the device that the work demands, all of it unless given."""

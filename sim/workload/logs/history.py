@@ -32,7 +32,7 @@ DAY = 86400.0
 
 
 @dataclass
-class History:
+class JobHistory:
     """Jobs with a recorded start, by submission, as columns; `limit` is inf without one."""
 
     source: str
@@ -59,14 +59,14 @@ class History:
     def end(self) -> np.ndarray:
         return self.start + self.runtime
 
-    def take(self, rows: np.ndarray) -> History:
+    def take(self, rows: np.ndarray) -> JobHistory:
         """Some of the jobs."""
         names = ("submit", "start", "runtime", "limit", "cpus", "gpus", "kind", "nodes")
         labels = {name: values[rows] for name, values in self.labels.items()}
         return replace(self, labels=labels, **{name: getattr(self, name)[rows] for name in names})
 
 
-def history_of(table: TaskTable, source: str) -> History:
+def history_of(table: TaskTable, source: str) -> JobHistory:
     """The jobs of a log; ScenarioError where it has no recorded starts, or too few jobs."""
     start = table.extra.get("recorded_start")
     if start is None or table.requests:
@@ -89,7 +89,7 @@ def history_of(table: TaskTable, source: str) -> History:
     begun = np.maximum(start, table.arrival)
     counts = table.numbers.get("nodes")
     nodes = np.ones(len(table)) if counts is None else np.where(counts > 1, counts, 1.0)
-    whole = History(source, table.arrival, begun, took, limit, cpus, gpus, kind, labels, nodes)
+    whole = JobHistory(source, table.arrival, begun, took, limit, cpus, gpus, kind, labels, nodes)
     return whole.take(rows)
 
 
@@ -102,7 +102,7 @@ def _texts(values: np.ndarray | None, count: int) -> np.ndarray:
 class RunTimes:
     """How long jobs take, from those that have ended; see the module."""
 
-    def __init__(self, ended: History):
+    def __init__(self, ended: JobHistory):
         if len(ended) < ENOUGH:
             text = f"only {len(ended):,} jobs have ended: a model of run times needs {ENOUGH} or more"
             raise ScenarioError(Problem(text, file=ended.source))
@@ -115,7 +115,7 @@ class RunTimes:
         self._pools = {key: self._pool(ended, rows[-MAX_POOL:]) for key, rows in pools.items() if len(rows) >= FEW}
 
     @staticmethod
-    def _pool(ended: History, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _pool(ended: JobHistory, rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
         runtime, limit = ended.runtime[rows], ended.limit[rows]
         limited = np.isfinite(limit)
         return runtime, np.minimum(runtime[limited] / limit[limited], 1.0)
@@ -144,7 +144,7 @@ class RunTimes:
 class ArrivalTimes:
     """When jobs come, and which they are like; see the module."""
 
-    def __init__(self, submitted: History, horizon: float, now: float):
+    def __init__(self, submitted: JobHistory, horizon: float, now: float):
         self.submit = submitted.submit
         self.horizon = horizon
         first, last = float(self.submit[0]), float(self.submit[-1])
@@ -168,7 +168,7 @@ class ArrivalTimes:
         return self.submit[rows] - begin, rows
 
 
-def forecast_errors(history: History, horizon: float) -> dict[str, float]:
+def forecast_errors(history: JobHistory, horizon: float) -> dict[str, float]:
     """How well the models did on the last third of the log, each job forecast from those that had ended before.
 
     `run_time_median_error`: the median of |predicted median - actual| / actual; `run_time_inside_90`: the share of jobs

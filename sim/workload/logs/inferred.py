@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.workload.logs.recorded_log import LABELS, MAX_JOBS, SHORT, SLACK, Jobs, Occupancy, Steps, chosen_of
+from sim.workload.logs.recorded_log import LABELS, MAX_JOBS, SHORT, SLACK, HeldOverTime, HeldSteps, Jobs, chosen_of
 
 PROMPT = 120.0
 """A start so soon after an end of the same group is taken to be let in by it."""
@@ -48,7 +48,7 @@ class Order:
 # Limits ---------------------------------------------------------------------------------------------------------
 
 
-def limits_of(jobs: Jobs, steps: Steps, capacity: float, warm: float) -> Limits | None:
+def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
     """The kind of label whose limits explain the most waiting, if any does.
 
     A group has a limit where most of the time in which its jobs wait although there is room it holds one and the same
@@ -70,13 +70,15 @@ def limits_of(jobs: Jobs, steps: Steps, capacity: float, warm: float) -> Limits 
     return None if best is None else best[1]
 
 
-def _limit(jobs: Jobs, steps: Steps, rows: np.ndarray, capacity: float, warm: float) -> tuple[float, float, int] | None:
+def _limit(
+    jobs: Jobs, steps: HeldSteps, rows: np.ndarray, capacity: float, warm: float
+) -> tuple[float, float, int] | None:
     """The most that these jobs hold, how long others of them waited for that, and how many starts show it."""
     waited = rows[(jobs.wait[rows] > SHORT) & (jobs.start[rows] > warm)]
     if len(waited) < FEW:
         return None
     waited = waited[np.unique(np.linspace(0, len(waited) - 1, min(len(waited), MAX_OF_GROUP)).astype(int))]
-    own = Occupancy(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
+    own = HeldOverTime(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
     ends = np.sort(jobs.end[rows])
     at = own.at(steps.times)
     kept = np.zeros(len(steps.times), dtype=bool)
@@ -123,21 +125,21 @@ def _plateau(level: np.ndarray, length: np.ndarray) -> float | None:
     return float(values[most]) if values[most] > 0 and time[most] > length.sum() / 2 else None
 
 
-def at_limit_of(jobs: Jobs, steps: Steps, limits: Limits | None) -> dict[int, tuple[Occupancy, float]]:
+def at_limit_of(jobs: Jobs, steps: HeldSteps, limits: Limits | None) -> dict[int, tuple[HeldOverTime, float]]:
     """By job: what its group holds, and the most that it may; only jobs of groups with a limit."""
     if limits is None:
         return {}
-    found: dict[int, tuple[Occupancy, float]] = {}
+    found: dict[int, tuple[HeldOverTime, float]] = {}
     for code, name in enumerate(jobs.names[limits.kind]):
         if name in limits.most:
             rows = np.flatnonzero(jobs.labels[limits.kind] == code)
-            own = Occupancy(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
+            own = HeldOverTime(jobs.start[rows], jobs.end[rows], jobs.amount[rows])
             found |= dict.fromkeys(rows.tolist(), (own, limits.most[name]))
     return found
 
 
 def limited(
-    jobs: Jobs, steps: Steps, row: int, part: slice, at_limit: dict[int, tuple[Occupancy, float]]
+    jobs: Jobs, steps: HeldSteps, row: int, part: slice, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
     """In which of its steps a job is kept waiting by the limit of its group."""
     if row not in at_limit:
@@ -151,7 +153,7 @@ def limited(
 
 
 def capacity_curve(
-    jobs: Jobs, steps: Steps, capacity: float, warm: float, at_limit: dict[int, tuple[Occupancy, float]]
+    jobs: Jobs, steps: HeldSteps, capacity: float, warm: float, at_limit: dict[int, tuple[HeldOverTime, float]]
 ) -> np.ndarray:
     """The capacity that was up in each step.
 

@@ -42,12 +42,12 @@ class Jobs:
 
     def peak(self) -> float:
         """The most that was held, but for moments."""
-        found = Occupancy(self.start, self.end, self.amount).peak()
+        found = HeldOverTime(self.start, self.end, self.amount).peak()
         return max(found, float(self.amount.max(initial=0.0)))
 
 
 @dataclass
-class Occupancy:
+class HeldOverTime:
     """What is held over time, as steps: `level[k]` from `times[k]` on."""
 
     def __init__(self, start: np.ndarray, end: np.ndarray, amount: np.ndarray):
@@ -102,13 +102,13 @@ def _label(jobs: Jobs, kind: str, values: np.ndarray) -> None:
         jobs.labels[kind], jobs.names[kind] = codes, [str(name) for name in names]
 
 
-class Steps:
+class HeldSteps:
     """The log as steps of time between all its events, with what is held, and the steps in which each job waits."""
 
     def __init__(self, jobs: Jobs):
         self.times = np.unique(np.concatenate([jobs.arrival, jobs.start, jobs.end]))
         self.length = np.append(np.diff(self.times), 0.0)
-        self.held = Occupancy(jobs.start, jobs.end, jobs.amount).at(self.times)
+        self.held = HeldOverTime(jobs.start, jobs.end, jobs.amount).at(self.times)
         self.first = np.searchsorted(self.times, jobs.arrival)
         self.last = np.searchsorted(self.times, jobs.start)
 
@@ -119,7 +119,7 @@ class Steps:
             yield row, slice(int(self.first[row]), int(self.last[row]))
 
 
-def chosen_of(jobs: Jobs, steps: Steps) -> np.ndarray:
+def chosen_of(jobs: Jobs, steps: HeldSteps) -> np.ndarray:
     """Jobs that wait, of large logs evenly chosen ones."""
     rows = np.flatnonzero(steps.last > steps.first)
     if len(rows) <= MAX_JOBS:

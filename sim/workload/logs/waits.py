@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from sim.workload.logs.inferred import Limits, Order, at_limit_of, capacity_curve, limited, limits_of, order_of
-from sim.workload.logs.recorded_log import SLACK, Jobs, Steps, chosen_of, jobs_of
+from sim.workload.logs.recorded_log import SLACK, HeldSteps, Jobs, chosen_of, jobs_of
 from sim.workload.traces import TaskTable
 
 REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "order", "held back")
@@ -59,7 +59,7 @@ def explain(table: TaskTable, capacity: float | None = None, cut: bool = False) 
     if jobs is None or not (jobs.wait > 0).any():
         return None
     whole = max(jobs.peak(), capacity or 0.0)
-    steps = Steps(jobs)
+    steps = HeldSteps(jobs)
     warm = float(jobs.arrival[0]) if cut else warm_end(jobs, steps)
     limits = limits_of(jobs, steps, whole, warm)
     at_limit = at_limit_of(jobs, steps, limits)
@@ -74,7 +74,7 @@ def explain(table: TaskTable, capacity: float | None = None, cut: bool = False) 
 # The head of the log --------------------------------------------------------------------------------------------
 
 
-def warm_end(jobs: Jobs, steps: Steps) -> float:
+def warm_end(jobs: Jobs, steps: HeldSteps) -> float:
     """When the log first holds what it holds in the median of its time between first and last submission.
 
     Before that its occupancy rises from nothing, which no cluster in use does: jobs ran that it does not know.
@@ -94,7 +94,7 @@ def warm_end(jobs: Jobs, steps: Steps) -> float:
 
 
 def _attributed(
-    jobs: Jobs, steps: Steps, capacity: float, curve: np.ndarray, warm: float, at_limit: dict[int, Any],
+    jobs: Jobs, steps: HeldSteps, capacity: float, curve: np.ndarray, warm: float, at_limit: dict[int, Any],
     order: Order | None,
 ) -> tuple[dict[str, float], int]:  # fmt: skip
     """The share of all waiting seconds by reason, and how many jobs were looked at."""

@@ -10,7 +10,7 @@ from sim.workload.mapped import cells as cells_of
 from sim.workload.mapped import mapping
 from sim.workload.mapped.cells import Instants, plain
 from sim.workload.mapped.log_map import LogMap
-from sim.workload.mapped.mapping import Source, kind_of
+from sim.workload.mapped.mapping import CellSource, kind_of
 from sim.workload.mapped.rows import is_blank, tidied
 from sim.workload.rows.job_log import JobLog
 
@@ -84,7 +84,7 @@ class MappedJobs:
             return rule.action == "error"
         return kind_of(target) != "text"
 
-    def _value(self, target: str, source: Source, cells: dict[str, Any]) -> Any:
+    def _value(self, target: str, source: CellSource, cells: dict[str, Any]) -> Any:
         """What a row says of a target, None where its cell is blank; _Bad where it cannot be read."""
         if source.operation == "constant":
             return source.constant if kind_of(target) == "text" else self.readers[target](source.constant)
@@ -112,7 +112,7 @@ class MappedJobs:
             return None
         return cell
 
-    def _combined(self, target: str, source: Source, cells: dict[str, Any]) -> float | None:
+    def _combined(self, target: str, source: CellSource, cells: dict[str, Any]) -> float | None:
         """The difference, sum or product of columns."""
         parts = [self._cell(column, cells, target) for column in source.columns]
         if any(part is None for part in parts):
@@ -128,7 +128,7 @@ class MappedJobs:
             return math.fsum(values)
         return values[0] - values[1]
 
-    def _operands(self, target: str, source: Source) -> list[Any]:
+    def _operands(self, target: str, source: CellSource) -> list[Any]:
         """How the columns of an operation are read: see the module."""
         kind, count = kind_of(target), len(source.columns)
         if source.operation == "product":
@@ -163,7 +163,7 @@ class MappedJobs:
         """The line of a row, in files that have lines."""
         return None if self.log.word == "row" else line
 
-    def _complain_blank(self, line: int, target: str, source: Source) -> None:
+    def _complain_blank(self, line: int, target: str, source: CellSource) -> None:
         count = self.blank[target] = self.blank.get(target, 0) + 1
         if count == 1:
             ways = f"missing: {{{target}: drop}} leaves such jobs out"
@@ -313,5 +313,5 @@ def _is_number(text: str) -> bool:
     return text.isdecimal() and len(text) < 16 and str(int(text)) == text
 
 
-def _of(source: Source) -> str:
+def _of(source: CellSource) -> str:
     return f"column {source.columns[0]}" if len(source.columns) == 1 else f"columns {', '.join(source.columns)}"

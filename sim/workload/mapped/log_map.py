@@ -10,7 +10,7 @@ from sim.errors import suggestion
 from sim.model.units import MOST_BYTES, shown
 from sim.workload.mapped import cells as read
 from sim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
-from sim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, Missing, Source, kind_of
+from sim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, CellSource, Missing, kind_of
 
 _SUFFIXES = {
     "ns": 1e-9, "us": 1e-6, "usec": 1e-6, "ms": 1e-3, "msec": 1e-3, "millis": 1e-3, "milliseconds": 1e-3,
@@ -29,7 +29,7 @@ _SIZE_SUFFIXES = {
 class LogMap:
     """A whole mapping, as the keys of `trace:` give it."""
 
-    columns: Mapping[str, Source]
+    columns: Mapping[str, CellSource]
     units: Mapping[str, str]
     forms: Mapping[str, str]
     zone: tzinfo | None

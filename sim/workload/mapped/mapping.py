@@ -60,7 +60,7 @@ class WrongKey(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class CellSource:
     """Where the values of a target come from."""
 
     operation: Literal["column", "constant", "difference", "sum", "product"]
@@ -84,11 +84,11 @@ def _text(value: Any) -> str:
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
-def _source(value: Any) -> Source:
-    if isinstance(value, Source):
+def _source(value: Any) -> CellSource:
+    if isinstance(value, CellSource):
         return value
     if not isinstance(value, dict):
-        return Source("column", (_named(value),))
+        return CellSource("column", (_named(value),))
     known = ("column", "constant", "difference", "sum", "product")
     given = [key for key in known if key in value]
     further = [key for key in value if key not in known]
@@ -103,9 +103,9 @@ def _source(value: Any) -> Source:
             why = f"; {', '.join(allowed)} may stand beside column" if allowed else f" beside {operation}"
             raise ValueError(f'unknown key "{key}"{suggestion(key, allowed)}{why}')
     if operation == "constant":
-        return Source("constant", constant=_text(value["constant"]))
+        return CellSource("constant", constant=_text(value["constant"]))
     if operation == "column":
-        return Source("column", (_named(value["column"]),), _values(value.get("values")), _key(value.get("key")))
+        return CellSource("column", (_named(value["column"]),), _values(value.get("values")), _key(value.get("key")))
     columns = value[operation]
     least = 2
     if not isinstance(columns, list) or len(columns) < least or (operation == "difference" and len(columns) != 2):
@@ -114,7 +114,7 @@ def _source(value: Any) -> Source:
     names = tuple(_named(one) for one in columns)
     if operation != "product" and len(set(names)) < len(names):
         raise ValueError(f"{operation} names {shown(names[0])} twice")
-    return Source(operation, names)  # type: ignore[arg-type]
+    return CellSource(operation, names)  # type: ignore[arg-type]
 
 
 def _named(value: Any) -> str:
@@ -211,7 +211,7 @@ def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 
-def columns_of(value: Any) -> dict[str, Source]:
+def columns_of(value: Any) -> dict[str, CellSource]:
     return _mapped(value, _source)
 
 
@@ -223,7 +223,7 @@ def missing_of(value: Any) -> dict[str, Missing]:
     return _mapped(value, _missing)
 
 
-Columns = Annotated[dict[str, Source], PlainValidator(columns_of)]
+Columns = Annotated[dict[str, CellSource], PlainValidator(columns_of)]
 Units = Annotated[dict[str, str], PlainValidator(units_of)]
 MissingOf = Annotated[dict[str, Missing], PlainValidator(missing_of)]
 Forms = Annotated[dict[str, str], PlainValidator(forms_of)]

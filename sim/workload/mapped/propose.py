@@ -17,7 +17,7 @@ from sim.workload.mapped.log_map import unit_in_name
 from sim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
 from sim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
 from sim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
-from sim.workload.mapped.rows import LOOKED_AT, Csv, Rows, beginning, fail, rows_of
+from sim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
 from sim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from sim.workload.rows.json_rows import first_sign
 from sim.workload.rows.text_rows import NUMBER
@@ -44,7 +44,7 @@ def proposal_of(path: Path, form: str | None, separator: str | None, known: str 
     return found
 
 
-def propose(path: Path, form: str, rows: Rows) -> Proposal:
+def propose(path: Path, form: str, rows: FileRows) -> Proposal:
     """The mapping that the names and the first rows of a log suggest."""
     found = Proposal({"format": form, "path": str(path), "columns": {}})
     rows = _with_names(rows, found)
@@ -83,7 +83,7 @@ def _columns_in(source: Any) -> list[str]:
             for name in (source[key] if isinstance(source[key], list) else [source[key]])]  # fmt: skip
 
 
-def _with_names(rows: Rows, found: Proposal) -> Rows:
+def _with_names(rows: FileRows, found: Proposal) -> FileRows:
     """The rows with names of columns: numbered ones where the first line of a CSV looks like a row of the log."""
     twice = sorted({name for name in rows.names if name and rows.names.count(name) > 1})
     for name in twice:

@@ -108,7 +108,7 @@ _STEP = re.compile(r"\d+(?:_\d+)?\.(?:batch|extern|interactive|\d+)")
 
 
 @dataclass
-class Choice:
+class ColumnChoice:
     """Columns by target, and what there is to say of other columns with such names."""
 
     chosen: dict[str, Column]
@@ -137,7 +137,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
     return column
 
 
-def choose(columns: list[Column]) -> Choice:
+def choose(columns: list[Column]) -> ColumnChoice:
     """The column of each target: the surest name whose cells can be that."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
@@ -164,7 +164,7 @@ def choose(columns: list[Column]) -> Choice:
             unsure.append(f'{target}: "{column.name}" was taken by the words in its name')
     # A column that is something else in the end could be nothing besides.
     unsure = [text for text in unsure if "could be it too" not in text or text.split('"')[3] not in taken]
-    return Choice(chosen, unsure, unfit)
+    return ColumnChoice(chosen, unsure, unfit)
 
 
 def could_be(target: str, column: Column) -> bool:

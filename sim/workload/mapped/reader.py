@@ -48,15 +48,15 @@ from sim.workload.mapped.log_map import LogMap
 from sim.workload.mapped.mapping import (
     BLANKS,
     BlankWords,
+    CellSource,
     Columns,
     Forms,
     MissingOf,
     Separator,
-    Source,
     Units,
     Zone,
 )
-from sim.workload.mapped.rows import JsonLines, Rows, rows_of
+from sim.workload.mapped.rows import FileRows, JsonLines, rows_of
 from sim.workload.rows.job_log import Date, JobLog, Named
 from sim.workload.rows.job_reader import job_log
 
@@ -95,7 +95,7 @@ def jsonl(
 
 
 def _map_of(
-    columns: dict[str, Source], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
+    columns: dict[str, CellSource], units: Any = None, time: Any = None, zone: Any = None, missing: Any = None,
     missing_values: tuple[str, ...] = BLANKS, decimal: str = ".",
 ) -> LogMap:  # fmt: skip
     where = None if zone is None else zone_of(zone)
@@ -123,7 +123,7 @@ for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
     _reader.check = _checker(_form)  # type: ignore[attr-defined]
 
 
-def _read(log: JobLog, made: LogMap, rows: Rows) -> JobLog:
+def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
     wanted = [column for source in made.columns.values() for column in source.columns]
     late = isinstance(rows, JsonLines)  # a key may come in any line
     problems = made.problems(rows.names, log.path.name, [] if late else rows.missing(wanted))

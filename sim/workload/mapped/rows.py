@@ -28,7 +28,7 @@ LOOKED_AT = 1000
 FORMATS = ("csv", "parquet", "jsonl")
 
 
-class Rows(Protocol):
+class FileRows(Protocol):
     """A file as rows of cells."""
 
     names: list[str]
@@ -297,6 +297,6 @@ def tidied(value: Any) -> Any:
     return value
 
 
-def beginning(rows: Rows, count: int) -> list[tuple[int, list[Any]]]:
+def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:
     """The first rows, all columns."""
     return list(islice(chain(rows.cells(rows.names)), count))

@@ -9,8 +9,8 @@ Reference: Hu, Ye, Wang, et al., Characterization of Large Language Model Develo
 
 from __future__ import annotations
 
-from sim.workload.rows.accounts import Account, account
-from sim.workload.rows.csv_table import Table
+from sim.workload.rows.accounts import AccountRow, account
+from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import JobLog
 from sim.workload.rows.job_reader import job_log
 
@@ -23,10 +23,12 @@ GB = 1e9
 def read(log: JobLog) -> JobLog:
     """Jobs of the clusters Seren and Kalos: GPUs, cores, users, kinds of job, states, dates."""
     log.dated = True
-    for line, (name, user, gpus, cpus, state, came, began, ended, kind, nodes, memory) in Table(log, COLUMNS, OPTIONAL):
+    for line, (name, user, gpus, cpus, state, came, began, ended, kind, nodes, memory) in CsvTable(
+        log, COLUMNS, OPTIONAL
+    ):
         further: dict[str, float | str] = {"class": kind} if kind else {}
         pods, size = log.number(line, "node_num", nodes, 1.0), log.number(line, "mem_per_pod_GB", memory, 0.0)
         if pods and size:
             further["memory"] = pods * size * GB
-        account(log, line, Account(name, user, gpus, cpus, state, came, began, ended), **further)
+        account(log, line, AccountRow(name, user, gpus, cpus, state, came, began, ended), **further)
     return log

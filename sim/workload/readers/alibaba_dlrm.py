@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 
 from sim.model.units import Seconds, shown
-from sim.workload.rows.csv_table import Table
-from sim.workload.rows.job_log import Cut, JobLog
+from sim.workload.rows.csv_table import CsvTable
+from sim.workload.rows.job_log import JobLog, LogCut
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import NUMBER
 
@@ -38,7 +38,7 @@ BLANK = ("", "NaN", "nan")
 def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
     """Instances of Alibaba's recommendation services: cores, GPUs, memory, roles, applications."""
     latest = _latest(log) if end is None else end
-    for line, cells in Table(log, NEEDED, OPTIONAL):
+    for line, cells in CsvTable(log, NEEDED, OPTIONAL):
         _instance(log, line, cells, latest)
     return log
 
@@ -46,7 +46,7 @@ def read(log: JobLog, *, end: Seconds | None = None) -> JobLog:
 def _latest(log: JobLog) -> float:
     """The latest time in the file, which is read twice for it."""
     found = 0.0
-    for _, cells in Table(JobLog(log.path, Cut()), TIMES):
+    for _, cells in CsvTable(JobLog(log.path, LogCut()), TIMES):
         for cell in cells:
             if NUMBER.fullmatch(cell):
                 found = max(found, float(cell))

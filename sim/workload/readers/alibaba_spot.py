@@ -10,7 +10,7 @@ Known here from the rows that its documentation prints.
 from __future__ import annotations
 
 from sim.model.units import shown
-from sim.workload.rows.csv_table import Table
+from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import JobLog
 from sim.workload.rows.job_reader import job_log
 
@@ -23,7 +23,7 @@ COLUMNS = (
 @job_log
 def read(log: JobLog) -> JobLog:
     """Jobs of Alibaba's spot GPUs: workers, GPU models, organizations, high priority and spot."""
-    for line, (name, user, model, kind, *cells) in Table(log, COLUMNS):
+    for line, (name, user, model, kind, *cells) in CsvTable(log, COLUMNS):
         numbers = [log.number(line, column, cell) for column, cell in zip(COLUMNS[4:], cells, strict=True)]
         if None in numbers:
             continue

@@ -19,7 +19,17 @@ from pathlib import Path
 
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds, shown
-from sim.workload.rows.request_rows import Columns, Cut, Flag, Request, Requests, SampleSeed, Scale, Share, tokens
+from sim.workload.rows.request_rows import (
+    Flag,
+    Request,
+    RequestColumns,
+    RequestCut,
+    RequestRows,
+    SampleSeed,
+    Scale,
+    Share,
+    tokens,
+)
 from sim.workload.traces import TaskTable
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -42,12 +52,12 @@ def read(
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
     """
-    cut = Cut(since, until, time_scale, sample, sample_seed, sort)
-    requests = Requests(Path(path), cut, from_first=True)
-    return requests.table(_rows(Columns(requests, COLUMNS)))
+    cut = RequestCut(since, until, time_scale, sample, sample_seed, sort)
+    requests = RequestRows(Path(path), cut, from_first=True)
+    return requests.table(_rows(RequestColumns(requests, COLUMNS)))
 
 
-def _rows(columns: Columns) -> Iterator[Request]:
+def _rows(columns: RequestColumns) -> Iterator[Request]:
     for line, (stamp, context, generated) in columns:
         time, wrong = nanoseconds_of(stamp)
         if wrong:

@@ -20,11 +20,11 @@ from pathlib import Path
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds, shown
 from sim.workload.rows.request_rows import (
-    Columns,
-    Cut,
     Flag,
     Request,
-    Requests,
+    RequestColumns,
+    RequestCut,
+    RequestRows,
     SampleSeed,
     Scale,
     Share,
@@ -56,13 +56,13 @@ def read(
     `model` keeps the requests to one of the models, `failures` also those that got no answer; `since` and `until` cut
     a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort` takes rows in any order.
     """
-    cut = Cut(since, until, time_scale, sample, sample_seed, sort)
-    requests = Requests(Path(path), cut, ("class", "user"), ("elapsed",))
+    cut = RequestCut(since, until, time_scale, sample, sample_seed, sort)
+    requests = RequestRows(Path(path), cut, ("class", "user"), ("elapsed",))
     return _Reader(requests, model, failures).table()
 
 
 class _Reader:
-    def __init__(self, requests: Requests, model: str | None, failures: bool):
+    def __init__(self, requests: RequestRows, model: str | None, failures: bool):
         self.requests = requests
         self.model = model
         self.failures = failures
@@ -71,7 +71,7 @@ class _Reader:
 
     def table(self) -> TaskTable:
         requests = self.requests
-        columns = Columns(requests, NEEDED, OPTIONAL)
+        columns = RequestColumns(requests, NEEDED, OPTIONAL)
         if self.model is not None and columns.places[3] is None:
             requests.fail("has no column Model, so that requests to one model cannot be told")
         table = requests.table(self._rows(columns))
@@ -80,7 +80,7 @@ class _Reader:
             table.notes.append(f"{requests.path}: {some} left out; failures: true keeps them")
         return table
 
-    def _rows(self, columns: Columns) -> Iterator[Request]:
+    def _rows(self, columns: RequestColumns) -> Iterator[Request]:
         recorded = columns.places[5] is not None
         for line, (stamp, asked, answered, model, session, elapsed) in columns:
             time, wrong = nanoseconds(stamp, SECOND)

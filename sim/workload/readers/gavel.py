@@ -31,7 +31,7 @@ from typing import Any
 from sim.errors import suggestion
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.csv_table import Table
+from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import Count, JobLog, Named, TypeNames, problem_of
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import Flag, numbered_lines
@@ -61,7 +61,7 @@ def read(log: JobLog, *, throughputs: ExistingFile) -> JobLog:
     kinds = [kind for kind in known.alone if not kind.endswith(ELSEWHERE) or kind in wanted]
     log.times = {f"time {kind}": f"gpu_time.{wanted.get(kind, kind)}" for kind in kinds}
     width = _width(log)
-    table = Table(log, WANTED, ("weight", "slo"), "\t", TEN if width == 10 else SEVEN)
+    table = CsvTable(log, WANTED, ("weight", "slo"), "\t", TEN if width == 10 else SEVEN)
     for line, (name, *cells) in table:
         _job(log, line, name, cells, known, kinds)
     pairs = sum(len(rows) for rows in known.together.values())

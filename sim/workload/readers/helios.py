@@ -10,8 +10,8 @@ Datacenters (SC 2021).
 
 from __future__ import annotations
 
-from sim.workload.rows.accounts import Account, account
-from sim.workload.rows.csv_table import Table
+from sim.workload.rows.accounts import AccountRow, account
+from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import JobLog
 from sim.workload.rows.job_reader import job_log
 
@@ -22,6 +22,6 @@ COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time",
 def read(log: JobLog) -> JobLog:
     """Jobs of SenseTime's Helios clusters: GPUs, cores, users, virtual clusters, states, dates."""
     log.dated = True
-    for line, (name, user, vc, gpus, cpus, state, came, began, ended) in Table(log, COLUMNS):
-        account(log, line, Account(name, user, gpus, cpus, state, came, began, ended), vc=vc)
+    for line, (name, user, vc, gpus, cpus, state, came, began, ended) in CsvTable(log, COLUMNS):
+        account(log, line, AccountRow(name, user, gpus, cpus, state, came, began, ended), vc=vc)
     return log

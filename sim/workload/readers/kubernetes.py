@@ -24,7 +24,7 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_log import Cut, JobLog, Named, TypeNames
+from sim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.json_rows import members
 from sim.workload.rows.text_rows import Flag
@@ -146,7 +146,7 @@ def amount(value: Any) -> float:
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
     """The nodes of a Kubernetes cluster as kubectl get nodes -o json prints them: cores, memory, GPUs and product."""
-    log = JobLog(Path(path), Cut())
+    log = JobLog(Path(path), LogCut())
     found = []
     away = 0
     for line, one in members(log.path, "items"):

@@ -19,10 +19,10 @@ from sim.errors import suggestion
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds, shown
 from sim.workload.rows.request_rows import (
-    Cut,
     Flag,
     Request,
-    Requests,
+    RequestCut,
+    RequestRows,
     SampleSeed,
     Scale,
     Share,
@@ -53,13 +53,13 @@ def read(
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
     """
-    cut = Cut(since, until, time_scale, sample, sample_seed, sort)
-    requests = Requests(Path(path), cut)
+    cut = RequestCut(since, until, time_scale, sample, sample_seed, sort)
+    requests = RequestRows(Path(path), cut)
     return _Reader(requests).table()
 
 
 class _Reader:
-    def __init__(self, requests: Requests):
+    def __init__(self, requests: RequestRows):
         self.requests = requests
         self.odd = 0
         """Requests that have not one id for each block of their prompts."""

@@ -22,8 +22,8 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds, shown
-from sim.workload.rows.csv_table import LONGEST_LINE, Table
-from sim.workload.rows.job_log import Cut, JobLog, TypeNames
+from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
+from sim.workload.rows.job_log import JobLog, LogCut, TypeNames
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import numbered_lines
 
@@ -40,7 +40,7 @@ def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
     needed = NEEDED if duration is not None and not _has_times(log.path) else (*NEEDED, *TIMES)
     if duration is not None and needed is not NEEDED:
         log.fail("has times of its own; leave out duration")
-    for line, cells in Table(log, needed, (*(() if needed is not NEEDED else TIMES), *OPTIONAL)):
+    for line, cells in CsvTable(log, needed, (*(() if needed is not NEEDED else TIMES), *OPTIONAL)):
         demands = [log.number(line, name, cell) for name, cell in zip(NEEDED[1:5], cells[1:5], strict=True)]
         if duration is not None:
             cells[5:8] = f"{log.seen}", f"{log.seen + duration!r}", f"{log.seen}"
@@ -80,9 +80,9 @@ def _has_times(path: Path) -> bool:
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[str, Any]]:
     """The nodes of Alibaba's GPU trace of 2023: cores, memory, GPUs and their model."""
-    log = JobLog(Path(path), Cut())
+    log = JobLog(Path(path), LogCut())
     found = []
-    for line, cells in Table(log, NODES):
+    for line, cells in CsvTable(log, NODES):
         numbers = [log.number(line, name, cell) for name, cell in zip(NODES[1:4], cells[1:4], strict=True)]
         if None in numbers:
             continue

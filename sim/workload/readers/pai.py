@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.csv_table import Table
-from sim.workload.rows.job_log import Cut, JobLog
+from sim.workload.rows.csv_table import CsvTable
+from sim.workload.rows.job_log import JobLog, LogCut
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.joins import Keyed, Texts
 
@@ -51,7 +51,7 @@ class Owner(NamedTuple):
     start: float
 
 
-class Span(NamedTuple):
+class InstanceSpan(NamedTuple):
     """First start, last end and machine of the instances of a task; the machine is empty if there are several."""
 
     start: float
@@ -67,7 +67,7 @@ class Owners:
         self._jobs = Keyed(start=("d", "last"), user=("i", "last"))
         if path is None:
             return
-        log = JobLog(path, Cut())
+        log = JobLog(path, LogCut())
         for line, cells in _rows(log, JOB):
             start = log.number(line, "start_time", cells[4], blank=math.nan)
             if start is not None:
@@ -87,7 +87,7 @@ class Spans:
         self._tasks = Keyed(start=("d", "least"), end=("d", "most"), lowest=("i", "least"), highest=("i", "most"))
         if path is None:
             return
-        log = JobLog(path, Cut())
+        log = JobLog(path, LogCut())
         for line, cells in _rows(log, INSTANCE):
             start, end = (log.number(line, INSTANCE[n], cells[n], blank=math.nan) for n in (6, 7))
             if start is not None and end is not None and not math.isnan(start) and not math.isnan(end):
@@ -95,12 +95,12 @@ class Spans:
                 self._tasks.add(f"{cells[0]}\n{cells[1]}", start, end, machine, machine)
         log.complaints.fail_if_any()
 
-    def of(self, job: str, task: str) -> Span | None:
+    def of(self, job: str, task: str) -> InstanceSpan | None:
         found = self._tasks.find(f"{job}\n{task}")
         if found is None:
             return None
         start, end, lowest, highest = found
-        return Span(start, end, self._machines[lowest] if lowest == highest else "")
+        return InstanceSpan(start, end, self._machines[lowest] if lowest == highest else "")
 
 
 @job_log
@@ -114,7 +114,7 @@ def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFi
 
 
 def _rows(log: JobLog, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    for line, cells in Table(log, columns, header=columns):
+    for line, cells in CsvTable(log, columns, header=columns):
         if cells[0] != columns[0]:
             yield line, cells
 

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.csv_table import Table
-from sim.workload.rows.job_log import Count, Cut, JobLog, Named
+from sim.workload.rows.csv_table import CsvTable
+from sim.workload.rows.job_log import Count, JobLog, LogCut, Named
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.json_rows import first_sign, members
 from sim.workload.rows.text_rows import Flag
@@ -45,7 +45,7 @@ def read(log: JobLog, *, attempts: Literal["all", "last"] = "all", repeated: Fla
 
 
 def _flat(log: JobLog) -> None:
-    table = Table(log, FLAT)
+    table = CsvTable(log, FLAT)
     for line, cells in table:
         came = log.date(line, FLAT[0], cells[0])
         took = log.number(line, FLAT[1], cells[1])
@@ -121,9 +121,9 @@ def nodes(
     path: ExistingFile, *, gpus_per_node: Count = 8, cpus_per_node: Count = 24, gpu: Named = "gpu"
 ) -> list[dict[str, Any]]:
     """Nodes of Philly's virtual clusters, `vc,node num`, each with 8 GPUs and 24 cores unless said otherwise."""
-    log = JobLog(Path(path), Cut())
+    log = JobLog(Path(path), LogCut())
     found = []
-    for line, (vc, count) in Table(log, ("vc", "node num")):
+    for line, (vc, count) in CsvTable(log, ("vc", "node num")):
         number = log.number(line, "node num", count)
         if number is None:
             continue

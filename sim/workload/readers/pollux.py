@@ -29,7 +29,7 @@ from sim.errors import suggestion
 from sim.model.paths import ExistingFolder
 from sim.model.units import shown
 from sim.workload.readers.measured_training import Application, TrainingCurve, applications
-from sim.workload.rows.csv_table import Table
+from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import Count, JobLog, Named
 from sim.workload.rows.job_reader import job_log
 from sim.workload.traces import Curves, TaskTable
@@ -53,7 +53,7 @@ def read(
         if name not in known:
             log.fail(f"local_limits: {shown(name)} has no profile in {profiles}{suggestion(name, known)}")
     rows: dict[tuple[str, int, int], int] = {}
-    for line, (name, time, application, gpus, size) in Table(log, WANTED):
+    for line, (name, time, application, gpus, size) in CsvTable(log, WANTED):
         came, wanted, samples = (
             log.number(line, column, cell)
             for column, cell in (("time", time), ("num_replicas", gpus), ("batch_size", size))

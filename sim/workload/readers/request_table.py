@@ -14,11 +14,11 @@ from sim.model.paths import ExistingFile
 from sim.model.units import Seconds
 from sim.workload.readers.mooncake import LARGEST_ID
 from sim.workload.rows.request_rows import (
-    Columns,
-    Cut,
     Flag,
     Request,
-    Requests,
+    RequestColumns,
+    RequestCut,
+    RequestRows,
     SampleSeed,
     Scale,
     Share,
@@ -46,9 +46,9 @@ def read(
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
     """
-    cut = Cut(since, until, time_scale, sample, sample_seed, sort)
-    requests = Requests(Path(path), cut, ("class", "user"))
-    columns = Columns(requests, ("arrival",), OPTIONAL)
+    cut = RequestCut(since, until, time_scale, sample, sample_seed, sort)
+    requests = RequestRows(Path(path), cut, ("class", "user"))
+    columns = RequestColumns(requests, ("arrival",), OPTIONAL)
     table = requests.table(_rows(columns))
     for name in OPTIONAL[:2]:
         if name not in columns.known:
@@ -56,7 +56,7 @@ def read(
     return table
 
 
-def _rows(columns: Columns) -> Iterator[Request]:
+def _rows(columns: RequestColumns) -> Iterator[Request]:
     lengths = [place is not None for place in columns.places[1:3]]
     for line, (arrival, asked, answered, class_, user, names) in columns:
         time, wrong = nanoseconds(arrival, SECOND)

@@ -27,8 +27,8 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.csv_table import LONGEST_LINE, Table
-from sim.workload.rows.job_log import Cut, JobLog, TypeNames
+from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
+from sim.workload.rows.job_log import JobLog, LogCut, TypeNames
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import Flag, numbered_lines
 
@@ -50,7 +50,7 @@ _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+(?:\.\d+)?))?")
 def read(log: JobLog, *, node_counts: Flag = False) -> JobLog:
     """Jobs of a Slurm cluster as sacct --parsable2 prints them: cores, GPUs, time limits, partitions, nodes."""
     log.dated = True
-    table = Table(log, NEEDED, OPTIONAL, "|")
+    table = CsvTable(log, NEEDED, OPTIONAL, "|")
     if not table.has["AllocTRES"] and not table.has["ReqTRES"]:
         log.fail("has neither AllocTRES nor ReqTRES, and so nothing about cores and GPUs", 1)
     for line, cells in table:
@@ -182,7 +182,7 @@ def hosts(text: str) -> list[str]:
 
 def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = False) -> list[dict[str, Any]]:
     """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type, partitions."""
-    log = JobLog(Path(path), Cut())
+    log = JobLog(Path(path), LogCut())
     found = []
     for line, words in _blocks(log):
         if not down and any(sign in words.get("State", "") for sign in DOWN):

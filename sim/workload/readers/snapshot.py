@@ -20,8 +20,8 @@ from pathlib import Path
 from sim.errors import suggestion
 from sim.model.units import shown
 from sim.workload.readers.slurm import NO_TIME, hosts, limit_of
-from sim.workload.rows.csv_table import Table
-from sim.workload.rows.job_log import Cut, JobLog
+from sim.workload.rows.csv_table import CsvTable
+from sim.workload.rows.job_log import JobLog, LogCut
 
 NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
 OPTIONAL = ("STATE", "ST", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON", "ACCOUNT", "QOS",
@@ -42,7 +42,7 @@ _GPUS = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:=,]*))?[:=](\d+)")
 
 
 @dataclass
-class Job:
+class SnapshotJob:
     """A job of the snapshot.  Times are seconds since 1970; `limit` inf without one, `expected` NaN where not told."""
 
     id: str
@@ -79,7 +79,7 @@ class Snapshot:
     """The jobs, what was left out, and the latest time that stands in it."""
 
     path: Path
-    jobs: list[Job]
+    jobs: list[SnapshotJob]
     left_out: dict[str, int] = field(default_factory=dict)
     latest: float = -math.inf
 
@@ -93,8 +93,8 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
 
     nodes: the partitions of each node of the cluster: a job on any other node, or in another partition, is wrong.
     """
-    log = JobLog(path, Cut())
-    table = Table(log, NEEDED, OPTIONAL, "|")
+    log = JobLog(path, LogCut())
+    table = CsvTable(log, NEEDED, OPTIONAL, "|")
     if not (table.has["STATE"] or table.has["ST"]):
         log.fail('no column "STATE" (or "ST")', 1)
     if not (table.has["TRES_PER_NODE"] or table.has["GRES"]):
@@ -151,7 +151,7 @@ def _job(
     inside = next((name for name in wanted if name in partitions), wanted[0]) if partitions else ""
     for name in _ids(cell["JOBID"]):
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
-        found.jobs.append(Job(
+        found.jobs.append(SnapshotJob(
             name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
             gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
             count=max(count, float(len(places))),

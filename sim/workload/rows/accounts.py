@@ -10,7 +10,7 @@ from sim.workload.rows.job_log import JobLog
 BLANK = ("", "None", "NaN", "nan", "NaT", "Unknown")
 
 
-class Account(NamedTuple):
+class AccountRow(NamedTuple):
     """The cells of a row."""
 
     id: str
@@ -23,7 +23,7 @@ class Account(NamedTuple):
     ended: str
 
 
-def account(log: JobLog, line: int, row: Account, **further: float | str) -> None:
+def account(log: JobLog, line: int, row: AccountRow, **further: float | str) -> None:
     """Take a row: a job if it started and ended, else one that is left out."""
     gpus = log.number(line, "gpu_num", row.gpus)
     cpus = log.number(line, "cpu_num", row.cpus, blank=0.0)

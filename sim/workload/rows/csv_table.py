@@ -14,7 +14,7 @@ LONGEST_LINE = 16_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-class Table:
+class CsvTable:
     """The rows of a file with one separator, as cells of the columns that are asked for, in that order.
 
     `header`: the names of the columns where the file itself does not tell them.

@@ -75,7 +75,7 @@ Moment = Annotated[float, PlainValidator(_moment), WithJsonSchema(_EXAMPLES)]
 
 
 @dataclass(frozen=True)
-class Cut:
+class LogCut:
     """The options of all readers; see the module."""
 
     since: Moment = 0.0
@@ -96,7 +96,7 @@ class JobLog:
     `times`: the columns that hold times by device, and their names in the table; then `duration` means nothing.
     """
 
-    def __init__(self, path: Path, cut: Cut, folder: Path | None = None):
+    def __init__(self, path: Path, cut: LogCut, folder: Path | None = None):
         self.path = path
         self.cut = cut
         self.dated = False

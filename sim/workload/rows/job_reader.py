@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.model.paths import ExistingFile
-from sim.workload.rows.job_log import Cut, JobLog
+from sim.workload.rows.job_log import JobLog, LogCut
 from sim.workload.rows.job_tables import Assembly
 from sim.workload.traces import TaskTable
 
@@ -19,23 +19,23 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
     """A reader `read(log, options of its own)` as a reader of a path that knows the common options too.
 
     It gives a table, or (annotated so) the log itself, whose table is meant.  The latter can also be read in parts:
-    `reader.parts(folder, path, **options)`, see `Parts`.
+    `reader.parts(folder, path, **options)`, see `TableParts`.
     """
 
     def log_of(path: Path, given: dict[str, Any], folder: Path | None = None) -> JobLog:
-        common = {option.name: given.pop(option.name) for option in fields(Cut) if option.name in given}
-        return JobLog(Path(path), Cut(**common), folder)
+        common = {option.name: given.pop(option.name) for option in fields(LogCut) if option.name in given}
+        return JobLog(Path(path), LogCut(**common), folder)
 
     @wraps(read)
     def reader(path: Path, **given: Any) -> TaskTable:
         found = read(log_of(path, given), **given)
         return table_of(found) if isinstance(found, JobLog) else found
 
-    def parts(folder: Path, path: Path, **given: Any) -> Parts:
+    def parts(folder: Path, path: Path, **given: Any) -> TableParts:
         log = log_of(path, given, folder)
         try:
             read(log, **given)
-            return Parts(log)
+            return TableParts(log)
         except BaseException:
             log.blocks.close()
             raise
@@ -43,7 +43,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
     keyword = inspect.Parameter.KEYWORD_ONLY
     signature = inspect.signature(read, eval_str=True)
     own = list(signature.parameters.values())[1:]
-    common = inspect.signature(Cut, eval_str=True).parameters.values()
+    common = inspect.signature(LogCut, eval_str=True).parameters.values()
     path = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=ExistingFile)
     reader.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [path, *(one.replace(kind=keyword) for one in [*own, *common])], return_annotation=TaskTable
@@ -53,7 +53,7 @@ def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]
     return reader
 
 
-class Parts:
+class TableParts:
     """The tasks of a log as tables on end, for logs larger than memory: together they are the table of the whole.
 
     Rows wait on disk, in a nameless file in a folder, until all are known.  `notes` are complete once the tables are

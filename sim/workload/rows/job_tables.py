@@ -34,7 +34,7 @@ OVERDUE = 1.0
 
 
 @dataclass
-class Columns:
+class TableColumns:
     """Which columns the tables have: those with anything in them in any row that is kept."""
 
     on_gpu: bool = False
@@ -152,8 +152,8 @@ class Assembly:
 
     # Columns --------------------------------------------------------------------------------------------------
 
-    def _columns(self) -> Columns:
-        found = Columns()
+    def _columns(self) -> TableColumns:
+        found = TableColumns()
         kinds = set()
         bare = False
         for block, kept in zip(self.log.blocks, self.kept, strict=True):

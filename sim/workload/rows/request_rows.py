@@ -48,11 +48,11 @@ Share = Annotated[Fraction, AfterValidator(_share)]
 Scale = Annotated[float, Field(gt=0, le=1e9, strict=True)]
 SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 
-__all__ = ["Cut", "Flag", "Request", "Requests", "SampleSeed", "Scale", "Share"]
+__all__ = ["RequestCut", "Flag", "Request", "RequestRows", "SampleSeed", "Scale", "Share"]
 
 
 @dataclass(frozen=True)
-class Cut:
+class RequestCut:
     """What is kept of a trace; see the module."""
 
     since: float = 0.0
@@ -102,7 +102,7 @@ class _Kept:
             self.ends.append(0)
 
 
-class Requests:
+class RequestRows:
     """Rows of one file, cut and gathered into a table.
 
     `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
@@ -112,7 +112,7 @@ class Requests:
     def __init__(
         self,
         path: Path,
-        cut: Cut,
+        cut: RequestCut,
         labels: tuple[str, ...] = (),
         numbers: tuple[str, ...] = (),
         from_first: bool = False,
@@ -292,10 +292,10 @@ def tokens(cell: str) -> tuple[int, str]:
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-class Columns:
+class RequestColumns:
     """The rows of a comma-separated file, as cells of the columns that are asked for."""
 
-    def __init__(self, requests: Requests, needed: tuple[str, ...], optional: tuple[str, ...] = ()):
+    def __init__(self, requests: RequestRows, needed: tuple[str, ...], optional: tuple[str, ...] = ()):
         self.requests = requests
         self.rows = requests.lines()
         first = next(self.rows, None)
