@@ -1,4 +1,4 @@
-"""Write docs/reference: pages made from what the program itself knows, so that they cannot say something else.
+"""Write docs/reference, and the schema that shipped scenarios name: pages made from what the program itself knows, so that they cannot say something else.
 
     python docs/make_reference.py            writes the pages
     python docs/make_reference.py --check    exit code 1 if a page is not what would be written now
@@ -10,6 +10,7 @@ command line's own help.  python: signatures and docstrings of the public functi
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -20,22 +21,27 @@ if str(HERE) not in sys.path:
 from reference_pages.commands import commands_page  # noqa: E402
 from reference_pages.policies import guarantee, head, policies_page, reference  # noqa: E402
 from reference_pages.python import python_page  # noqa: E402
-from reference_pages.results import TABLES, results_page, unit  # noqa: E402
+from reference_pages.results import TABLES, results_page  # noqa: E402
 from reference_pages.scenario import scenario_page  # noqa: E402
 from reference_pages.traces import traces_page  # noqa: E402
 
-__all__ = ["TABLES", "guarantee", "head", "main", "pages", "reference", "unit"]
+from sim.scenario.schema.whole import json_schema  # noqa: E402
+
+__all__ = ["TABLES", "guarantee", "head", "main", "pages", "reference"]
 
 FOLDER = HERE / "reference"
+SCHEMA = "../../scenarios/hetsim.schema.json"
+"""What editors read: the first line of shipped scenarios names it."""
 
 
 def pages() -> dict[str, str]:
-    """Name of each page and its text."""
+    """Name of each file, from docs/reference on, and its text."""
     made = {
         "scenario": scenario_page, "policies": policies_page, "results": results_page, "commands": commands_page,
         "traces": traces_page, "python": python_page,
     }  # fmt: skip
-    return {f"{name}.md": "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+    found = {f"{name}.md": "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+    return found | {SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"}
 
 
 def main(arguments: list[str]) -> int:

@@ -21,7 +21,7 @@ from sim.report.html import report
 from sim.report.overview import comparison_lines, comparison_remarks, headline, remarks
 from sim.results.many_runs.compare import compare
 from sim.results.many_runs.group_differences import difference_cells, difference_note, differences_of_groups
-from sim.results.many_runs.groups import group_values, table_of_groups, tables_of_groups
+from sim.results.many_runs.groups import group_values, in_order, table_of_groups, tables_of_groups
 from sim.results.many_runs.replications import Replications
 from sim.results.one_run import fragmentation, groups, metric_sets
 from sim.results.one_run.bounds import area_bound
@@ -65,7 +65,7 @@ def test_groups_of_gpus(gpus, label):
 def test_groups_of_gpus_stand_by_size():
     labels = ["16", "1 to 8", "8", "none", "9–15", "2 to 8", "part of one", "2"]
     expected = ["none", "part of one", "2", "8", "1 to 8", "2 to 8", "9–15", "16"]
-    assert groups.in_order("gpus", labels) == expected
+    assert in_order("gpus", labels) == expected
 
 
 def test_every_group_is_measured_as_if_it_were_all():

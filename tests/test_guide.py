@@ -16,6 +16,7 @@ import pytest
 import sim
 from sim import registry
 from sim.results.one_run.metrics import metrics
+from sim.results.wording import unit_of
 from sim.scenario.schema.whole import json_schema
 
 DOCS = pages.TOP / "docs"
@@ -135,7 +136,7 @@ def test_every_policy_says_where_it_comes_from_what_it_promises_and_what_it_cost
 def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
     """Of runs with prices, a language model, fused kernels and a network: they have columns of their own."""
     reference = made()
-    assert all(reference.unit(name) for name in metrics())
+    assert all(unit_of(name) for name in metrics())
     seen = {name: set() for name in reference.TABLES}
     priced = {**pages.WHOLE, "cluster": {"nodes": {"gpus": {"type": "g", "price": "1/h"}}}}
     for scenario in (priced, LANGUAGE, "first-steps", "fused-network", NETWORK):

@@ -13,7 +13,8 @@ from sim.errors import UnknownName
 from sim.model.cluster import WHOLE
 from sim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
 from sim.results.one_run import metrics
-from sim.results.one_run.metrics import Measured, littles_law, quantile
+from sim.results.one_run.measured import quantile
+from sim.results.one_run.metrics import Measured, littles_law
 from sim.results.one_run.result import Result
 
 NAN, INF = math.nan, math.inf

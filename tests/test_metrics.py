@@ -20,7 +20,8 @@ from sim.model.tasks import Mode
 from sim.results.one_run import metrics
 from sim.results.one_run.bounds import area_bound
 from sim.results.one_run.fairness import rho
-from sim.results.one_run.metrics import littles_law, quantile
+from sim.results.one_run.measured import quantile
+from sim.results.one_run.metrics import littles_law
 from sim.results.one_run.result import Result
 
 NAN, INF = math.nan, math.inf

@@ -19,7 +19,7 @@ from policies.static.greedy_dual import GreedyDual
 from sim import registry
 from sim.errors import ScenarioError
 from sim.policy import PlannedScheduler, PlanProblem
-from sim.results.one_run.metrics import quantile
+from sim.results.one_run.measured import quantile
 
 PLANNERS = [
     name

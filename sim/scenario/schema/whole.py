@@ -169,7 +169,7 @@ def check(document: Document, base: Path) -> tuple[ScenarioModel | None, list[Pr
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of scenario files."""
-    schema = ScenarioModel.model_json_schema(by_alias=True, mode="validation")
+    schema = _with_titles(ScenarioModel.model_json_schema(by_alias=True, mode="validation"))
     for definition in [schema, *schema.get("$defs", {}).values()]:
         properties = definition.get("properties", {})
         if "gpu_time.*" in properties:
@@ -180,3 +180,26 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "hetsim scenario", **{
         key: value for key, value in schema.items() if key != "title"
     }}  # fmt: skip
+
+
+def _with_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema, its definitions called by their titles: `ExponentialSeconds`, not what spells out an annotation."""
+    names = {name: found.get("title", name) for name, found in schema.get("$defs", {}).items()}
+    twice = {title for title in names.values() if list(names.values()).count(title) > 1}
+    names = {name: name if title in twice else title for name, title in names.items()}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: renamed(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [renamed(inner) for inner in value]
+        if isinstance(value, str) and value.startswith(_DEFS):
+            return _DEFS + names[value.removeprefix(_DEFS)]
+        return value
+
+    found: dict[str, Any] = renamed({key: value for key, value in schema.items() if key != "$defs"})
+    found["$defs"] = {names[name]: renamed(value) for name, value in schema["$defs"].items()}
+    return found
+
+
+_DEFS = "#/$defs/"
