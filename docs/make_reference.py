@@ -1,4 +1,4 @@
-"""Write docs/reference, and the schema that shipped scenarios name: pages made from what the program itself knows, so that they cannot say something else.
+"""Write docs/reference, and the schema that shipped scenarios name, from what the program itself knows.
 
     python docs/make_reference.py            writes the pages
     python docs/make_reference.py --check    exit code 1 if a page is not what would be written now

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 
 from sim.model.tasks import Task
-from sim.policy import arrival_order
+from sim.policy import arrival_order, queueing
 
 # First come, first served is the list scheduler's own order: it knows of this one that no newcomer becomes the head.
 fcfs = arrival_order
 
 
+@queueing("blind to sizes")
 def lcfs(task: Task) -> float:
     """Last come, first served, without preemption.
 

@@ -15,9 +15,10 @@ import numpy as np
 from policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
-from sim.policy import View
+from sim.policy import View, queueing
 
 
+@queueing("work-conserving")
 def first_fit(task: Task, view: View) -> Placement | None:
     """The first node, and on it the first devices, where its fastest possible mode fits.
 
@@ -28,6 +29,7 @@ def first_fit(task: Task, view: View) -> Placement | None:
     return view.fit(task)
 
 
+@queueing("work-conserving")
 def best_fit(task: Task, view: View) -> Placement | None:
     """The node with the least free GPUs (then cores) where it fits; for a fraction, the fullest such GPU.
 
@@ -38,6 +40,7 @@ def best_fit(task: Task, view: View) -> Placement | None:
     return _by_room(task, view, tightest=True)
 
 
+@queueing("work-conserving")
 def worst_fit(task: Task, view: View) -> Placement | None:
     """The node with the most free GPUs (then cores) where it fits; for a fraction, the emptiest such GPU.
 
@@ -48,6 +51,7 @@ def worst_fit(task: Task, view: View) -> Placement | None:
     return _by_room(task, view, tightest=False)
 
 
+@queueing("work-conserving")
 def fastest_device(task: Task, view: View) -> Placement | None:
     """Only its fastest mode, on the device where it would end first; None while that mode fits nowhere.
 
@@ -70,6 +74,8 @@ class EarliestFinish:
     Cost: linear in the devices that fit, unless all are alike; if patient, also a sort of the running tasks for
     each mode that does not fit.
     """
+
+    queueing = "work-conserving"
 
     def __init__(self, patient: bool = True):
         self.patient = patient

@@ -19,6 +19,7 @@ from scipy import integrate, stats
 import sim
 from sim import theory
 from sim.errors import UsageError
+from sim.policy import ListScheduler, arrival_order
 from sim.queueing.matching import match
 from sim.theory.general import ConstantJumps
 
@@ -802,3 +803,27 @@ def test_no_shipped_scenario_breaks_the_matching():
 
     verdicts = {one.name: match(sim.load(one.name)).verdict for one in shipped()}
     assert verdicts["mm16"] == verdicts["time-slices"] == verdicts["thinking-clients"] == "matches"
+
+
+class OldestFirst(ListScheduler):
+    """A scheduler of somebody else's, that says which queueing model it follows."""
+
+    queueing = "order of arrival"
+
+    def __init__(self) -> None:
+        super().__init__(order=arrival_order)
+
+
+class OldestFirstUntold(OldestFirst):
+    """The same, which does not say so."""
+
+    queueing = ""
+
+
+def test_policies_of_others_are_recognised_by_the_model_that_they_declare():
+    for name, policy in (("oldest_first", OldestFirst), ("untold", OldestFirstUntold)):
+        sim.register(name, policy)
+    ours = match(sim.load(MODELS["M/M/1"], {"policy": "fcfs"}))
+    theirs = match(sim.load(MODELS["M/M/1"], {"policy": "oldest_first"}))
+    assert (theirs.model, theirs.verdict, theirs.rows) == (ours.model, "matches", ours.rows)
+    assert match(sim.load(MODELS["M/M/1"], {"policy": "untold"})).verdict == "none"

@@ -15,5 +15,7 @@ YES = Accept()
 class AcceptAll(Admission):
     """Accept every task, in all its modes."""
 
+    queueing = "open"
+
     def admit(self, task: Task, view: View) -> Accept:
         return YES

@@ -40,6 +40,8 @@ class Naor(Admission):
     arrival_rate, service_time: where they are not to be estimated.
     """
 
+    queueing = "tolls"
+
     def __init__(
         self,
         reward: Annotated[float, Field(gt=0)],

@@ -30,6 +30,8 @@ class PredictedWait(Admission):
     max_wait: longest wait; unless given, tasks may wait as long as they can still meet their deadlines.
     """
 
+    queueing = "limit of work"
+
     def __init__(self, max_wait: Seconds | None = None):
         self.max_wait = max_wait
         self._no = Reject(reason="would wait too long")

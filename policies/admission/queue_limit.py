@@ -34,6 +34,8 @@ class QueueLimit(Admission):
     per_device: most waiting for a device type or kind (cpu, gpu), by its name: those whose best mode is of it.
     """
 
+    queueing = "limit"
+
     def __init__(
         self,
         limit: Limit | None = None,

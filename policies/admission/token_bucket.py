@@ -33,6 +33,8 @@ class TokenBucket(Admission):
     excess: refuse who finds no token, or defer until one is due.
     """
 
+    queueing = "token bucket"
+
     def __init__(
         self,
         rate: Annotated[PerSecond, Field(gt=0)],

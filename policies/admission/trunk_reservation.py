@@ -37,6 +37,8 @@ class TrunkReservation(Admission):
     servers: places that are counted in all; unless given, what the device type of a task's best mode holds.
     """
 
+    queueing = "trunk reservation"
+
     def __init__(
         self, reserve: dict[str, Annotated[int, Field(ge=0)]], servers: Annotated[int, Field(ge=1)] | None = None
     ):

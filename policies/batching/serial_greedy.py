@@ -27,6 +27,8 @@ class SerialGreedy(Batching):
     max_batch: largest batch (the mode's own limit holds besides).
     """
 
+    queueing = "greedy batches"
+
     def __init__(self, max_batch: Annotated[int, Field(ge=1)] | None = None):
         self.max_batch = max_batch
 

@@ -16,5 +16,7 @@ from sim.policy import Discipline, ListScheduler, PlacementRule
 class FcfsSkip(ListScheduler):
     """`fcfs` with discipline `skip`."""
 
+    queueing = "order of arrival"
+
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "skip"):
         super().__init__(fcfs, placement, discipline)

@@ -25,6 +25,8 @@ class Priority(PreemptiveList):
         the key stays constant: slope × arrival - priority.
     """
 
+    queueing = "priorities"
+
     def __init__(
         self,
         placement: PlacementRule | None = None,

@@ -21,6 +21,8 @@ from sim.policy import Discipline, ListScheduler, View
 class ProcessorSharing(ListScheduler):
     """Start all, each on the least loaded device."""
 
+    queueing = "processor sharing"
+
     def __init__(self, discipline: Discipline = "skip"):
         super().__init__(fcfs, least_loaded, discipline)
 

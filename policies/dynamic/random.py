@@ -16,6 +16,8 @@ from sim.policy import Discipline, ListScheduler, PlacementRule, View
 class RandomOrder(ListScheduler):
     """A queue in random order."""
 
+    queueing = "blind to sizes"
+
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block"):
         super().__init__(self._draw, placement, discipline)
 

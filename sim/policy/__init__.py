@@ -37,7 +37,7 @@ from sim.policy.contract import (
 )
 from sim.policy.dispatch import Dispatcher
 from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step
-from sim.policy.lists import Discipline, ListScheduler, arrival_order
+from sim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
 from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
@@ -50,5 +50,5 @@ __all__ = [
     "PlannedScheduler", "Progress", "Reject", "Replica", "RequestQueue", "Requests", "Rest", "Routing",
     "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE",
     "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order", "demand_fits_nowhere",
-    "demand_of", "fits_nowhere", "nodes_of", "partition_of",
+    "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",
 ]  # fmt: skip

@@ -90,6 +90,9 @@ class Batching:
 
     policy_kind: ClassVar[str] = "batching"
 
+    queueing: ClassVar[str] = ""
+    """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
+
     per_request: bool = False
     """Does it look at single requests (`queue.tasks()`)?  Then each is an object of its own, which costs time."""
 

@@ -205,6 +205,9 @@ class Scheduler:
 
     policy_kind: ClassVar[str] = "scheduler"
 
+    queueing: ClassVar[str] = ""
+    """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
+
     sets_devices: ClassVar[bool] = False
     """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
 
@@ -303,6 +306,9 @@ class Admission:
     """Base of admission policies: asked task by task in arrival order, before the round."""
 
     policy_kind: ClassVar[str] = "admission"
+
+    queueing: ClassVar[str] = ""
+    """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
 
     def check(self, problem: PlanProblem) -> None:
         """Once, when a scenario is built or validated: ScenarioError if it names classes that are not there."""

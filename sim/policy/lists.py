@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from sim.model.cluster import Partition
 from sim.model.plan import Placement
@@ -37,6 +37,20 @@ DECLINED_DEPTH = 64
 """Tasks of a shape that a placement rule is asked about in one round after it declined the first."""
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def queueing(model: str) -> Callable[[F], F]:
+    """Of an order or a placement, which are functions: `queueing` of a scheduler's class."""
+
+    def declared(function: F) -> F:
+        function.queueing = model  # type: ignore[attr-defined]
+        return function
+
+    return declared
+
+
+@queueing("order of arrival")
 def arrival_order(task: Task) -> float:
     """First come, first served: the order of arrival.
 

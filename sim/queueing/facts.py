@@ -11,17 +11,27 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sim import registry
+
 if TYPE_CHECKING:
     from sim.model.tasks import Mode
     from sim.scenario.scenario import Scenario
 
-BLIND = ("lcfs", "random")
-"""Orders that look at no sizes, besides the order of arrival: the same means."""
+ORDER, BLIND = "order of arrival", "blind to sizes"
+PRIORITIES, SHARING = "priorities", "processor sharing"
+"""What schedulers declare (`queueing`): the order of arrival, another order that looks at no sizes (the same means),
+priorities, all at once."""
 
-PLACEMENTS = ("best_fit", "earliest_finish", "fastest_device", "first_fit", "worst_fit")
-"""Those that leave no task waiting where devices are equal and one is free."""
+OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
+    "open", "limit", "token bucket", "trunk reservation", "tolls", "limit of work",
+)  # fmt: skip
+"""What admission policies declare.  A model reads the parameters of the policy that it is named for."""
 
-IN_ORDER = ("fcfs", "fcfs_skip")
+GREEDY = "greedy batches"
+"""What a batching policy declares by which an idle device takes all who wait."""
+
+CONSERVING = "work-conserving"
+"""What a placement declares that leaves no task waiting where devices are equal and one is free."""
 
 AT_ONCE = 1e-3
 """Patience below this part of a service is none."""
@@ -353,21 +363,27 @@ class Facts:
 
     def order(self, blind: bool = True) -> str:
         """fcfs, blind or other; the assumption holds for the first, and for the second where the model says so."""
-        name = self.scheduler
+        name, order = self.policies.scheduler.name, self.scheduler
         single = len({one.priority for one in self.customers}) == 1
-        level = name == "priority" and single and not self.parameter("scheduler", "preemptive", False)
-        alike = name in IN_ORDER or level
+        level = order == PRIORITIES and single and not self.parameter("scheduler", "preemptive", False)
+        alike = order == ORDER or level
         text = "first come, first served" + (", or an order that does not look at sizes" if blind else "")
-        self.suppose(text, alike or (blind and name in BLIND), "policy.scheduler", name)
+        self.suppose(text, alike or (blind and order == BLIND), "policy.scheduler", name)
         placement = self.parameter("scheduler", "placement", None)
         named = getattr(placement, "name", None)
-        if named is not None and named not in PLACEMENTS:
+        if named is not None and self.declared("placement", named) != CONSERVING:
             self.suppose("a free device is always taken", False, "policy.scheduler.placement", named)
-        return "fcfs" if alike else "blind" if name in BLIND else "other"
+        return "fcfs" if alike else "blind" if order == BLIND else "other"
+
+    @staticmethod
+    def declared(kind: str, name: str) -> str:
+        """The queueing model that a policy declares."""
+        return getattr(registry.policy(kind, name), "queueing", "")
 
     @property
     def scheduler(self) -> str:
-        return self.policies.scheduler.name
+        """What the scheduler declares."""
+        return self.declared("scheduler", self.policies.scheduler.name)
 
     def parameter(self, part: str, key: str, default: Any) -> Any:
         spec = getattr(self.policies, part)
@@ -375,10 +391,14 @@ class Facts:
 
     @property
     def admission(self) -> str:
-        return "accept_all" if self.policies.admission is None else self.policies.admission.name
+        """What the admission policy declares; without one the door is open."""
+        given = self.policies.admission
+        return OPEN if given is None else self.declared("admission", given.name)
 
     def open_door(self) -> None:
-        self.suppose("everybody gets in", self.admission == "accept_all", "policy.admission", self.admission)
+        given = self.policies.admission
+        name = "accept_all" if given is None else given.name
+        self.suppose("everybody gets in", self.admission == OPEN, "policy.admission", name)
 
     def nobody_leaves(self) -> None:
         self.without("nobody gives up", ("patience",))

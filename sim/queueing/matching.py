@@ -15,7 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.model.batch_times import StageTable
-from sim.queueing.facts import AT_ONCE, MANY_STREAMS, Facts, Law, Match, PredictedRow, law_of
+from sim.queueing.facts import (
+    AT_ONCE,
+    BUCKET,
+    GREEDY,
+    LIMIT,
+    MANY_STREAMS,
+    PRIORITIES,
+    SHARING,
+    TOLLS,
+    TRUNKS,
+    WORK,
+    Facts,
+    Law,
+    Match,
+    PredictedRow,
+    law_of,
+)
 from sim.theory import admission, batches, general, networks, priorities, queues, tolls
 from sim.theory.prediction import Prediction
 
@@ -37,21 +53,21 @@ def _family(facts: Facts) -> Any:
         return _delay
     if any(getattr(entry.arrivals, "closed", False) for entry in entries):
         return _closed
-    if facts.admission == "queue_limit":
+    if facts.admission == LIMIT:
         return _limited
-    if facts.admission == "token_bucket":
+    if facts.admission == BUCKET:
         return _bucket
-    if facts.admission == "trunk_reservation":
+    if facts.admission == TRUNKS:
         return _trunks
-    if facts.admission == "naor":
+    if facts.admission == TOLLS:
         return _naor
-    if facts.admission == "predicted_wait" and facts.parameter("admission", "max_wait", None) is not None:
+    if facts.admission == WORK and facts.parameter("admission", "max_wait", None) is not None:
         return _workload
     if any(one.demand.patience is not None for one in facts.customers):
         return _impatient
-    if facts.scheduler == "processor_sharing":
+    if facts.scheduler == SHARING:
         return _sharing
-    if facts.scheduler == "priority" and len({one.priority for one in facts.customers}) > 1:
+    if facts.scheduler == PRIORITIES and len({one.priority for one in facts.customers}) > 1:
         return _priorities
     if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1:
         return _tandem
@@ -435,7 +451,8 @@ def _services(facts: Facts) -> Match:
     facts.arrivals()
     batching = facts.policies.of_service.get(0, facts.policies.batching)
     name = "serial_greedy" if batching is None else batching.name
-    facts.suppose("an idle device takes all who wait", name == "serial_greedy", "policy.batching", name)
+    greedy = facts.declared("batching", name) == GREEDY
+    facts.suppose("an idle device takes all who wait", greedy, "policy.batching", name)
     facts.open_door()
     facts.nobody_leaves()
     facts.undisturbed(sharing=False)
