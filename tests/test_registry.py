@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
+import policies
 import sim
 from sim import registry
 from sim.errors import UnknownName
@@ -77,3 +81,17 @@ def test_unknown_names_are_answered_with_near_ones(installed):
 def test_a_scenario_cannot_name_code():
     with pytest.raises(sim.errors.ScenarioError, match="unknown scheduler"):
         sim.run({**scenario(arrivals={"process": "all_at_once", "count": 1}, gpu_time="1 s"), "policy": "os:system"})
+
+
+FOLDERS = ("static", "dynamic", "hybrid", "admission", "batching", "placement_rules", "learning", "routing")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_head_of_a_folder_of_policies_lists_its_algorithms(folder: str):
+    """All of its files, once each: a file there is an algorithm that a scenario can name, what they share is elsewhere."""
+    package = importlib.import_module(f"policies.{folder}")
+    files = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
+    listed = re.findall(r"^    (\w+)  ", package.__doc__, re.M)
+    assert sorted(listed) == sorted(files)
+    used = {reference.partition(":")[0] for names in policies.CATALOGUE.values() for reference in names.values()}
+    assert {f"policies.{folder}.{name}" for name in files} <= used

@@ -1,12 +1,7 @@
-"""Policies that were learned: `learned` and `learned_admission` run them, the agents make them.
+"""Policies that run what was learned (`hetsim train`).
 
-An agent is a dataclass of settings with `train(practice, steps, random) -> Network` (`practice.Practice` is what it
-learns from); `check()`, where it has one, says what is missing on this machine.  See docs/learning.md.
+From a file:
+    learned            A policy that was learned: `hetsim train` made it, and here it runs, in NumPy alone
+    learned_admission  An admission that was learned: `hetsim train --decides admission` made it, and here it runs, in
+                       NumPy alone
 """
-
-AGENTS = {
-    "dqn": "sim.learning.agents.dqn:Dqn",
-    "reinforce": "sim.learning.agents.reinforce:Reinforce",
-    "ppo": "sim.learning.agents.ppo:Ppo",
-}
-"""Name of each agent and where it is; loaded when asked for."""
