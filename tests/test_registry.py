@@ -88,7 +88,7 @@ FOLDERS = ("static", "dynamic", "hybrid", "admission", "batching", "placement_ru
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_head_of_a_folder_of_policies_lists_its_algorithms(folder: str):
-    """All of its files, once each: a file there is an algorithm that a scenario can name, what they share is elsewhere."""
+    """All of its files, once each: a file there is an algorithm that a scenario can name."""
     package = importlib.import_module(f"policies.{folder}")
     files = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
     listed = re.findall(r"^    (\w+)  ", package.__doc__, re.M)

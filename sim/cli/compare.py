@@ -161,4 +161,4 @@ def _show(
     from sim.results.one_run.metric_sets import by_name
 
     lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
-    console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison)])
+    console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison, by_name(metrics))])

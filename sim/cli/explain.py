@@ -16,7 +16,8 @@ MOST_STRETCHES = 25
 @click.command(short_help="Split a task's waiting by cause, and say how it ended.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
 @click.argument("task", required=False)
-@click.option("--by", type=click.Choice(["class", "user"]), help="Add up over the tasks of each class or user.")
+@click.option("--by", metavar="class|gpus|user",
+              help="Add up over the tasks of each class, number of GPUs asked for, or user.")  # fmt: skip
 @JSON
 @VERBOSITY
 def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose: bool) -> None:
@@ -27,7 +28,7 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose:
     from sim.experiment.directory import first_run
 
     if (task is None) == (by is None):
-        raise click.UsageError("give a TASK, or --by class or --by user")
+        raise click.UsageError("give a TASK, or --by class, --by gpus or --by user")
     if not run.is_dir():
         raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
     result = first_run(run)

@@ -25,11 +25,12 @@ SHOWN = ("tasks", "rejected", "expired", "failed", "unfinished", "wait_mean", "r
 
 def groups_lines(
     tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),
-    comparison: Comparison | None = None,
+    comparison: Comparison | None = None, only: Iterable[str] = (),
 ) -> list[str]:  # fmt: skip
     """The tables as text: a row a group and policy; `further` metrics are shown beside the usual ones.
 
-    With a comparison, the paired differences to its base below each.
+    With a comparison, the paired differences to its base below each.  `only`: these metrics and no others, as far as
+    groups have them.
     """
     lines = []
     for name in checked(by):
@@ -37,6 +38,7 @@ def groups_lines(
             lines += ["", f"By {TITLES[name]}: there is one group only."]
             continue
         shown = _shown(tables[name], list(further))
+        shown = [one for one in shown if one in ("tasks", *only)] if only else shown
         lines += ["", f"By {title(name, tables[name].index.get_level_values(0))}:", *_lines(tables[name], name, shown)]
         if comparison is not None:
             lines += _differences(comparison, name, shown)

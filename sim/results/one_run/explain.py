@@ -29,6 +29,7 @@ from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
 from sim.model.tasks import Mode
 from sim.policy.queues import EVERYWHERE
 from sim.results.one_run import language
+from sim.results.one_run.groups import by_number, checked, size_labels
 from sim.results.one_run.launches import launch_numbers
 from sim.results.one_run.modes import ModeTable
 from sim.results.one_run.replay import FreeCapacity, RunReplay
@@ -121,14 +122,18 @@ def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
-    """Seconds waited by class (or user): columns `tasks`, `wait`, and the causes that sum to it."""
+    """Seconds waited by class, number of GPUs asked for (`gpus`) or user: `tasks`, `wait`, and the causes of it."""
+    (by,) = checked(by)
     table = causes(result)
-    if by not in ("class", "user"):
-        raise UsageError(f'waits are explained by "class" or "user", not by "{by}"')
-    groups = table.groupby(by, sort=True)
+    if by == "gpus":
+        labels = size_labels(result.record.input.tasks.shapes)
+        table[by] = [labels[shape] for shape in result.record.input.tasks.shape[_waits(result).row]]
+    groups = table.groupby(by, sort=by != "gpus")
     totals = groups[["wait", *CAUSES]].sum()
+    if by == "gpus":
+        totals = totals.loc[sorted(totals.index, key=by_number)]
     totals[list(CAUSES)] = exact(totals[list(CAUSES)].to_numpy(), totals["wait"].to_numpy())
-    totals.insert(0, "tasks", groups.size())
+    totals.insert(0, "tasks", groups.size()[totals.index])
     return totals
 
 
