@@ -19,7 +19,7 @@ if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
 
 from reference_pages.commands import commands_page  # noqa: E402
-from reference_pages.policies import guarantee, head, policies_page, reference  # noqa: E402
+from reference_pages.policies import guarantee, head, policies_pages, reference  # noqa: E402
 from reference_pages.python import python_page  # noqa: E402
 from reference_pages.results import TABLES, results_page  # noqa: E402
 from reference_pages.scenario import scenario_page  # noqa: E402
@@ -37,10 +37,11 @@ SCHEMA = "../../scenarios/hetsim.schema.json"
 def pages() -> dict[str, str]:
     """Name of each file, from docs/reference on, and its text."""
     made = {
-        "scenario": scenario_page, "policies": policies_page, "results": results_page, "commands": commands_page,
+        "scenario": scenario_page, "results": results_page, "commands": commands_page,
         "traces": traces_page, "python": python_page,
     }  # fmt: skip
     found = {f"{name}.md": "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+    found |= {name: "\n".join(lines).rstrip() + "\n" for name, lines in policies_pages().items()}
     return found | {SCHEMA: json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"}
 
 
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> int:
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         path = FOLDER / name
+        path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
             if "--check" not in arguments:

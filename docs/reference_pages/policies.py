@@ -35,14 +35,35 @@ OF_PROOFS = (
 """Beginnings of sentences that are part of a proof, or of no promise."""
 
 
-def policies_page() -> Iterator[str]:
-    """Every registered policy: first one line each, then what stands at its head."""
+FOLDERS = {
+    "orders": "Orders of a queue", "dynamic": "Schedulers that decide while the clock runs",
+    "static": "Schedulers that plan before it", "hybrid": "Schedulers that do both", "learning": "Learned policies",
+    "placements": "Placements", "placement_rules": "Placements by a score", "admission": "Admission",
+    "batching": "Batching", "routing": "Routing",
+}  # fmt: skip
+"""Folders (or files) of `policies`, each with a page."""
+
+
+def folder_of(place: str) -> str:
+    """The folder or file of `policies` in which a policy stands."""
+    return "orders" if place.startswith("sim.") else place.partition(":")[0].split(".")[1]
+
+
+def policies_pages() -> dict[str, list[str]]:
+    """File names and lines: one line for every registered policy, and a page for each folder of them."""
+    shipped = importlib.import_module("policies").CATALOGUE
+    pages = {"policies.md": list(_overview(shipped))}
+    for folder, title in FOLDERS.items():
+        pages[f"policies/{folder}.md"] = list(_folder(shipped, folder, title))
+    return pages
+
+
+def _overview(shipped: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield "# Policies"
     yield from generated("the registry and the text at the head of each policy's file")
     yield "`hetsim list policies` prints names, first sentences and parameters, those of installed packages included."
     yield "*Guarantee* is what is proven, with its conditions; where it is empty, nothing is stated. Under"
     yield "`policy:` a parameter stands beside the name: `policy: {scheduler: {name: sjf, discipline: skip}}`."
-    shipped = importlib.import_module("policies").CATALOGUE
     for kind, heading in KINDS.items():
         yield f"\n## {heading}\n"
         yield from table("name", "what it is", "guarantee", "reference")
@@ -50,9 +71,26 @@ def policies_page() -> Iterator[str]:
             item = registry.policy(kind, name)
             promise = " ".join(guarantee(head(item)))
             source = reference(head(item))
-            yield row(f"[`{name}`](#{kind}-{name})", prose(summary(item)), prose(promise), prose(source))
-        for name in sorted(shipped[kind]):
-            yield from _policy(kind, name)
+            link = f"policies/{folder_of(shipped[kind][name])}.md#{kind}-{name}"
+            yield row(f"[`{name}`]({link})", prose(summary(item)), prose(promise), prose(source))
+
+
+def _folder(shipped: Mapping[str, Mapping[str, str]], folder: str, title: str) -> Iterator[str]:
+    """A page: the policies of a folder, by the families that its head names."""
+    yield f"# {title}"
+    yield from generated("the registry and the text at the head of each policy's file")
+    there = [(kind, name, place) for kind in KINDS for name, place in sorted(shipped[kind].items())
+             if folder_of(place) == folder]  # fmt: skip
+    yield "[All policies](../policies.md) in one table."
+    text = importlib.import_module(f"policies.{folder}").__doc__ or ""
+    for family, listed in re.findall(r"^(\S[^\n]*):\n((?:    .*\n?)+)", text, re.MULTILINE) or [("", "")]:
+        if family:
+            yield f"\n## {family}"
+        files = re.findall(r"^    (\w+)  ", listed, re.MULTILINE)
+        for file in files or [""]:
+            for kind, name, place in there:
+                if not file or place.partition(":")[0].endswith(f".{file}"):
+                    yield from _policy(kind, name)
 
 
 def _policy(kind: str, name: str) -> Iterator[str]:
