@@ -80,7 +80,7 @@ def test_by_class():
     assert list(found.index) == ["gang", "single"]
     assert list(found.loc["single", ["tasks", "wait", "head_of_line"]]) == [4, 16, 6]
     assert found.loc["gang", "fragmentation"] == 5
-    with pytest.raises(UsageError, match='not by "colour"'):
+    with pytest.raises(UsageError, match='colour'):
         explain_all(story(), "colour")
 
 
