@@ -8,7 +8,7 @@ import pytest
 from machines import Job, gpu_mode, simulate
 
 import sim
-from policies.dynamic.common.at_intervals import Job as Standing
+from policies.dynamic.common.at_intervals import IntervalJob as Standing
 from policies.dynamic.las_intervals import LasIntervals
 from policies.dynamic.optimus_intervals import OptimusIntervals
 from policies.dynamic.pollux import Pollux

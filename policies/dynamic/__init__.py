@@ -58,7 +58,15 @@ Widths of elastic jobs:
     afs                    Apathetic future share: GPUs go to short jobs, unless a longer one uses them so much better
                            that both profit
     optimus                Optimus: the next GPU goes to the job whose remaining time it shortens most
-    pollux                 Pollux-style allocation: the fairest mean of speedups over all jobs
+    pollux                 Pollux: a genetic search for the GPUs, and nodes, of all elastic jobs that make the fairest
+                           mean of their speedups
+    speedup_mean           The fairest mean of speedups over all jobs: the objective of Pollux, with sizes that grow
+                           greedily
+    las_intervals          Least attained service at fixed intervals: gangs in a few queues, over any nodes
+    optimus_intervals      Optimus at fixed intervals: GPUs one by one to the job whose remaining time the next one
+                           shortens most
+    fcfs_rounds            First come, first served in rounds: the jobs that came first have the best devices, which
+                           are dealt out anew
 
 Unlike devices, and data:
     eft                    Earliest finish time, online: each task, once ready, goes for good to the device on which

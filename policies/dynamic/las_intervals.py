@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.at_intervals import AtIntervals, Job, Share, spread
+from policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import View
@@ -46,7 +46,7 @@ class LasIntervals(AtIntervals):
     def gone(self, task: Task) -> None:
         self._queued.pop(task.index, None)
 
-    def deal(self, jobs: list[Job], room: Share, view: View) -> dict[int, Share]:
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         for job in jobs:
             level = sum(job.attained * (1 + 1e-9) >= threshold for threshold in self.thresholds)
             known = self._queued.get(job.task.index)

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.at_intervals import AtIntervals, Job, Share, spread
+from policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread
 from sim.model.units import Seconds
 from sim.policy import View
 
@@ -34,7 +34,7 @@ class OptimusIntervals(AtIntervals):
     def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 60.0):
         super().__init__(interval)
 
-    def deal(self, jobs: list[Job], room: Share, view: View) -> dict[int, Share]:
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         left = sum(room.values())
         widths: dict[int, int] = {}
         gains: dict[int, float] = {}
@@ -67,11 +67,11 @@ class OptimusIntervals(AtIntervals):
         return dealt
 
     @staticmethod
-    def _next(job: Job, width: int) -> int:
+    def _next(job: IntervalJob, width: int) -> int:
         """The next larger size of a job; the same where there is none."""
         return next((size for size in job.sizes if size > width), width)
 
-    def _gain(self, job: Job, width: int) -> float:
+    def _gain(self, job: IntervalJob, width: int) -> float:
         """Seconds that the next size saves for each GPU that it takes; 0 where there is none."""
         wider = self._next(job, width)
         if wider == width:

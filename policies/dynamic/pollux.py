@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.at_intervals import AtIntervals, Job, Share
+from policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share
 from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import View
@@ -75,7 +75,7 @@ class Pollux(AtIntervals):
     def gone(self, task: Task) -> None:
         self.finished(task)
 
-    def deal(self, jobs: list[Job], room: Share, view: View) -> dict[int, Share]:
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         if not jobs or not room:
             return {}
         jobs = sorted(jobs, key=lambda job: (job.attained, job.task.arrival, job.task.index))
@@ -96,16 +96,16 @@ class Pollux(AtIntervals):
                 dealt[job.task.index] = share
         return dealt
 
-    def restarts(self, job: Job) -> int:
+    def restarts(self, job: IntervalJob) -> int:
         """How often it has been given other GPUs than it had."""
         return max(0, self._starts.get(job.task.index, 0) - 1)
 
-    def widest(self, job: Job) -> int:
+    def widest(self, job: IntervalJob) -> int:
         """The most GPUs that it may get now."""
         known = max(1, 2 * self._widest[job.task.index])
         return max((gpus for gpus in job.sizes if gpus <= known), default=next(iter(job.sizes)))
 
-    def _adapted(self, jobs: list[Job], nodes: list[int]) -> Matrices:
+    def _adapted(self, jobs: list[IntervalJob], nodes: list[int]) -> Matrices:
         """The candidates of the interval before, for the jobs and nodes of now."""
         last = self._last_matrices
         found = np.zeros((len(last), len(jobs), len(nodes)), dtype=np.int64)
@@ -123,7 +123,7 @@ class Pollux(AtIntervals):
 class Search:
     """One genetic search."""
 
-    def __init__(self, policy: Pollux, jobs: list[Job], nodes: list[int], room: np.ndarray, view: View):
+    def __init__(self, policy: Pollux, jobs: list[IntervalJob], nodes: list[int], room: np.ndarray, view: View):
         self.policy, self.jobs, self.room, self.random = policy, jobs, room, view.random
         self.now = np.array([[job.share.get(node, 0) for node in nodes] for job in jobs], dtype=np.int64)
         self.limits = np.array([policy.widest(job) for job in jobs])
@@ -158,7 +158,7 @@ class Search:
 
     # What a candidate is worth ----------------------------------------------------------------------------------
 
-    def _fair_speed(self, job: Job) -> float:
+    def _fair_speed(self, job: IntervalJob) -> float:
         """Speed on an equal share of the GPUs over the fewest nodes, or the next smaller size that the job has."""
         width = max((gpus for gpus in job.sizes if gpus <= self.fair), default=next(iter(job.sizes)))
         return max(job.speed(self._layout(width, -(-width // int(self.room.max())))), 1e-300)
@@ -227,7 +227,7 @@ class Search:
         return np.diff(np.minimum(np.cumsum(matrices, axis=2), sizes[:, :, np.newaxis]), axis=2, prepend=0)
 
     @staticmethod
-    def _sizes_below(job: Job, width: int) -> list[int]:
+    def _sizes_below(job: IntervalJob, width: int) -> list[int]:
         """For each number of GPUs below `width` the largest size of the job that is not above it."""
         found = [0] * width
         for gpus in range(1, width):

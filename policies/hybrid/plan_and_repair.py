@@ -34,7 +34,7 @@ from pydantic import Field
 
 from policies.hybrid.common.plannable import default_planner, plannable
 from policies.hybrid.common.planned_lanes import Board
-from policies.hybrid.common.planned_steps import Forecast, Job, Lane
+from policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
 from policies.hybrid.common.repairs import Known, reordered, restartable, stolen
 from sim.model.cluster import Device
 from sim.model.plan import Plan
@@ -100,7 +100,7 @@ class PlanAndRepair(Scheduler):
         self._stranded: dict[int, Task] = {}
         """And those that no lane can run which is up."""
         self._plannable: dict[Shape, bool] = {}
-        self._seen = Forecast()
+        self._seen = LaneForecast()
         self._look_at = math.inf
         """When something that runs now will be late."""
         self._promised = math.inf
@@ -189,7 +189,7 @@ class PlanAndRepair(Scheduler):
                 self._look_at = again
                 yield Wait(until=again)
 
-    def _start(self, job: Job, view: View) -> Start:
+    def _start(self, job: PlannedJob, view: View) -> Start:
         self._forget(job.row)
         return self._board.start(job, view)
 
@@ -220,7 +220,7 @@ class PlanAndRepair(Scheduler):
                 if holders and lane.device not in holders:
                     yield Fetch(item, lane.device)
 
-    def _repair(self, idle: list[Lane], view: View) -> Iterator[Decision]:
+    def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
         """Idle lanes look in their own queues, then in those of others, then at what runs elsewhere."""
         for lane in idle:
             job = reordered(self._board, lane, self._look(view), view) if lane.queue else None
@@ -259,7 +259,7 @@ class PlanAndRepair(Scheduler):
 
     # Plans ----------------------------------------------------------------------------------------------------
 
-    def _look(self, view: View) -> Forecast:
+    def _look(self, view: View) -> LaneForecast:
         """The forecast, made anew if enough has changed since the last, or something has run late."""
         due = view.now >= self._look_at
         if due:
@@ -315,7 +315,7 @@ class PlanAndRepair(Scheduler):
             placement = placement_of(step, tasks, self._problem.cluster)
             lanes = tuple(self._board.lanes[name] for name in step.devices)
             task = self._waiting.get(step.task)
-            job = Job(step.task, placement, lanes, self._seconds(step.task, step.mode), task)
+            job = PlannedJob(step.task, placement, lanes, self._seconds(step.task, step.mode), task)
             was = old.get(step.task)
             job.fetched = was is not None and was.fetched and was.lanes == lanes
             self._board.put(job)
@@ -325,7 +325,7 @@ class PlanAndRepair(Scheduler):
         ends = dict(self._look(view).lane)
         board, now = self._board, view.now
         for task in sorted(self._new.values(), key=self._key):
-            best: tuple[float, Lane, int, float] | None = None
+            best: tuple[float, PlannedLane, int, float] | None = None
             for position, mode in enumerate(task.modes):
                 if task.allowed is not None and position not in task.allowed:
                     continue
@@ -341,7 +341,7 @@ class PlanAndRepair(Scheduler):
                 ends[lane.number] = end
                 placement = lane.placed(task.modes[position])
                 assert placement is not None
-                board.put(Job(task.index, placement, (lane,), seconds, task))
+                board.put(PlannedJob(task.index, placement, (lane,), seconds, task))
         self._new = {}
 
     def _seconds(self, row: int, position: int) -> float:

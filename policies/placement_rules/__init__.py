@@ -11,4 +11,8 @@ Fragmentation and packing:
 Gangs:
     gangs           Placements of gangs: on the fewest nodes (`consolidate`), within the fastest part of the cluster
                     (`topology`)
+
+Others:
+    racks           Placements of jobs over several nodes by the racks in which these are, and by who is on the links
+                    between them
 """

@@ -33,7 +33,7 @@ ROUND_COST = 3e-6
 
 
 @dataclass
-class Job:
+class IntervalJob:
     """A job as it stands when GPUs are dealt out."""
 
     task: Task
@@ -75,7 +75,7 @@ class AtIntervals(Scheduler):
         self._kind = ""
         self._down: dict[int, None] = {}
 
-    def deal(self, jobs: list[Job], room: Share, view: View) -> dict[int, Share]:
+    def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         """By row of a job what it has until the next time; of jobs that it does not name nothing.
 
         `room`: GPUs by node that the jobs may have, those that they have included.
@@ -144,8 +144,8 @@ class AtIntervals(Scheduler):
         if not view.running("start"):
             yield from self._start_any(jobs, view)
 
-    def _job(self, task: Task, view: View) -> Job:
-        job = Job(task, self._sizes(task), done=task.done, attained=view.attained(task))
+    def _job(self, task: Task, view: View) -> IntervalJob:
+        job = IntervalJob(task, self._sizes(task), done=task.done, attained=view.attained(task))
         if task.state == RUNNING:
             placement = view.launch_of(task).placement
             assert placement is not None
@@ -174,7 +174,7 @@ class AtIntervals(Scheduler):
                 found[node.index] = idle
         return found
 
-    def _start(self, job: Job, share: Share, view: View) -> Iterator[Decision]:
+    def _start(self, job: IntervalJob, share: Share, view: View) -> Iterator[Decision]:
         mode = job.sizes[sum(share.values())]
         free = self._free(view)
         if any(len(free.get(node, ())) < count for node, count in share.items()):
@@ -183,7 +183,7 @@ class AtIntervals(Scheduler):
         if view.fits(mode, placement, (job.task,)) and view.holds(job.task, placement):
             yield Start(job.task, placement)
 
-    def _start_any(self, jobs: list[Job], view: View) -> Iterator[Decision]:
+    def _start_any(self, jobs: list[IntervalJob], view: View) -> Iterator[Decision]:
         """Nothing runs: the first job that fits anywhere must not wait for ever."""
         for job in jobs:
             placement = view.fit(job.task)

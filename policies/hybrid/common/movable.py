@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from policies.hybrid.common.planned_steps import LATE, Forecast, Job, Lane, computing
+from policies.hybrid.common.planned_steps import LATE, LaneForecast, PlannedJob, PlannedLane, computing
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Task
 
@@ -16,13 +16,13 @@ class Movable:
     as its lane is as it was: what has dropped out comes back only with a change there.
     """
 
-    def __init__(self, kind: DeviceType, loaded: dict[int, Lane]):
+    def __init__(self, kind: DeviceType, loaded: dict[int, PlannedLane]):
         self.kind = kind
-        self.steps: dict[int, tuple[Lane, list[tuple[float, float, Job]]]] = {}
+        self.steps: dict[int, tuple[PlannedLane, list[tuple[float, float, PlannedJob]]]] = {}
         """With the seconds that each computes here at least, and its end there."""
-        self.changed: dict[int, Lane] = dict(loaded)
+        self.changed: dict[int, PlannedLane] = dict(loaded)
 
-    def of(self, seen: Forecast, now: float) -> list[tuple[Lane, list[Job]]]:
+    def of(self, seen: LaneForecast, now: float) -> list[tuple[PlannedLane, list[PlannedJob]]]:
         """By lane, in no order; the steps in that of the queue."""
         for number, lane in self.changed.items():
             self.steps.pop(number, None)

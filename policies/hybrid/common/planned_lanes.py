@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from policies.hybrid.common.movable import Movable
-from policies.hybrid.common.planned_steps import LATE, Experience, Forecast, Job, Lane, computing
+from policies.hybrid.common.planned_steps import LATE, Experience, LaneForecast, PlannedJob, PlannedLane, computing
 from sim.model.cluster import Device, DeviceType
 from sim.model.plan import Placement, lane_names
 from sim.model.tasks import Mode, Task
@@ -27,14 +27,14 @@ class Board:
     def __init__(self, problem: PlanProblem, is_up: Callable[[Device], bool]):
         names = lane_names(problem.cluster).items()
         nodes = problem.cluster.nodes
-        self.lanes = {name: Lane(name, n, device, nodes[device.node]) for n, (name, device) in enumerate(names)}
-        self.pending: dict[int, Job] = {}
+        self.lanes = {name: PlannedLane(name, n, device, nodes[device.node]) for n, (name, device) in enumerate(names)}
+        self.pending: dict[int, PlannedJob] = {}
         """Steps that have not started, by row, in the order of the plan."""
-        self.running: dict[int, tuple[Job, float]] = {}
+        self.running: dict[int, tuple[PlannedJob, float]] = {}
         """With their starts."""
-        self.due: dict[int, Lane] = {}
+        self.due: dict[int, PlannedLane] = {}
         """Lanes on which something may be able to start."""
-        self.loaded: dict[int, Lane] = {}
+        self.loaded: dict[int, PlannedLane] = {}
         """Lanes with steps whose tasks wait, by number."""
         self.faster: dict[DeviceType, dict[int, float]] = {}
         """Of what runs, by type: what would compute there from the start in less time than it takes where it is, and
@@ -44,19 +44,19 @@ class Board:
         self.movable: dict[DeviceType, Movable] = {}
         """By type of lane."""
         self._starts = 0
-        self._by_kind: dict[DeviceType, list[Lane]] = {}
+        self._by_kind: dict[DeviceType, list[PlannedLane]] = {}
         for lane in self.lanes.values():
             alike = self._by_kind.setdefault(lane.device.type, [])
             lane.kind = alike[0].kind if alike else len(self._by_kind)
             lane.group = lane.kind * len(nodes) + lane.device.node
             alike.append(lane)
-        self._able: dict[Mode, list[Lane]] = {}
-        self._down: dict[int, Lane] = {}
-        self._idle: list[Lane] | None = None
+        self._able: dict[Mode, list[PlannedLane]] = {}
+        self._down: dict[int, PlannedLane] = {}
+        self._idle: list[PlannedLane] | None = None
         """Lanes on which nothing of the plan runs, if known."""
-        self._made: Forecast | None = None
+        self._made: LaneForecast | None = None
         """The last forecast, as long as it can be mended lane by lane."""
-        self._touched: dict[int, Lane] = {}
+        self._touched: dict[int, PlannedLane] = {}
         """Lanes that have changed since."""
         self._joint = problem.tasks.predecessors is not None
         """Does a step on one lane depend on another lane?"""
@@ -78,7 +78,7 @@ class Board:
         self._late: dict[int, float] = {}
         """Of tasks that were stopped late: the part of their estimate that they had run for."""
 
-    def is_up(self, lane: Lane) -> bool:
+    def is_up(self, lane: PlannedLane) -> bool:
         return lane.number not in self._down
 
     def devices_changed(self) -> None:
@@ -87,14 +87,14 @@ class Board:
         self.due.update((lane.number, lane) for lane in self.lanes.values())
         self._idle = self._made = self._released = None
 
-    def idle(self) -> list[Lane]:
+    def idle(self) -> list[PlannedLane]:
         """Lanes on which nothing of the plan runs."""
         if self._idle is None:
             down = self._down
             self._idle = [lane for lane in self.lanes.values() if not lane.running and lane.number not in down]
         return self._idle
 
-    def able(self, mode: Mode) -> list[Lane]:
+    def able(self, mode: Mode) -> list[PlannedLane]:
         """Lanes that can run a mode, up or down."""
         found = self._able.get(mode)
         if found is None:
@@ -104,14 +104,14 @@ class Board:
 
     # Changes --------------------------------------------------------------------------------------------------
 
-    def _touch(self, lane: Lane) -> None:
+    def _touch(self, lane: PlannedLane) -> None:
         """Its queue, or what runs there, has changed."""
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
         for movable in self.movable.values():
             movable.changed[lane.number] = lane
 
-    def put(self, job: Job) -> None:
+    def put(self, job: PlannedJob) -> None:
         """At the end of its queues."""
         self.changes += 1
         self._joint |= not job.alone
@@ -123,7 +123,7 @@ class Board:
             self.due[lane.number] = lane
             self._touch(lane)
 
-    def _load(self, lane: Lane, more: int) -> None:
+    def _load(self, lane: PlannedLane, more: int) -> None:
         """So many tasks more (or less) wait there."""
         lane.arrived += more
         if lane.arrived:
@@ -131,14 +131,14 @@ class Board:
         else:
             self.loaded.pop(lane.number, None)
 
-    def put_first(self, job: Job) -> None:
+    def put_first(self, job: PlannedJob) -> None:
         """Before everything else."""
         self.put(job)
         self.pending = {job.row: job, **self.pending}
         for lane in job.lanes:
             lane.queue = {job.row: job, **lane.queue}
 
-    def arrived(self, job: Job, task: Task) -> None:
+    def arrived(self, job: PlannedJob, task: Task) -> None:
         """The task of a step begins to wait."""
         for lane in job.lanes:
             if job.task is None:
@@ -147,7 +147,7 @@ class Board:
             self._touch(lane)
         job.task = task
 
-    def take_out(self, job: Job) -> None:
+    def take_out(self, job: PlannedJob) -> None:
         self.changes += 1
         del self.pending[job.row]
         for lane in job.lanes:
@@ -168,7 +168,7 @@ class Board:
             lane.queue = {}
             lane.arrived = 0
 
-    def start(self, job: Job, view: View) -> Start:
+    def start(self, job: PlannedJob, view: View) -> Start:
         """The decision, noted."""
         assert job.task is not None
         self.take_out(job)
@@ -188,7 +188,7 @@ class Board:
             lane.running[job.row] = job
         return Start(job.task, job.placement)
 
-    def ended(self, row: int, now: float, completed: bool) -> Job | None:
+    def ended(self, row: int, now: float, completed: bool) -> PlannedJob | None:
         """A step runs no longer: it was completed, or stopped."""
         self.changes += 1
         job, since = self.running.pop(row, (None, 0.0))
@@ -212,7 +212,7 @@ class Board:
         self._releases += 1
         return job
 
-    def startable(self, view: View) -> Iterator[Job]:
+    def startable(self, view: View) -> Iterator[PlannedJob]:
         """Steps that head their lanes and fit, on lanes on which something may be able to start; each is started.
 
         A step for which there was no room is not tried again before something has come free on its node.
@@ -251,9 +251,11 @@ class Board:
     def fits(task: Task, placement: Placement, view: View) -> bool:
         return view.fits(placement.mode, placement) and view.holds(task, placement)
 
-    def at(self, task: Task, lane: Lane, view: View, seconds: Callable[[Task, Placement, View], float]) -> Job | None:
+    def at(
+        self, task: Task, lane: PlannedLane, view: View, seconds: Callable[[Task, Placement, View], float]
+    ) -> PlannedJob | None:
         """A task on one lane, in the mode in which it takes least there; None where none can start now."""
-        best: Job | None = None
+        best: PlannedJob | None = None
         for position, mode in enumerate(task.modes):
             placement = lane.placed(mode)
             if placement is None or (task.allowed is not None and position not in task.allowed):
@@ -261,7 +263,7 @@ class Board:
             if self.fits(task, placement, view):
                 time = seconds(task, placement, view)
                 if best is None or time < best.seconds:
-                    best = Job(task.index, placement, (lane,), time, task)
+                    best = PlannedJob(task.index, placement, (lane,), time, task)
         return best
 
     def was_late(self, row: int) -> bool:
@@ -286,7 +288,7 @@ class Board:
             return end
         return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
 
-    def forecast(self, view: View) -> Forecast:
+    def forecast(self, view: View) -> LaneForecast:
         """What stands on a lane that is down never ends.
 
         Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
@@ -299,7 +301,7 @@ class Board:
             return self._forecast(view)
         made, now = self._made, view.now
         if made is None:
-            made = self._made = Forecast()
+            made = self._made = LaneForecast()
             self.movable = {}
             stale = list(self.lanes.values())
             for lane in stale:
@@ -322,7 +324,7 @@ class Board:
         """Does what happens on a lane say nothing of another, and does what runs end as it was to end?"""
         return not self._joint and view.changes.steady
 
-    def _forecast_lane(self, lane: Lane, made: Forecast, view: View) -> None:
+    def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
         now, until = view.now, math.inf
         free: float | None = None
         lane.rows = [*lane.running, *lane.queue]
@@ -343,9 +345,9 @@ class Board:
             made.lane[lane.number] = free
         lane.holds_until = now if lane.queue and not lane.running else until
 
-    def _forecast(self, view: View) -> Forecast:
+    def _forecast(self, view: View) -> LaneForecast:
         """Of all lanes together."""
-        made, now = Forecast(), view.now
+        made, now = LaneForecast(), view.now
         finish, free = made.finish, made.lane
         for job, _ in self.running.values():
             assert job.task is not None
@@ -369,7 +371,7 @@ class Board:
         """Should anything that runs have ended by now?"""
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
-    def _perhaps_late(self, now: float) -> list[tuple[Job, float]]:
+    def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
         """What runs and should have ended by now, or is about to; nothing else is late."""
         while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
             _, row, since = heapq.heappop(self._due)
@@ -395,7 +397,7 @@ class Board:
             heapq.heappop(self._due)
         return soonest
 
-    def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, Job]]:
+    def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
         """In a steady run: what runs and might end sooner on a lane of this type, with its end.
 
         What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it

@@ -27,7 +27,7 @@ LATE = 1e-9
 """What exceeds an estimate by less than this part of it is not late."""
 
 
-class Lane:
+class PlannedLane:
     """A core or an accelerator, with the steps that are to start there and those that run, by row."""
 
     __slots__ = ("name", "number", "device", "node", "queue", "running", "arrived", "rows", "holds_until", "kind",
@@ -38,8 +38,8 @@ class Lane:
         self.number = number
         self.device = device
         self.node = node
-        self.queue: dict[int, Job] = {}
-        self.running: dict[int, Job] = {}
+        self.queue: dict[int, PlannedJob] = {}
+        self.running: dict[int, PlannedJob] = {}
         self.kind = self.group = 0
         """Numbers that lanes of one type, and of one type and node, share."""
         self.arrived = 0
@@ -49,7 +49,7 @@ class Lane:
         self.holds_until = math.inf
         """Until when it says the same, if nothing changes here."""
 
-    def head(self) -> Job | None:
+    def head(self) -> PlannedJob | None:
         return next(iter(self.queue.values()), None)
 
     def placed(self, mode: Mode) -> Placement | None:
@@ -65,7 +65,7 @@ class Lane:
         return self.name
 
 
-class Job:
+class PlannedJob:
     """A step of the plan: a task, its placement and lanes, and how long it is expected to hold them.
 
     `task` is None until it waits.
@@ -74,7 +74,7 @@ class Job:
     __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched", "end", "number")
 
     def __init__(
-        self, row: int, placement: Placement, lanes: tuple[Lane, ...], seconds: float, task: Task | None = None
+        self, row: int, placement: Placement, lanes: tuple[PlannedLane, ...], seconds: float, task: Task | None = None
     ):
         self.row = row
         self.placement = placement
@@ -97,7 +97,7 @@ class Job:
 
 
 @dataclass
-class Forecast:
+class LaneForecast:
     """When things will happen if every lane keeps its order and every estimate is right from now on.
 
     `start` and `finish` by row, `lane` by the number of a lane: when its last step ends; lanes that have none and run

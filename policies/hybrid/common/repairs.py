@@ -10,7 +10,7 @@ import math
 
 from policies.hybrid.common.movable import Movable, least
 from policies.hybrid.common.planned_lanes import Board
-from policies.hybrid.common.planned_steps import Forecast, Job, Lane, computing
+from policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane, computing
 from sim.model.cluster import DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
@@ -19,11 +19,11 @@ from sim.policy import View
 ROUNDING = 1e-9
 """What is gained has to be more than this part of the time to go."""
 
-Known = dict[DeviceType, list[tuple[float, Job]]]
+Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 """By type of lane: what runs and might end sooner there, with its end."""
 
 
-def reordered(board: Board, lane: Lane, seen: Forecast, view: View) -> Job | None:
+def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
     """From behind the head of the lane's own queue: a step that ends before those it passes are to start."""
     now, limit, left = view.now, math.inf, lane.arrived
     for job in lane.queue.values():
@@ -39,7 +39,7 @@ def reordered(board: Board, lane: Lane, seen: Forecast, view: View) -> Job | Non
     return None
 
 
-def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, Job] | None:
+def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
     """From the lane that will be done last, the step whose move leaves the lesser of both ends: as it is, and here.
 
     It must end sooner here than there.  Where that lane has none, the next is looked at.
@@ -55,7 +55,7 @@ def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, J
     steps.sort(key=lambda one: (-seen.lane.get(one[0].number, 0.0), one[0].number))
     for victim, jobs in steps:
         end = seen.lane.get(victim.number, 0.0)
-        best: tuple[float, Job, Job] | None = None
+        best: tuple[float, PlannedJob, PlannedJob] | None = None
         for job in jobs if victim is not lane else ():
             assert job.task is not None
             here = board.at(job.task, lane, view, _whole)
@@ -71,7 +71,7 @@ def stolen(board: Board, lane: Lane, seen: Forecast, view: View) -> tuple[Job, J
     return None
 
 
-def _movable(victim: Lane, lane: Lane, seen: Forecast, view: View) -> list[Job]:
+def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
     """Steps of a lane whose tasks wait, but for those that cannot end sooner on another one, whatever else there is."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
@@ -83,7 +83,7 @@ def _movable(victim: Lane, lane: Lane, seen: Forecast, view: View) -> list[Job]:
     ]
 
 
-def restartable(board: Board, lane: Lane, view: View, known: Known) -> Job | None:
+def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> PlannedJob | None:
     """A task that runs elsewhere and would end sooner if started over here; that which ends last is looked at first.
 
     One that is late is expected to be as late here, so that it is only ever moved to a faster lane.  Ends are asked for
@@ -105,7 +105,7 @@ def restartable(board: Board, lane: Lane, view: View, known: Known) -> Job | Non
     return None
 
 
-def _last_first(board: Board, lane: Lane, view: View) -> list[tuple[float, Job]]:
+def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float, PlannedJob]]:
     """What runs and might end sooner on a lane of this type, with its end; what ends last first."""
     if view.changes.steady:
         found = board.restartable(lane.device.type, view, ROUNDING)
