@@ -18,9 +18,9 @@ import sim
 from sim import registry
 from sim.errors import ScenarioError, UnknownName, UsageError
 from sim.learning.environment.episode import Episodes, scheduler_of
+from sim.learning.environment.observations import Observation
 from sim.learning.environment.rewards import Response
 from sim.learning.environment.suites import BASELINES, SUITES, suite
-from sim.learning.observation.observations import Observation
 from sim.learning.observation.window import TASK
 from sim.model.randomness import TRAINING
 from sim.policy.contract import Set, Start, Stop

@@ -21,7 +21,7 @@ from sim.experiment.precision import needed
 from sim.results.many_runs.selection import Race
 from sim.results.many_runs.warmup import WarmupSeries, mser
 from sim.results.one_run.batch_means import batch_interval, lag_one, means_of
-from sim.scenario.building.resample import by_block, by_user
+from sim.scenario.schema.resample import by_block, by_user
 
 DAY = 86_400.0
 

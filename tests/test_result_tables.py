@@ -17,7 +17,7 @@ from sim.errors import UnknownName, UsageError
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
 from sim.model.record import COMPLETED, EXPIRED, FAILED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
 from sim.model.tasks import Item, Mode, StageTime
-from sim.results import store
+from sim.results.one_run import store
 from sim.results.one_run.result import Result
 
 NAN = math.nan

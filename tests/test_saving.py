@@ -21,7 +21,7 @@ from sim.cli import main
 from sim.errors import PictureWarning
 from sim.experiment.directory import load_any, save
 from sim.report.html import report
-from sim.results.store import write_csv
+from sim.results.one_run.store import write_csv
 
 SCENARIO = """\
 name: small

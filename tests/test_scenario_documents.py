@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import ScenarioError, UsageError
+from sim.scenario import overrides
 from sim.scenario.file import document as documents
-from sim.scenario.file import overrides
 
 
 def messages(content, file="s.yaml"):

@@ -8,11 +8,9 @@ Fragmentation and packing:
     resources       Placements that weigh all resources of a node at once: `dot_product`, `pack` and `spread`
     atc23           The six placements of Weng et al
 
-Gangs:
+Gangs, and networks:
     gangs           Placements of gangs: on the fewest nodes (`consolidate`), within the fastest part of the cluster
                     (`topology`)
-
-Others:
     racks           Placements of jobs over several nodes by the racks in which these are, and by who is on the links
                     between them
 """

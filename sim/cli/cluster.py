@@ -45,9 +45,9 @@ def convert(file: str, form: str, options: tuple[str, ...], out: Path | None, ve
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
     """The nodes of a list, as a scenario has them."""
     from sim.errors import ScenarioError, UsageError
-    from sim.scenario.file.overrides import parse_assignment
+    from sim.scenario.fields import KeyProblem
+    from sim.scenario.overrides import parse_assignment
     from sim.scenario.schema.cluster import listed
-    from sim.scenario.schema.fields import KeyProblem
 
     if not Path(file).is_file():
         raise UsageError(f"there is no file {file}")

@@ -159,9 +159,9 @@ def _teller(quiet: bool) -> Any:
 
 def _write(found: Any, out: Path, quiet: bool) -> None:
     from sim.errors import UsageError
+    from sim.results.one_run.store import write_csv, write_directory
     from sim.results.pictures import write_picture
     from sim.results.sealed import sealed
-    from sim.results.store import write_csv, write_directory
 
     if not hasattr(found, "candidates"):
         raise UsageError("--out is of combinations: give values (--over KEY=1..16), or several targets or policies")

@@ -68,7 +68,7 @@ def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
     """Write the directory of a Result or of Replications, with tables of groups (`sim.report.groups`) if there are."""
-    from sim.results.store import write_directory
+    from sim.results.one_run.store import write_directory
 
     def write(folder: Path) -> None:
         _write(outcome, folder)
@@ -84,7 +84,7 @@ def save(
 
 def check_target(directory: str | Path) -> Path:
     """The directory, if it can be written when the run is over; UsageError now rather than after an hour."""
-    from sim.results.store import MARK
+    from sim.results.one_run.store import MARK
 
     target = Path(directory)
     try:
@@ -111,7 +111,7 @@ def save_partial(result: Result, directory: str | Path) -> Path:
 
 def _drop_partial(target: Path) -> None:
     """A directory that only a failed run wrote to becomes that of a run that did not fail."""
-    from sim.results.store import MARK
+    from sim.results.one_run.store import MARK
 
     partial = target / PARTIAL
     if target.is_dir() and [inner.name for inner in target.iterdir()] == [PARTIAL] and (partial / MARK).is_file():
@@ -127,7 +127,7 @@ def save_comparison(
     groups: Groups | None = None,
 ) -> Path:
     """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
-    from sim.results.store import versions, write_csv, write_directory, write_mark
+    from sim.results.one_run.store import versions, write_csv, write_directory, write_mark
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
@@ -157,7 +157,7 @@ def save_comparison(
 
 def _write_groups(table: pd.DataFrame, path: Path) -> None:
     from sim.results.many_runs.groups import flat
-    from sim.results.store import write_csv
+    from sim.results.one_run.store import write_csv
 
     write_csv(flat(table), path)
 
@@ -245,7 +245,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
     """
     from sim.results.many_runs.sweep import MARK as SWEPT
     from sim.results.many_runs.sweep import Sweep
-    from sim.results.store import MARK
+    from sim.results.one_run.store import MARK
     from sim.scenario.file.shipped import shipped
     from sim.scenario.scenario import load as load_scenario
 
@@ -281,7 +281,7 @@ def load_any(directory: str | Path) -> Result | Replications | Comparison | Swee
 def load_comparison(directory: str | Path) -> Comparison:
     """A comparison from its directory: evaluated again from its runs, by the same metrics and against the same one."""
     from sim.results.many_runs.compare import compare
-    from sim.results.store import read_mark
+    from sim.results.one_run.store import read_mark
 
     folder = Path(directory)
     try:
@@ -327,7 +327,7 @@ def _load_replications(folder: Path) -> Replications:
 
     from sim.results.many_runs.replications import Replications
     from sim.results.one_run.result import Result
-    from sim.results.store import read_mark
+    from sim.results.one_run.store import read_mark
 
     try:
         about = read_mark(folder)
@@ -347,7 +347,7 @@ def _load_replications(folder: Path) -> Replications:
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
     from sim.results.many_runs.replications import Replications
-    from sim.results.store import versions, write_mark, write_table
+    from sim.results.one_run.store import versions, write_mark, write_table
 
     if not isinstance(outcome, Replications):
         outcome.save(folder)

@@ -39,7 +39,7 @@ Signature = tuple[Path, int, int]
 @cache
 def fingerprint() -> dict[str, str]:
     """Versions, and a digest of hetsim's source: what must be equal for the same scenario to give the same figures."""
-    from sim.results.store import versions
+    from sim.results.one_run.store import versions
 
     digest = hashlib.sha256()
     for name in ("sim", "policies"):

@@ -15,8 +15,8 @@ import numpy as np
 from sim.errors import Problem, ScenarioError, UsageError, suggestion
 from sim.experiment.policies import PolicyLike, named_policies, named_policy
 from sim.model.units import quantity
+from sim.scenario import overrides as setting
 from sim.scenario.file import document as documents
-from sim.scenario.file import overrides as setting
 from sim.scenario.scenario import Scenario
 from sim.scenario.schema.sweep import Range, is_range, read_range
 from sim.scenario.schema.whole import ScenarioModel

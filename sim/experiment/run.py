@@ -184,7 +184,7 @@ def prepare(
         return load(scenario, overrides)
     value = named_policy(policy)[1]
     if not isinstance(overrides, Mapping):
-        from sim.scenario.file.overrides import parse_assignment
+        from sim.scenario.overrides import parse_assignment
 
         overrides = dict(parse_assignment(text) for text in overrides)
     named = {"--set policy": "--policy"} if "policy" not in overrides else {}

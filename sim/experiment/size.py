@@ -217,7 +217,7 @@ def size(
 
 
 def check_key(scenario: Scenario, over: str, least: int) -> None:
-    from sim.scenario.file.overrides import value_at
+    from sim.scenario.overrides import value_at
 
     if over in NO_SIZES:
         raise UsageError(

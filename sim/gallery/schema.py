@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sim.model.units import Seconds
-from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, NotNegative, Number
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, Number
 
 Cell = str | int | float
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.randomness import JUDGED
 from sim.model.record import RunInput
+from sim.scenario import overrides as setting
 from sim.scenario.file import document as documents
-from sim.scenario.file import overrides as setting
 from sim.scenario.file.document import Document
 from sim.scenario.schema.policy import Policies, check_policies
 from sim.scenario.schema.trace import TraceSpec, check_traces

@@ -18,8 +18,8 @@ import numpy as np
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError, UsageError
 from sim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
+from sim.learning.environment.observations import Observation, ObservationLike, make_observation
 from sim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
-from sim.learning.observation.observations import Observation, ObservationLike, make_observation
 from sim.learning.observation.window import MOST_WINDOW, SCHEDULING, SHORTEST, Layout, Window
 from sim.model.randomness import JUDGED, TRAINING
 from sim.model.record import Record, RunInput
@@ -79,7 +79,7 @@ class Episodes:
         is one there, so that a critic with small weights is nearly right from the start; else its error is all that
         an agent of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they
         are about one per typical time (`scale`), for agents that discount by time.  None: as they are.
-    observation: vector, dict, graph, or one's own (`sim.learning.observation.observations`).
+    observation: vector, dict, graph, or one's own (`sim.learning.environment.observations`).
     actions: what may be chosen besides tasks and types: width, mode, node, preempt, power
     (`sim.learning.environment.acting`).
     order: in which the tasks shown stand: by `arrival`, or the `shortest` first, by estimated time at best.

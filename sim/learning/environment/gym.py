@@ -14,8 +14,8 @@ from sim.errors import UsageError
 from sim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
 from sim.learning.environment.admission import Admissions
 from sim.learning.environment.episode import RETURN, WINDOW, Episodes, scheduler_of
+from sim.learning.environment.observations import ObservationLike
 from sim.learning.environment.rewards import RewardLike
-from sim.learning.observation.observations import ObservationLike
 from sim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
 from sim.model.randomness import APART, TRAINING, VALIDATION
 from sim.policy.contract import Scheduler
@@ -40,7 +40,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     normalize: rewards are multiplied by a factor that makes what follows a step about one, discounted by 0.99 a step
         (`return`, for agents as they come), or rewards about one per `scale` seconds (`time`), or not at all (None).
     observation: vector, dict, graph, a registered name, a class or a function
-    (`sim.learning.observation.observations`).
+    (`sim.learning.environment.observations`).
     actions: what else may be chosen: width, mode, node, preempt, power (`sim.learning.environment.acting`).
 
     order: how the tasks shown stand: the `shortest` first, by estimated time at best, so that a place means the same

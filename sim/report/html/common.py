@@ -38,7 +38,7 @@ def scenario_of(first: Result) -> str:
 
 def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
     """How to make the runs again: the command, and the versions that give the same bytes."""
-    from sim.results.store import versions
+    from sim.results.one_run.store import versions
 
     if first.scenario is None:
         return ""

@@ -14,9 +14,8 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
-from sim.results import store
 from sim.results.as_json import json_values
-from sim.results.one_run import metrics
+from sim.results.one_run import metrics, store
 from sim.results.one_run.due import due_times, observed_until
 from sim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
 from sim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time

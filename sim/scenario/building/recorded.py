@@ -15,7 +15,6 @@ from sim.model.curves import WorkCurve
 from sim.model.tasks import KernelWork, Mode, Tasks
 from sim.results.wording import seconds
 from sim.scenario.building.language_model import ServedLanguage, check_tokens
-from sim.scenario.building.resample import FEW, by_block, by_row, by_user
 from sim.scenario.building.served import DrawnService
 from sim.scenario.building.site import limits_of, recorded_partitions
 from sim.scenario.building.streams import (
@@ -33,6 +32,7 @@ from sim.scenario.building.streams import (
 from sim.scenario.file.document import Path_
 from sim.scenario.schema.demand import GPU_TIME, span_speeds
 from sim.scenario.schema.language_model import LanguageModel
+from sim.scenario.schema.resample import FEW, by_block, by_row, by_user
 from sim.scenario.schema.workload import WorkloadEntry
 from sim.workload.costs.roofline import Peak
 from sim.workload.traces import TaskTable

@@ -31,9 +31,9 @@ from sim.scenario.building.served import services_of, weights
 from sim.scenario.building.site import apply_rules, with_partitions
 from sim.scenario.building.streams import Context, TaskStream
 from sim.scenario.building.synthetic import build_synthetic
+from sim.scenario.fields import Model
 from sim.scenario.file.document import Document, Path_, key_of
 from sim.scenario.schema.cluster import ClusterSpec as ClusterModel
-from sim.scenario.schema.fields import Model
 from sim.scenario.schema.policy import Policies, PolicySpec
 from sim.scenario.schema.site import SiteSpec
 from sim.scenario.schema.whole import ScenarioModel

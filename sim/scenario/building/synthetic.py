@@ -31,9 +31,9 @@ from sim.scenario.building.streams import (
     unfit,
     users_of,
 )
+from sim.scenario.fields import KeyProblem
 from sim.scenario.file.document import Path_
 from sim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
-from sim.scenario.schema.fields import KeyProblem
 from sim.scenario.schema.language_model import LanguageModel
 from sim.scenario.schema.training import TrainingSpec
 from sim.scenario.schema.workload import MAX_TASKS, WorkloadEntry

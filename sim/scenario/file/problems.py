@@ -10,8 +10,8 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from sim.errors import Problem, suggestion
 from sim.model.units import MOST
+from sim.scenario.fields import shown
 from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema.fields import shown
 
 LIMITS = {
     "greater_than": ("above", "gt"),

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError, ValidationInfo
 
 from sim.errors import ScenarioError
 from sim.model.units import shown
+from sim.scenario.fields import KeyProblem
 from sim.scenario.file import document
 from sim.scenario.file.problems import translate
-from sim.scenario.schema.fields import KeyProblem
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:

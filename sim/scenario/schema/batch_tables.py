@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_
 from sim.errors import ScenarioError, suggestion
 from sim.model.batch_times import StageTable, TimeSpread
 from sim.model.units import TIME, parse, shown
-from sim.scenario.schema.fields import Flag, KeyProblem, Model, Name
+from sim.scenario.fields import Flag, KeyProblem, Model, Name
 
 MAX_SIZE = 1_000_000
 MAX_MEASURED = 4096

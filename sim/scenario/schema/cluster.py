@@ -17,8 +17,7 @@ from pydantic import (
 
 from sim.errors import ScenarioError, UnknownName, suggestion
 from sim.model.units import Bytes, BytesPerSecond, Fraction, PerSecond, Seconds, Watts
-from sim.scenario.file.profile_files import included
-from sim.scenario.schema.fields import (
+from sim.scenario.fields import (
     Count,
     KeyProblem,
     Model,
@@ -30,6 +29,7 @@ from sim.scenario.schema.fields import (
     Whole,
     unknown,
 )
+from sim.scenario.file.profile_files import included
 from sim.workload.costs import roofline
 from sim.workload.costs.roofline import Peak
 

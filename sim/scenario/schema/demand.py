@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 from sim.errors import UnknownName
 from sim.model import tasks
 from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.schema.fields import (
+from sim.scenario.fields import (
     Count,
     Flag,
     KeyProblem,

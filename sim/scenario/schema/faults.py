@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sim.model.units import Fraction, Seconds
-from sim.scenario.schema.fields import Flag, KeyProblem, Model, Name, Positive, Short
+from sim.scenario.fields import Flag, KeyProblem, Model, Name, Positive, Short
 from sim.workload.distributions import TimeDistribution
 
 Names = Annotated[list[Name], Short(lambda value: [value] if isinstance(value, str) else value, {"type": "string"})]

@@ -8,9 +8,9 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, Va
 
 from sim.model.step_times import LinearSteps, RooflineSteps
 from sim.model.units import Bytes, Seconds
+from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive, Short
 from sim.scenario.file.profile_files import included
 from sim.scenario.schema.cluster import NamedPeak
-from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, Positive, Short
 from sim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from sim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
 from sim.workload.costs.architectures import Architecture

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from sim.model.units import Bytes, Fraction, Seconds
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
 from sim.scenario.file.profile_files import included
 from sim.scenario.schema.batch_tables import INLINE as TABLE
 from sim.scenario.schema.batch_tables import MeasuredSpec, short
-from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
 from sim.workload.distributions import TimeDistribution
 
 MOST_NOISE = 0.3

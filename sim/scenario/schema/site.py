@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sim.model.units import Seconds
-from sim.scenario.schema.fields import Count, Flag, KeyProblem, Model, Name, Positive, Short, Whole
+from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, Positive, Short, Whole
 
 
 def _names(value: Any) -> Any:

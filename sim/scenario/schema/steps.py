@@ -11,8 +11,8 @@ from sim.model.batch_times import StageTable
 from sim.model.step_times import LinearSteps, RooflineSteps
 from sim.model.tasks import StageTime
 from sim.model.units import SIZE, Fraction, Seconds, parse
+from sim.scenario.fields import KeyProblem, Model, Short, unknown
 from sim.scenario.schema.batch_tables import INLINE, short
-from sim.scenario.schema.fields import KeyProblem, Model, Short, unknown
 from sim.scenario.schema.service import StageSpec
 from sim.workload.costs import architectures
 from sim.workload.costs.architectures import Architecture

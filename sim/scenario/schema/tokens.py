@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from sim.scenario.schema.fields import Model
+from sim.scenario.fields import Model
 from sim.workload.distributions import Distribution, NumberDistribution
 
 

@@ -11,7 +11,7 @@ from sim.errors import UnknownName
 from sim.model.cluster import NodeSpec
 from sim.model.exchange import Phase
 from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.schema.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
+from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
 from sim.theory import training
 from sim.theory.collectives import Pattern, over_nodes
 from sim.workload.costs import architectures

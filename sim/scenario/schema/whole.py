@@ -19,11 +19,11 @@ from pydantic import (
 from sim.errors import Problem, UnknownName
 from sim.model.units import MOST_SECONDS, TIME, Fraction, Seconds, parse
 from sim.registry import POLICY_KINDS
+from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
 from sim.scenario.file.document import Document
 from sim.scenario.file.problems import translate
 from sim.scenario.schema.cluster import ClusterSpec
 from sim.scenario.schema.faults import Fault
-from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
 from sim.scenario.schema.site import SiteSpec
 from sim.scenario.schema.sweep import is_range, read_range
 from sim.scenario.schema.workload import DataItem, WorkloadEntry

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sim.model.units import Bytes, Seconds
-from sim.scenario.building.resample import Resample
+from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
 from sim.scenario.schema.demand import Demand
-from sim.scenario.schema.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
 from sim.scenario.schema.language_model import AnyService
+from sim.scenario.schema.resample import Resample
 from sim.workload.arrivals import Arrivals
 
 MAX_TASKS = 50_000_000

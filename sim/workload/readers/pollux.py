@@ -31,7 +31,7 @@ from sim.model.units import shown
 from sim.workload.readers.measured_training import Application, TrainingCurve, applications
 from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import Count, JobLog, Named
-from sim.workload.rows.job_reader import job_log
+from sim.workload.rows.job_reader import job_log, table_of
 from sim.workload.traces import Curves, TaskTable
 
 WANTED = ("name", "time", "application", "num_replicas", "batch_size")
@@ -75,7 +75,7 @@ def read(
         number = rows.setdefault(key, len(rows))
         further: dict[str, float | str] = {"class": application, "gpus": wanted, "curve": float(number)}
         log.add(line, name, came, 0.0, **further)
-    table = log.table()
+    table = table_of(log)
     kinds: list[tuple[tuple[int, TrainingCurve], ...]] = []
     made: dict[tuple[str, int, int | None], TrainingCurve] = {}
     for application, wanted, samples in rows:

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import field_validator, model_validator
 
 from sim.model.units import Seconds
-from sim.scenario.schema.fields import Model, Positive
+from sim.scenario.fields import Model, Positive
 
 DAY = 86_400.0
 BETWEEN = 1e-6

@@ -384,7 +384,7 @@ def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, floa
     if callable(item) and not isinstance(item, type):
         return lambda *parts: _Called(item, *parts)
     raise UsageError(
-        "an observation is a name, a class derived from sim.learning.observation.observations.Observation, or a "
+        "an observation is a name, a class derived from sim.learning.environment.observations.Observation, or a "
         "function of the window "
         f"that returns an array, not {given!r}"
     )
