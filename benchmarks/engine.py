@@ -2,7 +2,7 @@
 
 Machines differ and are shared, so what counts is a ratio inside one run: tasks per callback of bare SimPy, time
 per task at one size against another, customers per second beside Ciw and plain SimPy.  What is compared runs in
-turns, and medians of the repetitions are shown.  Times are processor time, which a neighbour's work changes least;
+turns, and medians of the repetitions are shown.  Times are processor time, which a neighbor's work changes least;
 only those of whole processes are wall time.  Targets stand beside; they are for the full sizes.
 """
 

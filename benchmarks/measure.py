@@ -1,7 +1,7 @@
 """What the benchmarks have in common: fair timing, the unit that everything is set against, one table, one command.
 
 Machines differ and are shared, so what counts is a ratio inside one run.  What is compared runs in turns, and medians
-of the repetitions are shown.  Times are processor time, which a neighbour's work changes least; only those of whole
+of the repetitions are shown.  Times are processor time, which a neighbor's work changes least; only those of whole
 processes are wall time.
 """
 

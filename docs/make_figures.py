@@ -32,10 +32,10 @@ def queues() -> Figure:
     """Mean wait of M/M/1 and M/M/16 over the load: Erlang's formula and intervals of ten runs."""
     picture = figure(8.0, 4.2)
     ax = picture.add_subplot()
-    for servers, colour in ((1, BLUE), (16, ORANGE)):
+    for servers, color in ((1, BLUE), (16, ORANGE)):
         loads = np.linspace(0.4, 0.92, 60)
         exact = [theory.mmc(load * servers, 1.0, servers=servers).wait_mean for load in loads]
-        ax.plot(loads, exact, color=colour, label=f"M/M/{servers}, exact")
+        ax.plot(loads, exact, color=color, label=f"M/M/{servers}, exact")
         for load in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9):
             several = sim.run(
                 "mm16",
@@ -112,7 +112,7 @@ def batches() -> Figure:
     exact = [1e3 * theory.greedy_batches(rate, per_item, fixed).response_mean for rate in rates]
     ax.plot(rates, exact, color=BLUE, label="serial_greedy, exact (a Markov chain)")
     marks = (100, 196, 300, 400, 500, 600, 653)
-    for policy, colour, kept in (("serial_greedy", INK, []), ("async_linear", ORANGE, [])):
+    for policy, color, kept in (("serial_greedy", INK, []), ("async_linear", ORANGE, [])):
         for rate in marks:
             over = {"workload.0.arrivals.rate": f"{rate}/s"}
             several = sim.run("async-latency", policy={"batching": policy}, overrides=over, replications=10)
@@ -120,7 +120,7 @@ def batches() -> Figure:
             kept.append((1e3 * found.low, 1e3 * found.mean, 1e3 * found.high))
         low, mean, high = np.array(kept).T
         ax.errorbar(
-            marks, mean, [mean - low, high - mean], fmt="o", ms=4, color=colour, capsize=3,
+            marks, mean, [mean - low, high - mean], fmt="o", ms=4, color=color, capsize=3,
             label=f"{policy}, simulated: 99 % interval of ten runs",
         )  # fmt: skip
     ax.set_yscale("log")

@@ -11,7 +11,7 @@ swept = sim.sweep(
     "deep-learning-mix",
     {nodes: [3, 4, 5, 6]},
     policies=["fcfs", "sjf", "las"],
-    metrics=["response_mean", "slowdown_p95", "gpu_utilisation"],
+    metrics=["response_mean", "slowdown_p95", "gpu_utilization"],
     replications=5,
 )
 swept

@@ -72,7 +72,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "pollux": "policies.dynamic.pollux:Pollux",
         "power_down": "policies.dynamic.power_down:PowerDown",
         "predictive": "policies.hybrid.predictive:Predictive",
-        "prioritised": "policies.static.prioritised:Prioritised",
+        "prioritized": "policies.static.prioritized:Prioritized",
         "priority": "policies.dynamic.priority:Priority",
         "processor_sharing": "policies.dynamic.processor_sharing:ProcessorSharing",
         "qssf": "policies.dynamic.qssf:Qssf",
@@ -162,6 +162,6 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "slo_feasible": "policies.admission.slo_feasible:SloFeasible",
         "token_bucket": "policies.admission.token_bucket:TokenBucket",
         "trunk_reservation": "policies.admission.trunk_reservation:TrunkReservation",
-        "utilisation_threshold": "policies.admission.utilisation_threshold:UtilisationThreshold",
+        "utilization_threshold": "policies.admission.utilization_threshold:UtilizationThreshold",
     },
 }

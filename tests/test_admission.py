@@ -45,14 +45,14 @@ PARAMETERS = {
     "slo_feasible": {},
     "token_bucket": {"rate": 0.5, "burst": 2, "excess": "defer"},
     "trunk_reservation": {"reserve": {"a": 1}},
-    "utilisation_threshold": {"threshold": 0.9},
+    "utilization_threshold": {"threshold": 0.9},
 }
 VARIANTS = [
     ("queue_limit", {"per_class": {"a": 1}, "per_device": {"cpu": 1, "gpu": 0}}),
     ("predicted_wait", {}),
     ("token_bucket", {"rate": 1.0, "per": "user"}),
     ("naor", {"reward": 5.0, "cost": 1.0, "objective": "revenue", "arrival_rate": 1.0, "service_time": 1.0}),
-    ("utilisation_threshold", {"threshold": 0.5, "window": 3.0}),
+    ("utilization_threshold", {"threshold": 0.5, "window": 3.0}),
     ("adaptive", {"target": 2.0}),
 ]
 EVERY = [*PARAMETERS.items(), *VARIANTS]
@@ -157,8 +157,8 @@ def test_a_shaping_bucket_is_md1():
 
 
 @pytest.mark.slow
-def test_a_utilisation_threshold_is_erlang_b():
-    runs = runs_of(scenario(4.0, {"name": "utilisation_threshold", "threshold": "80%"}, servers=5))
+def test_a_utilization_threshold_is_erlang_b():
+    runs = runs_of(scenario(4.0, {"name": "utilization_threshold", "threshold": "80%"}, servers=5))
     covered(share(runs), erlang_b(4.0, 4))
 
 
@@ -245,7 +245,7 @@ def test_with_equal_times_and_no_room_it_is_trunk_reservation():
 
 
 def test_no_single_change_of_the_table_earns_more():
-    """Different times and holding costs: the average of every neighbouring table is at most that of the found one."""
+    """Different times and holding costs: the average of every neighboring table is at most that of the found one."""
     rates, times, rewards, holding = [1.5, 2.0], [1.0, 0.4], [3.0, 1.0], [0.2, 0.1]
     table = ThresholdTable(2, 5, 2)
     table.solve(rates, times, rewards, holding)
@@ -573,7 +573,7 @@ def test_requests_decided_one_by_one_are_quick(admission):
         ({"name": "erlang_wait", "max_wait": "1 s", "p": 1.2}, "policy.admission.p"),
         ({"name": "erlang_wait", "max_wait": "1 s", "p": 0}, "policy.admission.p"),
         ({"name": "adaptive", "percentile": "100%"}, "policy.admission.percentile"),
-        ({"name": "utilisation_threshold", "threshold": -0.1}, "policy.admission.threshold"),
+        ({"name": "utilization_threshold", "threshold": -0.1}, "policy.admission.threshold"),
         ({"name": "trunk_reservation", "reserve": {"big": 1}}, 'no class "big".*the classes here are jobs'),
         ({"name": "trunk_reservation", "reserve": {"jobs": -1}}, "policy.admission.reserve.jobs"),
         ({"name": "token_bucket", "rate": "1/s", "burst": 0}, "policy.admission.burst"),

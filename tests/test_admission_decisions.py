@@ -28,7 +28,7 @@ from policies.admission.redirect import Redirect
 from policies.admission.slo_feasible import SloFeasible
 from policies.admission.token_bucket import TokenBucket
 from policies.admission.trunk_reservation import TrunkReservation
-from policies.admission.utilisation_threshold import UtilisationThreshold
+from policies.admission.utilization_threshold import UtilizationThreshold
 from sim import theory
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec
@@ -411,7 +411,7 @@ def test_states_are_all_numbers_that_have_room():
     assert _states(3, 3).tolist() == [list(state) for state in wanted]
 
 
-def test_neighbours_of_a_state():
+def test_neighbors_of_a_state():
     table = ThresholdTable(2, 3, 2)
     for state, number in table.index.items():
         for class_ in (0, 1):
@@ -703,7 +703,7 @@ def test_places_without_a_largest_batch_have_to_be_given(limit, refused):
 
 def test_a_share_taken_refuses_at_the_threshold():
     (task,) = gpu_tasks(1)
-    policy = UtilisationThreshold(threshold=0.6)
+    policy = UtilizationThreshold(threshold=0.6)
     for taken, inside in ((0, True), (2, True), (3, False), (5, False)):
         assert admitted(policy.admit(task, Seen(machine(gpus=5), taken={"g": taken}))) == inside
     both = [gpu_mode(GPU), cpu_mode(CPU)]
@@ -711,19 +711,19 @@ def test_a_share_taken_refuses_at_the_threshold():
     view = Seen(machine(gpus=5, cpus=4), taken={"g": 5})
     assert admitted(policy.admit(one, view))
     assert not admitted(policy.admit(other, view))
-    third = UtilisationThreshold(threshold=1 / 3)
+    third = UtilizationThreshold(threshold=1 / 3)
     assert not admitted(third.admit(task, Seen(machine(gpus=3), taken={"g": 1})))
 
 
 def test_a_share_is_averaged_over_a_window():
     """What is seen stands for the time since: after 2 s of a window of 4 the new share weighs 1 - exp(-1/2)."""
-    policy = UtilisationThreshold(threshold=0.5, window=4.0)
+    policy = UtilizationThreshold(threshold=0.5, window=4.0)
     view = Seen(machine(gpus=4), taken={"g": 4}, now=2.0)
     (task,) = gpu_tasks(1)
     assert admitted(policy.admit(task, view))
     average = 1 - math.exp(-0.5)
     assert policy._average["g"] == (close(average), 2.0)
-    short = UtilisationThreshold(threshold=0.5, window=0.5)  # 1 - e^{-1} of what is taken now
+    short = UtilizationThreshold(threshold=0.5, window=0.5)  # 1 - e^{-1} of what is taken now
     assert admitted(short.admit(task, Seen(machine(gpus=4), taken={"g": 3}, now=0.5)))
     assert not admitted(short.admit(task, Seen(machine(gpus=4), taken={"g": 4}, now=1.0)))
     view.now, view.taken = 5.0, {"g": 3}

@@ -154,9 +154,9 @@ def test_diurnal_peak_and_trough():
     times = process.times(rng(), until=10_000.0) % 100
     width = 10.0
     mean_sine = math.sin(math.pi * width / 100) / (math.pi * width / 100)
-    for centre, sign in ((25, 1), (75, -1)):
+    for center, sign in ((25, 1), (75, -1)):
         expected = 100 * width * 50 * (1 + sign * 0.8 * mean_sine)
-        assert abs((np.abs(times - centre) < width / 2).sum() - expected) < 5 * math.sqrt(expected)
+        assert abs((np.abs(times - center) < width / 2).sum() - expected) < 5 * math.sqrt(expected)
 
 
 def test_diurnal_phase_shifts_the_peak():

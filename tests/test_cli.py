@@ -23,7 +23,7 @@ from sim.errors import PolicyError
 from sim.experiment.progress import TerminalBar
 from sim.policy import ListScheduler, Scheduler, Start, Stop
 from sim.report import terminal
-from sim.workload.logs.recognise import recognise
+from sim.workload.logs.recognize import recognize
 
 GOOD = """\
 name: small
@@ -303,7 +303,7 @@ def test_explain_splits_a_wait(here: Path):
 def test_formats_are_told_by_their_first_lines(tmp_path: Path, name: str, text: str, form: str | None, zipped: bool):
     file = tmp_path / (name + ".gz" if zipped else name)
     file.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
-    assert recognise(file) == form
+    assert recognize(file) == form
 
 
 def test_a_trace_is_inspected_without_naming_its_format(here: Path):

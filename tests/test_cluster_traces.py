@@ -281,7 +281,7 @@ def test_swf(read):
     assert recorded[[0, 2, 3]].tolist() == [5, 47, 70] and math.isnan(recorded[1])
     assert table.line(2) == 8
     assert skipped(table) == {
-        "run time not known": 1, "cancelled before they started": 1, "size not known": 1,
+        "run time not known": 1, "canceled before they started": 1, "size not known": 1,
     }  # fmt: skip
     assert passed_over(table) == {"parts of jobs that were checkpointed (status 2 to 4)": 1}
     assert any("1 of 7 jobs ran longer than they asked for (first: line 8)" in note for note in table.notes)
@@ -844,7 +844,7 @@ def test_damaged_archives_and_bytes(complaints, read, form):
 def test_nothing_left_says_why(complaints):
     assert complaints("swf", SWF, since=1e6) == [
         "t.txt: none of its 7 jobs is left: 4 outside the window; 1 run time not known; "
-        "1 cancelled before they started; 1 size not known"
+        "1 canceled before they started; 1 size not known"
     ]
     assert complaints("swf", "; only a header\n") == ["t.txt: has no jobs"]
     steps = "\n".join(line for line in SACCT.splitlines() if "." in line.split("|")[0] or "JobID" in line)

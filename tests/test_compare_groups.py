@@ -134,8 +134,8 @@ def test_one_user_more_than_the_most_is_not_called_others():
 
 def test_what_cannot_be_grouped_is_said():
     result = sim.run(mix())
-    with pytest.raises(UsageError, match='no column "colour".* gpus, id'):
-        result.by("colour")
+    with pytest.raises(UsageError, match='no column "color".* gpus, id'):
+        result.by("color")
     with pytest.raises(UsageError, match="makespan_bound is a metric of the whole run"):
         result.by("gpus", ["makespan_bound"])
     found = sim.compare(mix(), ["fcfs", "sjf"], replications=2)
@@ -209,7 +209,7 @@ def test_one_group_is_no_table():
 def test_the_set_for_clusters_has_what_is_defined(compared):
     found = sim.compare(mix(), ["fcfs", "las"], replications=2, metrics=["cluster"])
     for name in ("response_mean", "wait_mean", "slowdown_mean", "bounded_slowdown_10s_mean", "makespan", "jain",
-                 "gpu_utilisation", "gpu_allocation", "fragmentation", "queue_length_mean", "rho_p95", "rho_max",
+                 "gpu_utilization", "gpu_allocation", "fragmentation", "queue_length_mean", "rho_p95", "rho_max",
                  "preemptions"):  # fmt: skip
         assert name in found.metrics
     assert not {"cost", "energy_j", "slo_attainment", "failed"} & set(found.metrics)

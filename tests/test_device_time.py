@@ -178,14 +178,14 @@ def test_the_devices_table_is_its_columns():
     assert "cost" not in table and "cost_held" not in table  # a cluster without prices
     assert list(table["up"]) == pytest.approx(list(use.up * use.count))
     assert list(table["asleep"]) == pytest.approx(list(use.asleep * use.count))
-    np.testing.assert_allclose(table["utilisation"], use.busy / (use.up * use.count))
+    np.testing.assert_allclose(table["utilization"], use.busy / (use.up * use.count))
     np.testing.assert_allclose(table["allocation"], use.allocated / (use.up * use.count))
     np.testing.assert_allclose(table["energy_j"], use.dynamic + use.wasted + use.idle + use.sleep)
     assert table["energy_j"].sum() == pytest.approx(result.metric("energy_j"))
     gpus = np.array([False, True, True, True, False, True, True])
     for metric, seconds, chosen in (
-        ("gpu_utilisation", use.busy, gpus), ("gpu_allocation", use.allocated, gpus),
-        ("cpu_utilisation", use.busy, ~gpus), ("cpu_allocation", use.allocated, ~gpus),
+        ("gpu_utilization", use.busy, gpus), ("gpu_allocation", use.allocated, gpus),
+        ("cpu_utilization", use.busy, ~gpus), ("cpu_allocation", use.allocated, ~gpus),
     ):  # fmt: skip
         wanted = seconds[chosen].sum() / (use.up * use.count)[chosen].sum()
         assert result.metric(metric) == pytest.approx(wanted), metric

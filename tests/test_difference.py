@@ -115,8 +115,8 @@ def test_command_line(scenario: Path, tmp_path: Path):
 
 def test_a_column_that_cannot_be_compared(scenario: Path):
     run = sim.run(scenario)
-    with pytest.raises(UsageError, match="not by \"colour\""):
-        sim.difference(run, run, "colour")
+    with pytest.raises(UsageError, match="not by \"color\""):
+        sim.difference(run, run, "color")
     with pytest.raises(UsageError, match="class or user"):
         sim.difference(run, run).by("node")
 

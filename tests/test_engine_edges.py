@@ -33,7 +33,7 @@ def on(*names: str, script=()) -> Scripted:
 
 
 def test_a_final_result_that_was_updated_in_place_is_brought_home():
-    """Every tile of a factorisation is read and written again by its last kernel: 20 bytes down, 2 s at the end."""
+    """Every tile of a factorization is read and written again by its last kernel: 20 bytes down, 2 s at the end."""
     jobs = [Job([MODE], [1.0], writes=(0,)), Job([MODE], [1.0], reads=(0,), writes=(0,), after=(0,))]
     run = simulation(node(), jobs, items=[Item("tile", 20)])
     assert run.run().finish == pytest.approx([1.0, 4.0])

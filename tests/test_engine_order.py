@@ -43,7 +43,7 @@ def test_a_round_sees_all_changes_of_its_instant():
     assert sum(1 for time, _, _ in seen if time == 2.0) == 1
 
 
-def test_cancelled_timers_do_not_fire_and_are_compacted():
+def test_canceled_timers_do_not_fire_and_are_compacted():
     clock = Clock()
     fired = []
     timers = [Timer(lambda _: fired.append(1)) for _ in range(5000)]

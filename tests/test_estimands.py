@@ -63,7 +63,7 @@ def test_an_interval_of_waits_is_wider_where_runs_differ_much_and_only_there():
     level, spread = values.mean(), values.std(ddof=1)
     half = student_quantile(0.975, float(freedom(spread, level, 4))) * spread / 2
     assert skewed.half_width == pytest.approx(half) and half > 1.02 * plain.half_width
-    assert student_interval(values, metric="gpu_utilisation").half_width == plain.half_width
+    assert student_interval(values, metric="gpu_utilization").half_width == plain.half_width
     far = student_interval(1e4 + values, metric="wait_mean")
     assert far.half_width == pytest.approx(plain.half_width, rel=1e-5)
 
@@ -157,7 +157,7 @@ def test_a_selection_follows_the_ratio():
 
 def test_every_weight_belongs_to_a_metric():
     assert {"wait_mean", "response_mean", "bounded_slowdown_10s_mean"} <= {n for n in metrics() if weight_of(n)}
-    assert weight_of("response_p95") is None and weight_of("gpu_utilisation") is None
+    assert weight_of("response_p95") is None and weight_of("gpu_utilization") is None
 
 
 @pytest.mark.parametrize("name", coverage.BURSTY)

@@ -80,8 +80,8 @@ def test_by_class():
     assert list(found.index) == ["gang", "single"]
     assert list(found.loc["single", ["tasks", "wait", "head_of_line"]]) == [4, 16, 6]
     assert found.loc["gang", "fragmentation"] == 5
-    with pytest.raises(UsageError, match='colour'):
-        explain_all(story(), "colour")
+    with pytest.raises(UsageError, match='color'):
+        explain_all(story(), "color")
 
 
 def test_a_busy_gpu_is_no_capacity_and_ids_may_be_text():

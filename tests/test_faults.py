@@ -316,5 +316,5 @@ def test_the_accelerators_of_a_failed_node_are_down_with_it(tmp_path):
         found = run([events(tmp_path, [f"3600,{device},down,", f"28800,{device},up,"])], [job], nodes, horizon="10 h")
         gpu = found.devices.set_index("kind").loc["gpu"]
         assert gpu["up"] == 10_800
-        same.append((gpu["energy_j"], gpu["utilisation"], gpu["allocation"]))
+        same.append((gpu["energy_j"], gpu["utilization"], gpu["allocation"]))
     assert same[0] == same[1]

@@ -37,7 +37,7 @@ act,act,5e7,200000000,norm,b,c
 
 
 def net(tmp_path, launches=("f", "f", "f"), table=NET, **more):
-    """A convolution, a normalisation and an activation in a row, launched as the column `launch` says."""
+    """A convolution, a normalization and an activation in a row, launched as the column `launch` says."""
     (tmp_path / "net.csv").write_text(table, encoding="utf-8")
     rows = "".join(f"{name},0,n0/g0,{order},{one}\n" for order, (name, one) in
                    enumerate(zip(("conv", "norm", "act"), launches, strict=True)))  # fmt: skip

@@ -201,7 +201,7 @@ def test_by_deficit_nobody_lags_by_more_than_the_bound(count):
 
 
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
-def test_realised_fractions_come_near_on_several_types(rule):
+def test_realized_fractions_come_near_on_several_types(rule):
     """Two types, six jobs of unlike ratios: a few rounds, while each runs for a hundred or so."""
     specs = [NodeSpec(accelerators=((OLD, 2),)), NodeSpec(accelerators=((NEW, 1),))]
     found = strays(Watched(1.0, rule), 6, specs, [gpu_mode(OLD), gpu_mode(NEW)], lambda i: [200.0, 200.0 / (1 + i)])
@@ -377,7 +377,7 @@ def test_allox_keeps_its_books_when_jobs_are_stopped_and_devices_fail():
         assert examine(lambda _: AlloX(window=3), system) == []
 
 
-def test_allox_realises_its_matching():
+def test_allox_realizes_its_matching():
     """All there at once, two devices free: the responses add up to the least possible."""
     random = np.random.default_rng(2)
     times = random.integers(1, 10, (5, 2)).astype(float)
@@ -441,7 +441,7 @@ def test_similar_jobs_lie_together_or_apart(prefer, same):
     wide = NodeSpec(accelerators=((OLD, 2),), count=2)
     record = simulate(wide, [Job(only_old, [9.0]), Job(only_old, [9.0], 1.0)], Similarity(prefer))
     first, second = (record.places[place][0][0] for place in record.place)
-    assert (abs(first - second) == 1) == same  # neighbours on one node, or one on each
+    assert (abs(first - second) == 1) == same  # neighbors on one node, or one on each
     assert simulate(specs, jobs, Similarity(prefer)).finish.tolist() == [9.0, 10.0]
 
 

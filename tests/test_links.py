@@ -32,12 +32,12 @@ def test_rates_are_max_min_fair():
     assert [flow.rate for flow in flows] == pytest.approx([1.25, 1.25, 0.5])
 
 
-def test_a_cancelled_transfer_leaves_no_trace():
-    """B on p, C on r, D on both, E on q alone; an A on p and q that was cancelled must not matter."""
+def test_a_canceled_transfer_leaves_no_trace():
+    """B on p, C on r, D on both, E on q alone; an A on p and q that was canceled must not matter."""
     logs = []
-    for cancelled in (False, True):
+    for canceled in (False, True):
         wires = Wires(p=1.0, q=1.0, r=1.0)
-        if cancelled:
+        if canceled:
             wires.links.cancel(wires.send("A", "pq", 10))
         for name, pipes, size in (("B", "p", 10), ("C", "r", 10), ("D", "rp", 10), ("E", "q", 30)):
             wires.send(name, pipes, size)

@@ -216,7 +216,7 @@ def test_seven_gpus_hold_what_one_does_not():
     assert result.record.input.language[0].blocks == 10_000 // 16
     assert result.tasks["device"].astype(str).tolist() == ["n0/g0+n0/g1+n0/g2+n0/g3"]
     assert result.metric("gpu_allocation") == 1
-    assert result.metric("gpu_utilisation") == pytest.approx(0.5)
+    assert result.metric("gpu_utilization") == pytest.approx(0.5)
 
 
 # Prefixes -------------------------------------------------------------------------------------------------------
@@ -458,13 +458,13 @@ def test_limits_on_both_times_are_what_is_met():
     assert 0.05 < result.metric("slo_attainment") == met.mean() < 0.95
 
 
-def test_energy_utilisation_and_numbers_in_system_add_up():
+def test_energy_utilization_and_numbers_in_system_add_up():
     service, entry = busy_service()
     result = run(service, entry, gpus=2)
     tasks, rows = result.tasks, result.launches
     assert tasks["energy_j"].sum() == pytest.approx(result.metric("energy_tasks_j"))
     assert tasks["energy_j"].sum() == pytest.approx(100 * rows["busy"].sum())
-    assert result.metric("gpu_utilisation") == pytest.approx(rows["busy"].sum() / (2 * result.end))
+    assert result.metric("gpu_utilization") == pytest.approx(rows["busy"].sum() / (2 * result.end))
     assert result.metric("gpu_allocation") == pytest.approx(1)
     assert rows["members"].sum() == 200
     low, high = sim.results.one_run.metrics.littles_law(result)

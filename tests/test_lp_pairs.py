@@ -351,7 +351,7 @@ class Compared(MaxMinFairness):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["ratio", "deficit"])
-def test_realised_progress_comes_near_with_pairs_on_several_types(rule):
+def test_realized_progress_comes_near_with_pairs_on_several_types(rule):
     """All the time of all jobs is in pairs, on both types: nobody below 0.8 of what is promised, half above 0.97."""
     worst = []
     for seed in range(8):

@@ -227,7 +227,7 @@ def test_times_a_hundred_times_as_short_make_rates_a_hundred_times_as_high():
     )  # fmt: skip
     for name in ("throughput", "goodput"):
         assert part.metric(name) == pytest.approx(100 * whole.metric(name))
-    for name in ("queue_length_mean", "jobs_in_system_mean", "gpu_utilisation", "gpu_allocation", "slo_attainment"):
+    for name in ("queue_length_mean", "jobs_in_system_mean", "gpu_utilization", "gpu_allocation", "slo_attainment"):
         assert part.metric(name) == pytest.approx(whole.metric(name)), name
     assert whole.metric("throughput") == pytest.approx(1 / 3)
     assert whole.metric("goodput") == pytest.approx(2 / 9)
@@ -237,7 +237,7 @@ def test_a_window_of_no_length_has_no_rates():
     tasks = workload([0.0], [0.0], deadline=np.array([1.0]), extra={"output_tokens": np.array([3.0])})
     result = Result(record(cluster(), tasks, [0.0], [0.0], [(1,)], end=0.0))
     for name in ("throughput", "goodput", "queue_length_mean", "jobs_in_system_mean", "output_rate",
-                 "gpu_utilisation"):  # fmt: skip
+                 "gpu_utilization"):  # fmt: skip
         assert math.isnan(result.metric(name)), name
 
 

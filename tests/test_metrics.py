@@ -33,13 +33,13 @@ def test_the_summary_of_three():
     expected = {
         "tasks": 3, "completed": 3, "unfinished": 0, "rejected": 0, "wait_mean": 8 / 3, "wait_p50": 3, "wait_max": 5,
         "response_mean": 17 / 3, "response_p95": 6.9, "slowdown_mean": 6.5 / 3, "bounded_slowdown_10s_mean": 1,
-        "bsld_swf_mean": 1, "makespan": 9, "throughput": 3 / 9, "gpu_utilisation": 1, "gpu_allocation": 1,
+        "bsld_swf_mean": 1, "makespan": 9, "throughput": 3 / 9, "gpu_utilization": 1, "gpu_allocation": 1,
         "queue_length_mean": 8 / 9, "jobs_in_system_mean": 17 / 9, "preemptions": 0, "energy_j": 2250,
         "energy_tasks_j": 1800, "energy_idle_j": 450, "energy_wasted_j": 0, "energy_sleep_j": 0,
     }  # fmt: skip
     for name, value in expected.items():
         assert values[name] == pytest.approx(value), name
-    for name in ("goodput", "goodput_fraction", "slo_attainment", "cpu_utilisation"):
+    for name in ("goodput", "goodput_fraction", "slo_attainment", "cpu_utilization"):
         assert math.isnan(values[name]), name
 
 

@@ -187,7 +187,7 @@ def test_what_may_not_be_preempted_is_not_spoliated():
 
 
 def cholesky(tiles, size, **parts):
-    """A tiled Cholesky factorisation on one node; every kernel updates one tile in place and reads up to two more."""
+    """A tiled Cholesky factorization on one node; every kernel updates one tile in place and reads up to two more."""
     gpu = DeviceType("g", link=Link(upload=4 * GB, download=4 * GB))
     number = {(i, j): i * (i + 1) // 2 + j for i in range(tiles) for j in range(i + 1)}
     rows, before, reads, writes, last = [], [], [], [], {}
@@ -259,7 +259,7 @@ def test_dmdas_starts_the_urgent_first_and_dmda_those_that_came_first():
 
 
 def test_thieves_take_the_oldest_from_the_nearest():
-    """A task on node 1 sets six free there; its GPU takes the newest, its neighbour and then nodes 0 and 2 the oldest;
+    """A task on node 1 sets six free there; its GPU takes the newest, its neighbor and then nodes 0 and 2 the oldest;
     node 5 is too far to get any of them before they are gone."""
     before = [(), *([(0,)] * 6)]
     shape = Shape([gpu_mode(G)])

@@ -133,7 +133,7 @@ def test_mm1_time_averages():
     of = one_server(0.6, exponential(), horizon="10000 s")
     of["cluster"]["nodes"][0]["gpus"]["power"] = {"idle": "50 W", "busy": "250 W"}
     runs = replicated(of, seed=2)
-    covered(runs, jobs_in_system_mean=0.6 / 0.4, queue_length_mean=0.36 / 0.4, gpu_utilisation=0.6, throughput=0.6)
+    covered(runs, jobs_in_system_mean=0.6 / 0.4, queue_length_mean=0.36 / 0.4, gpu_utilization=0.6, throughput=0.6)
     covered(runs, energy_j=(50 + 200 * 0.6) * (10_000 - WARMUP))
 
 
@@ -417,7 +417,7 @@ def test_closed_loop_is_the_machine_repair_model():
     covered(
         replicated(of, seed=22),
         throughput=exact.throughput,
-        gpu_utilisation=exact.utilisation,
+        gpu_utilization=exact.utilization,
         jobs_in_system_mean=exact.jobs_in_system_mean,
         response_mean=exact.response_mean,
     )

@@ -156,7 +156,7 @@ def test_correlated_batches_are_refused():
     ("metric", "batches", "text"),
     [
         ("response_p95", 20, "percentile"),
-        ("gpu_utilisation", 20, "no mean over tasks"),
+        ("gpu_utilization", 20, "no mean over tasks"),
         ("response_mean", 2, "10 to 100"),
         ("slo_attainment", 20, "0 tasks"),
     ],
@@ -250,7 +250,7 @@ def test_compare_selects_the_best():
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"best": "gpu_utilisation"}, "neither more nor less"),
+        ({"best": "gpu_utilization"}, "neither more nor less"),
         ({"best": "response_mean", "delta": 0}, "delta"),
         ({"best": "response_mean", "delta": -0.1}, "delta"),
         ({"best": "response_mean", "probability": 0.4}, "above chance"),
@@ -282,7 +282,7 @@ def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}])
-def test_a_resampled_trace_has_intervals_and_is_labelled(tmp_path: Path, how: dict):
+def test_a_resampled_trace_has_intervals_and_is_labeled(tmp_path: Path, how: dict):
     scenario = replay(tmp_path, resample=how)
     runs = sim.run(scenario, replications=4)
     assert runs.interval("response_mean").half_width > 0

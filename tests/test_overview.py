@@ -44,7 +44,7 @@ def test_one_sentence_a_metric_and_one_note_on_the_intervals():
 
 
 def test_devices_that_are_busier_are_not_told_as_better():
-    lines = comparison_lines(compare({"a": runs([6, 7, 8]), "b": runs([1, 2, 3])}, ["wait_max", "gpu_utilisation"]))
+    lines = comparison_lines(compare({"a": runs([6, 7, 8]), "b": runs([1, 2, 3])}, ["wait_max", "gpu_utilization"]))
     assert any("GPU busy" in line for line in lines[:1])
     assert not any("GPU busy" in line for line in lines[4:])
 

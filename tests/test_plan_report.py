@@ -340,9 +340,9 @@ def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
     ax = sim.plots.shelves(result, guess=10.0)
     lengths = {}
     for collection in (one for one in ax.collections if one.get_paths()):
-        colour = "#" + "".join(f"{round(255 * part):02X}" for part in collection.get_facecolor()[0][:3])
+        color = "#" + "".join(f"{round(255 * part):02X}" for part in collection.get_facecolor()[0][:3])
         boxes = [path.vertices[:, 0] for path in collection.get_paths()]
-        lengths[colour] = sorted(float(x.max() - x.min()) for x in boxes)
+        lengths[color] = sorted(float(x.max() - x.min()) for x in boxes)
     assert lengths["#0072B2"] == pytest.approx([9])
     assert lengths["#E69F00"] == pytest.approx([4, 5])
     assert lengths["#56B4E9"] == pytest.approx([0.5, 1])

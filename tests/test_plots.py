@@ -47,12 +47,12 @@ def result() -> Any:
 
 
 def areas(ax: Any) -> dict[str, float]:
-    """Seconds of bars of full height by colour."""
+    """Seconds of bars of full height by color."""
     found: dict[str, float] = {}
     for collection in ax.collections:
-        for path, colour in zip(collection.get_paths(), [collection.get_facecolor()[0]] * 10**6, strict=False):
+        for path, color in zip(collection.get_paths(), [collection.get_facecolor()[0]] * 10**6, strict=False):
             low, high = path.vertices[:, 0].min(), path.vertices[:, 0].max()
-            key = "#" + "".join(f"{round(255 * part):02X}" for part in colour[:3])
+            key = "#" + "".join(f"{round(255 * part):02X}" for part in color[:3])
             found[key] = found.get(key, 0.0) + float(high - low)
     return found
 

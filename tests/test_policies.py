@@ -1,4 +1,4 @@
-"""What the policies that ship do: one behaviour a test, on loads whose right answers fit on paper."""
+"""What the policies that ship do: one behavior a test, on loads whose right answers fit on paper."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_power_down_says_that_it_does_not_serve_requests():
 def test_the_pool_keeps_the_greatest_want_of_its_window():
     rng = np.random.default_rng(1)
     cluster = Cluster([NodeSpec(accelerators=((SLEEPY, 9),))])
-    pool = DevicePool(SLEEPY, cluster.nodes[0].accelerators, least=2, stabilisation=30.0)
+    pool = DevicePool(SLEEPY, cluster.nodes[0].accelerators, least=2, stabilization=30.0)
     wants = deque()
     for step in range(300):
         number = float(rng.uniform(0, 12))
@@ -136,10 +136,10 @@ def test_the_pool_keeps_the_greatest_want_of_its_window():
         assert pool.wanted == min(9, max(want for time, want in wants if time >= 10.0 * step - 30.0))
 
 
-def test_utilisation_scales_as_kubernetes_does():
+def test_utilization_scales_as_kubernetes_does():
     """Desired = ceil(awake x busy / target): one of four devices always busy at 0.5 makes two."""
     policy = Predictive(
-        predictor="last_value", signal="utilisation", target=0.5, interval=10.0, stabilisation=0.0, least=0
+        predictor="last_value", signal="utilization", target=0.5, interval=10.0, stabilization=0.0, least=0
     )
     spec = NodeSpec(accelerators=((SLEEPY, 4),))
     record = simulate(spec, jobs_at(range(0, 100, 5)), policy)
@@ -150,7 +150,7 @@ def test_utilisation_scales_as_kubernetes_does():
 
 def test_arrivals_are_measured_in_devices():
     """A task of 5 s every 2 s is a load of 2.5 devices, which at 0.7 needs four."""
-    policy = Predictive(predictor="last_value", target=0.7, interval=10.0, stabilisation=0.0)
+    policy = Predictive(predictor="last_value", target=0.7, interval=10.0, stabilization=0.0)
     spec = NodeSpec(accelerators=((SLEEPY, 9),))
     tasks = jobs_at(np.arange(1, 200, 2))
     run = simulation(spec, tasks, policy)
@@ -164,7 +164,7 @@ def test_what_waits_for_a_gang_is_woken_when_nothing_runs():
     """All but one device sleep when a gang of four comes; nobody else would ever free a node for it."""
     one, gang = gpu_mode(SLEEPY), gpu_mode(SLEEPY, 4)
     jobs = [*(Job([one], [1.0], float(k)) for k in range(0, 300, 10)), Job([gang], [5.0], 305.0)]
-    policy = Predictive(predictor="last_value", interval=10.0, stabilisation=20.0)
+    policy = Predictive(predictor="last_value", interval=10.0, stabilization=20.0)
     record = simulate(NodeSpec(accelerators=((SLEEPY, 4),)), jobs, policy)
     assert record.finish[-1] < 305 + 10 + 40 + 10 + 5 + 1
 
@@ -174,14 +174,14 @@ def test_scaling_with_foresight_is_awake_in_time():
     arrivals = np.repeat(np.arange(500.0, 6000.0, 1000.0), 10)
     policy = Predictive(
         predictor={"name": "holt_winters", "season": "1000 s", "slot": "10 s", "gamma": 0.0, "alpha": 0.0},
-        target=1.0, interval=10.0, stabilisation=0.0, least=0,
+        target=1.0, interval=10.0, stabilization=0.0, least=0,
     )  # fmt: skip
     spec = NodeSpec(accelerators=((SLEEPY, 10),))
     record = simulate(spec, jobs_at(arrivals, 10.0), policy)
     wait = record.start - record.input.tasks.arrival
     assert wait[:10].min() >= 40
     assert wait[10:].max() == 0
-    blind = Predictive(predictor="last_value", target=1.0, interval=10.0, stabilisation=0.0, least=0)
+    blind = Predictive(predictor="last_value", target=1.0, interval=10.0, stabilization=0.0, least=0)
     late = simulate(spec, jobs_at(arrivals, 10.0), blind)
     assert (late.start - late.input.tasks.arrival).min() >= 40
 
@@ -292,9 +292,9 @@ def test_a_service_beside_batch_jobs_gets_its_devices():
 # The contract ---------------------------------------------------------------------------------------------------
 
 SETTINGS = [
-    {"predictor": "last_value", "interval": 0.5, "stabilisation": 0.0},
-    {"predictor": "ar", "interval": 0.3, "stabilisation": 1.0, "least": 0, "target": 1.0},
-    {"signal": "utilisation", "predictor": "ewma", "interval": 0.5},
+    {"predictor": "last_value", "interval": 0.5, "stabilization": 0.0},
+    {"predictor": "ar", "interval": 0.3, "stabilization": 1.0, "least": 0, "target": 1.0},
+    {"signal": "utilization", "predictor": "ewma", "interval": 0.5},
     {"interval": 0.7, "predictor": {"name": "holt_winters", "season": "8 s", "slot": "1 s"}, "ahead": 2.0},
 ]
 
@@ -321,8 +321,8 @@ def test_everything_ends_although_devices_sleep(seed):
     jobs = [Job([modes[rng.choice(5, p=[0.5, 0.2, 0.1, 0.1, 0.1])]], [rng.exponential(20)], a) for a in arrivals]
     specs = [NodeSpec(cpus=2, cpu_type=cpu, accelerators=((SLEEPY, 4),)) for _ in range(2)]
     policy = Predictive(
-        predictor=["last_value", "ewma"][seed % 2], interval=15.0, stabilisation=30.0,
-        signal=["arrivals", "utilisation"][seed // 2 % 2], least=seed % 2,
+        predictor=["last_value", "ewma"][seed % 2], interval=15.0, stabilization=30.0,
+        signal=["arrivals", "utilization"][seed // 2 % 2], least=seed % 2,
     )  # fmt: skip
     record = simulate(specs, jobs, policy)
     assert np.isfinite(record.finish).all()
@@ -405,7 +405,7 @@ def test_power_down_says_that_it_sets_devices():
 # The shipped scenarios ------------------------------------------------------------------------------------------
 
 EWMA = {"name": "predictive", "target": 0.85, "predictor": {"name": "ewma", "memory": "5 min"}}
-KUBERNETES = {"name": "predictive", "target": 1, "predictor": "last_value", "signal": "utilisation"}
+KUBERNETES = {"name": "predictive", "target": 1, "predictor": "last_value", "signal": "utilization"}
 
 
 def awake(runs):

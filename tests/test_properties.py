@@ -56,8 +56,8 @@ PARAMETERS = {
     "min_makespan": ROUNDS,
     "multi_generation": {"budget": [1.0, 2.0]},
     "predictive": {
-        "interval": [0.5, 20.0], "stabilisation": [0.0, 5.0], "predictor": ["last_value", "ar"],
-        "signal": ["arrivals", "utilisation"],
+        "interval": [0.5, 20.0], "stabilization": [0.0, 5.0], "predictor": ["last_value", "ar"],
+        "signal": ["arrivals", "utilization"],
     },
     "power_down": {"patience": [None, 0.0, 1.0], "safety": [0.0, 1.0]},
     "sharing": {"margin": [0.0, 0.2]},

@@ -286,7 +286,7 @@ def cells(page: str, title: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("replications", [1, 3])
-def test_energy_that_nobody_modelled_is_not_told(replications: int):
+def test_energy_that_nobody_modeled_is_not_told(replications: int):
     page = report(sim.run(SCENARIO, replications=replications))
     assert "nergy" not in page.partition("<h2>Scenario</h2>")[0]
 

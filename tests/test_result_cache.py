@@ -78,9 +78,9 @@ def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
 
 
 def test_a_cache_takes_load_off_the_device():
-    assert sim.run(scenario(size=400), seed=3).metric("gpu_utilisation") < 0.9 * sim.run(
+    assert sim.run(scenario(size=400), seed=3).metric("gpu_utilization") < 0.9 * sim.run(
         scenario(size=1), seed=3
-    ).metric("gpu_utilisation")
+    ).metric("gpu_utilization")
     everything = sim.run(scenario(inputs=1, size=1), seed=3)
     assert everything.metric("cache_hit_fraction") > 0.99
 

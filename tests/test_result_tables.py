@@ -156,7 +156,7 @@ def test_devices_are_clipped_to_the_window():
     rec = three().record
     rec.input.warmup, rec.end = 2.0, 8.0
     row = Result(rec).devices.iloc[0]
-    assert (row.busy, row.up, row.utilisation, row.launches) == (6, 6, 1, 2)
+    assert (row.busy, row.up, row.utilization, row.launches) == (6, 6, 1, 2)
     assert row.energy_j == 6 * 250
 
 
@@ -257,8 +257,8 @@ def test_a_mixed_cluster_and_core_names():
     rec.places = [((3,), (1,))]
     found = Result(rec)
     assert found.tasks.device[0] == "n1/cpu1" and found.tasks.node[0] == "n1"
-    assert found.metric("cpu_utilisation") == pytest.approx(1 / 6)
-    assert found.metric("gpu_utilisation") == 0
+    assert found.metric("cpu_utilization") == pytest.approx(1 / 6)
+    assert found.metric("gpu_utilization") == 0
 
 
 # Saving -------------------------------------------------------------------------------------------------------
@@ -323,4 +323,4 @@ def test_an_unknown_metric_gets_a_suggestion():
     with pytest.raises(UnknownName, match='did you mean "response_mean"'):
         three().metric("respons_mean")
     with pytest.raises(UsageError, match="no column"):
-        three().by("colour")
+        three().by("color")

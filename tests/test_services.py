@@ -105,11 +105,11 @@ def test_two_services_share_gpus_by_the_age_of_their_oldest_request():
 
 def test_response_is_wait_and_stages_and_the_way_there_and_back():
     without = one_way(scenario()).tasks
-    travelled = one_way(scenario(network={"request": "2 ms", "response": "3 ms"})).tasks
-    done = (without["status"] == "completed") & (travelled["status"] == "completed")
-    assert (travelled["ready"] - travelled["arrival"]).to_numpy() == pytest.approx(0.002)
-    assert travelled["held"][done].to_numpy() == pytest.approx(0.003)
-    assert (travelled["response"] - without["response"])[done].to_numpy() == pytest.approx(0.005)
+    traveled = one_way(scenario(network={"request": "2 ms", "response": "3 ms"})).tasks
+    done = (without["status"] == "completed") & (traveled["status"] == "completed")
+    assert (traveled["ready"] - traveled["arrival"]).to_numpy() == pytest.approx(0.002)
+    assert traveled["held"][done].to_numpy() == pytest.approx(0.003)
+    assert (traveled["response"] - without["response"])[done].to_numpy() == pytest.approx(0.005)
 
 
 def test_a_batch_carries_its_stage_times_and_shares_its_energy():

@@ -564,7 +564,7 @@ def test_shared_switch():
     name = "shared-switch"
     one, two, four = (runs(name, None, {"cluster.nodes.pcie.switch.size": size}) for size in (1, 2, 4))
     states(name, "takes 8.3 s, because the switch needs 8.0 s", four.metric("makespan"), 80 * 1.2 / 12)
-    states(name, "compute only 72 %", 100 * four.metric("gpu_utilisation"))
+    states(name, "compute only 72 %", 100 * four.metric("gpu_utilization"))
     states(name, "it takes 6.2 s, and 6.1 s if", two.metric("makespan"), one.metric("makespan"))
 
 
@@ -717,8 +717,8 @@ def test_cholesky():
         1e3 * runs("cholesky-plan").metric("makespan"),
         1e3 * runs(name).metric("makespan"),
     )
-    assert runs("cholesky-plan").metric("cpu_utilisation") > 0.3
-    assert runs(name).metric("cpu_utilisation") == 0
+    assert runs("cholesky-plan").metric("cpu_utilization") > 0.3
+    assert runs(name).metric("cpu_utilization") == 0
 
 
 def test_the_script_beside_the_graph_writes_the_shipped_files(tmp_path):

@@ -185,7 +185,7 @@ def test_progress_never_goes_back():
 
 @pytest.mark.slow
 def test_where_more_is_worse_the_smallest_is_named():
-    found = sim.size(SERVERS, "gpu_utilisation > 99.9%", COUNT, least=3, most=6, replications=3)
+    found = sim.size(SERVERS, "gpu_utilization > 99.9%", COUNT, least=3, most=6, replications=3)
     assert found.size is None
     assert found.sentences[-1].startswith("With 3 it is closer")
     assert len(sim.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1

@@ -17,7 +17,7 @@ from sim.model.tasks import Item, Shape
 from sim.policy import PlanProblem
 from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 
-PLANNERS = ["convex_energy", "genetic", "greedy_best_fit", "load_balance", "mct", "prioritised", "simulated_annealing"]
+PLANNERS = ["convex_energy", "genetic", "greedy_best_fit", "load_balance", "mct", "prioritized", "simulated_annealing"]
 
 
 def scenario(tmp_path, table, policy="mct", cluster=None):
@@ -156,7 +156,7 @@ def test_gangs_are_refused(planner):
         ({"name": "genetic", "evaluations": 0}, "policy.scheduler.evaluations: must be at least 1"),
         ({"name": "genetic", "population": 1}, "policy.scheduler.population: must be at least 2"),
         ({"name": "simulated_annealing", "seconds": "-1 s"}, 'policy.scheduler.seconds: "-1 s" is negative'),
-        ({"name": "prioritised", "by": "size"}, "one of deadline, demand, importance"),
+        ({"name": "prioritized", "by": "size"}, "one of deadline, demand, importance"),
         ({"name": "round_robin", "quantum": "0 s"}, 'policy.scheduler.quantum: must be above 0, not "0 s"'),
     ],
 )
@@ -168,6 +168,6 @@ def test_deadlines_that_cannot_be_met(tmp_path):
     table = "id,cpu_time,deadline\na,10,1\nb,1,100\n"
     said = refusal(tmp_path, table, {"name": "convex_energy", "deadline": "2 s"})
     assert "no schedule meets the deadline of 2 s: even at full speed all take at least 10 s, 8 s longer" in said
-    outcome = sim.run(scenario(tmp_path, table, "prioritised"))
+    outcome = sim.run(scenario(tmp_path, table, "prioritized"))
     assert outcome.record.notes["deadlines_missed"] == 1
     assert outcome.record.notes["deadline_missed_by"] == 9

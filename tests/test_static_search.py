@@ -18,7 +18,7 @@ from policies.static.greedy_dual import GreedyDual
 from policies.static.heft import Heft
 from policies.static.load_balance import LoadBalance, load_balance, speeds
 from policies.static.mct import Mct
-from policies.static.prioritised import Prioritised, prioritised, ranking
+from policies.static.prioritized import Prioritized, prioritized, ranking
 from policies.static.simulated_annealing import SimulatedAnnealing, ends_after, propose
 from sim.engine.simulation import Simulation
 from sim.model.cluster import Cluster, DeviceType, Link
@@ -29,7 +29,7 @@ from sim.testing import System, audit
 from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 
 SEARCHES = [Genetic, SimulatedAnnealing]
-FAMILY = [GreedyBestFit, Prioritised, LoadBalance]
+FAMILY = [GreedyBestFit, Prioritized, LoadBalance]
 
 
 def problem(times, counts, arrivals=None, link=None, **columns):
@@ -260,7 +260,7 @@ def test_load_balance_is_blind_to_what_a_task_gains():
     assert Mct().plan(problem([[9, 1], [1, 9]], [1, 1])).makespan == 1
 
 
-def test_prioritised_orders():
+def test_prioritized_orders():
     columns = {"deadline": np.array([9.0, np.nan, 3, 9]), "priority": np.array([0.0, 2, 1, 2])}
     given = problem([[4, 1], [2, 5], [3, 3], [1, 1]], [1, 1], weight=np.array([1.0, 1, 1, 2]), **columns)
     times = runnable(given, "test").time
@@ -271,9 +271,9 @@ def test_prioritised_orders():
     assert ranking(given.tasks, times, "deadline") == [3, 1, 0, 2]
 
 
-def test_prioritised_fills_gaps_and_moves_nothing():
+def test_prioritized_fills_gaps_and_moves_nothing():
     """The first arrives at 5 and has the lane from then on; a task of 4 s goes before it, one of 3 s after it."""
-    schedule = prioritised(np.array([[2.0], [4], [3], [1]]), [1], [0, 1, 2, 3], np.array([5.0, 0, 0, 0]))
+    schedule = prioritized(np.array([[2.0], [4], [3], [1]]), [1], [0, 1, 2, 3], np.array([5.0, 0, 0, 0]))
     assert schedule.start.tolist() == [5, 0, 7, 4]
 
 
@@ -282,7 +282,7 @@ def test_earliest_deadline_first_has_the_least_greatest_lateness_on_one_lane():
     for _ in range(20):
         times, deadline = rng.uniform(1, 5, (5, 1)), rng.uniform(1, 15, 5)
         given = problem(times.tolist(), [1], deadline=deadline)
-        notes = Prioritised().plan(given).notes
+        notes = Prioritized().plan(given).notes
         late = []
         for order in itertools.permutations(range(5)):
             ends = np.cumsum(times[list(order), 0])
@@ -292,11 +292,11 @@ def test_earliest_deadline_first_has_the_least_greatest_lateness_on_one_lane():
 
 def test_missed_deadlines_are_told_and_not_refused():
     given = problem([[4.0], [4], [4]], [1], deadline=np.array([4.0, 5, np.nan]))
-    plan = Prioritised().plan(given)
+    plan = Prioritized().plan(given)
     assert (plan.notes["deadlines_missed"], plan.notes["deadline_missed_by"]) == (1, 3.0)
-    assert "deadlines_missed" not in Prioritised().plan(problem([[4.0]], [1])).notes
+    assert "deadlines_missed" not in Prioritized().plan(problem([[4.0]], [1])).notes
     scenario = {
-        "name": "late", "cluster": {"nodes": [{"cpus": 1}]}, "policy": "prioritised",
+        "name": "late", "cluster": {"nodes": [{"cpus": 1}]}, "policy": "prioritized",
         "workload": [{"arrivals": {"process": "all_at_once", "count": 2}, "cpu_time": "4 s", "slo": "5 s"}],
     }  # fmt: skip
     assert sim.run(scenario).record.notes["deadlines_missed"] == 1

@@ -41,7 +41,7 @@ def test_the_interval_covers_as_often_as_it_says():
     assert abs(covered - 900) < 4 * math.sqrt(1000 * 0.9 * 0.1)
 
 
-def test_replications_summarise():
+def test_replications_summarize():
     found = runs([2, 3, 4])
     row = found.summary.loc["response_mean"]
     assert (row["mean"], row["sd"], row["n"]) == (3, 1, 3)
@@ -159,7 +159,7 @@ def test_sentences_have_the_units_people_use():
     assert found.sentences == ["b: wait mean 50.15 ± 0.37 min below a (paired, 95 %, Holm, n = 3)"]
     barely = gap("response_mean", -0.02312, 0.02291)
     assert barely == "23.1 ± 22.9 ms"
-    assert gap("gpu_utilisation", 0.27, 0.12) == "27 ± 12 percentage points"
+    assert gap("gpu_utilization", 0.27, 0.12) == "27 ± 12 percentage points"
     assert gap("response_mean", 0.3, 2.1) == "0.3 ± 2.1 s"
 
 
@@ -185,14 +185,14 @@ def test_runs_in_which_one_policy_is_undefined_are_not_dropped_silently():
 def test_the_metrics_of_a_comparison_are_those_that_tell_something():
     """No deadlines, rejections or unfinished tasks here, and every run drained; with a horizon there is no makespan."""
     found = compare({"a": runs([4.0, 5.0]), "b": runs([3.0, 4.5])})
-    assert found.metrics == ["makespan", "response_mean", "response_p95", "gpu_utilisation", "energy_j"]
+    assert found.metrics == ["makespan", "response_mean", "response_p95", "gpu_utilization", "energy_j"]
 
     def until(horizon: float) -> Result:
         return Result(record(cluster(), workload([0, 0], [1, 9]), [0, 1], [1, math.nan], [(1,)] * 2, end=horizon,
                              horizon=horizon))  # fmt: skip
 
     found = compare({"a": until(5.0), "b": until(5.0)})
-    assert found.metrics == ["response_mean", "response_p95", "unfinished", "gpu_utilisation", "energy_j"]
+    assert found.metrics == ["response_mean", "response_p95", "unfinished", "gpu_utilization", "energy_j"]
 
 
 def test_noise_of_floating_point_is_no_difference():
@@ -204,7 +204,7 @@ def test_noise_of_floating_point_is_no_difference():
 def test_nobody_wins_by_keeping_devices_busy():
     """Work that is lost later, or done slowly, keeps a device busy too."""
     busy = Replications(one_task(2, n, time=2.0 + n / 10) for n in range(3))
-    assert compare({"a": runs([2.0, 2.1, 2.2]), "b": busy}, ["gpu_utilisation"]).winners == {"gpu_utilisation": None}
+    assert compare({"a": runs([2.0, 2.1, 2.2]), "b": busy}, ["gpu_utilization"]).winners == {"gpu_utilization": None}
 
 
 def test_what_a_notebook_shows_of_a_comparison():

@@ -736,7 +736,7 @@ def test_the_best_row(grid: Sweep):
     assert by[RATE].tolist() == [1.0, 2.0]
     assert by["response_mean"].tolist() == grid.table.groupby(RATE)["response_mean"].min().tolist()
     with pytest.raises(UsageError, match="neither more nor less"):
-        grid.best("gpu_utilisation")
+        grid.best("gpu_utilization")
     with pytest.raises(UsageError, match="not defined in any row"):
         grid.best("slo_attainment")
     with pytest.raises(UnknownName, match="did you mean"):

@@ -57,12 +57,12 @@ def test_ids_are_whole_numbers_only_if_they_print_the_same(table):
 
 
 def test_further_columns_are_kept_if_numeric(table):
-    found = table("cpu_time,tokens,colour,prioriti\n1,5,red,2\n")
+    found = table("cpu_time,tokens,color,prioriti\n1,5,red,2\n")
     assert found.extra["tokens"].tolist() == [5]
-    assert "colour" not in found.extra
+    assert "color" not in found.extra
     notes = [note.partition(".csv: ")[2] for note in found.notes]
     assert notes == [
-        'column "colour" is not known and not numeric: ignored',
+        'column "color" is not known and not numeric: ignored',
         'column "prioriti" is not known: kept as it is; did you mean "priority"?',
     ]
 

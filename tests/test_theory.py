@@ -380,7 +380,7 @@ def test_greedy_batches_meet_their_limits_and_bounds():
     md1 = theory.md1(12, 0.07)
     one = theory.greedy_batches(12, 0.02, 0.05, 1)
     assert one.wait_mean == close(md1.wait_mean, rel=1e-9)
-    assert one.utilisation == close(md1.utilisation, rel=1e-9)
+    assert one.utilization == close(md1.utilization, rel=1e-9)
     free, wide = theory.greedy_batches(20, 0.02, 0.05), theory.greedy_batches(20, 0.02, 0.05, 60)
     assert wide.response_mean == close(free.response_mean, rel=1e-9)
     middles = (np.arange(4_000) + 0.5) * 0.0005
@@ -729,7 +729,7 @@ def test_disguised_servers_are_counted():
     found = match(sim.load(scenario(part, {"count": 2}, nodes={"cpus": 7})))
     assert found.model == "M/M/7"
     figures = {row.metric: row.value for row in found.rows}
-    assert figures["gpu_utilisation"] == close(3 * 0.25 / 2)
+    assert figures["gpu_utilization"] == close(3 * 0.25 / 2)
 
 
 def test_streams_of_different_length_match_nothing():
@@ -820,7 +820,7 @@ class OldestFirstUntold(OldestFirst):
     queueing = ""
 
 
-def test_policies_of_others_are_recognised_by_the_model_that_they_declare():
+def test_policies_of_others_are_recognized_by_the_model_that_they_declare():
     for name, policy in (("oldest_first", OldestFirst), ("untold", OldestFirstUntold)):
         sim.register(name, policy)
     ours = match(sim.load(MODELS["M/M/1"], {"policy": "fcfs"}))

@@ -21,7 +21,7 @@ def test_trunk_reservation_of_different_means_where_the_empty_system_is_unlikely
     found = theory.trunk_reservation(servers, [(load / 2, 1.0), (load / 4, 2.0)])
     lost = theory.erlang_b(load, servers)
     assert found.loss == pytest.approx((lost, lost), rel=1e-9)
-    assert found.utilisation == pytest.approx(load * (1 - lost) / servers, rel=1e-9)
+    assert found.utilization == pytest.approx(load * (1 - lost) / servers, rel=1e-9)
 
 
 def test_trunk_reservation_of_nearly_equal_means_is_that_of_equal_ones():
@@ -33,7 +33,7 @@ def test_trunk_reservation_of_nearly_equal_means_is_that_of_equal_ones():
 def test_trunk_reservation_far_from_the_first_guess():
     """A class that may use a quarter of the servers only, at an enormous rate; the other hardly ever comes."""
     found = theory.trunk_reservation(200, [(1e6, 1.0, 150), (1e-3, 100.0, 0)])
-    assert found.utilisation == pytest.approx(0.25, rel=1e-5)
+    assert found.utilization == pytest.approx(0.25, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,10 @@ def test_littles_law_and_the_share_of_time_that_a_server_is_busy(name):
         assert found.queue_length_mean == close(found.throughput * found.wait_mean, rel=1e-9)
     if name not in ("M/G/1-PS", "M/M^[4]/1") and not name.startswith("greedy"):
         assert found.response_mean == close(found.wait_mean + 0.37)
-        assert found.utilisation == close(found.throughput * 0.37 / servers, rel=1e-9)
+        assert found.utilization == close(found.throughput * 0.37 / servers, rel=1e-9)
     if name in LOSSLESS:
         assert found.loss == 0.0
-        assert found.load == close(found.utilisation)
+        assert found.load == close(found.utilization)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, of) in EVERY.items() if of(1.0).has_tails])
@@ -250,7 +250,7 @@ def test_a_closed_loop_by_weights():
     found = theory.closed_loop(clients, think, mean, servers)
     busy = sum(p * min(k, servers) for k, p in enumerate(chance))
     assert found.throughput == close(busy / mean)
-    assert found.utilisation == close(busy / servers)
+    assert found.utilization == close(busy / servers)
     assert found.jobs_in_system_mean == close(sum(k * p for k, p in enumerate(chance)))
     assert found.response_mean == close(clients / found.throughput - think)
     assert found.wait_mean == close(found.response_mean - mean)
@@ -272,7 +272,7 @@ def test_abandonment_by_weights():
     assert found.loss == close(queue / patience / rate)
     assert found.throughput == close(busy / mean)
     assert found.throughput == close(rate * (1 - found.loss))
-    assert found.utilisation == close(busy / servers)
+    assert found.utilization == close(busy / servers)
     assert found.jobs_in_system_mean == close(busy + queue)
     assert found.delayed == close(chance[servers:].sum())
     assert found.load == close(rate * mean / servers)
@@ -588,8 +588,8 @@ def test_trunk_reservation_by_hand():
     assert found.busy == close(tuple(chance))
     assert found.loss == close((chance[2], chance[1] + chance[2]))
     assert found.throughput == close((1.2 * (1 - chance[2]), 0.8 * chance[0]))
-    assert found.utilisation == close(chance[1] / 2 + chance[2])
-    assert found.utilisation * 2 == close(sum(found.throughput) * 0.5)
+    assert found.utilization == close(chance[1] / 2 + chance[2])
+    assert found.utilization * 2 == close(sum(found.throughput) * 0.5)
 
 
 @pytest.mark.parametrize("reserved", [0, 1, 2])
@@ -614,7 +614,7 @@ def test_trunk_reservation_of_two_means_by_its_chain(reserved):
     found = theory.trunk_reservation(servers, [(*one, 0), (*two, reserved)])
     assert found.busy == close(tuple(busy), rel=1e-9)
     assert found.loss == close((busy[-1], sum(busy[servers - reserved :])), rel=1e-9)
-    assert found.utilisation * servers == close(found.throughput[0] * one[1] + found.throughput[1] * two[1])
+    assert found.utilization * servers == close(found.throughput[0] * one[1] + found.throughput[1] * two[1])
 
 
 def test_trunk_reservation_has_a_largest_chain(monkeypatch):
@@ -635,7 +635,7 @@ def test_a_workload_limit_by_integration():
         inside = integrate.quad(lambda x: rate * math.exp(-(1 / mean - rate) * x), 0, limit)[0]  # noqa: B023
         tail = rate * math.exp(-(1 / mean - rate) * limit) * mean
         empty = 1 / (1 + inside + tail)
-        assert found.utilisation == close(1 - empty)
+        assert found.utilization == close(1 - empty)
         assert found.loss == close(tail * empty)
         moment = integrate.quad(lambda x: x * rate * math.exp(-(1 / mean - rate) * x), 0, limit)[0]  # noqa: B023
         assert found.wait_mean == close(moment / (1 + inside), rel=1e-9)
@@ -670,7 +670,7 @@ def test_a_network_with_feedback_and_two_doors():
     assert found.response_mean == close(inside / 1.5)
     empty = theory.jackson([(0.3,), (0.5,)], [1.0, 0.0], [[0, 0], [0, 0]]).stations[1]
     assert (empty.load, empty.throughput, empty.wait_mean, empty.response_mean, empty.delayed) == (0, 0, 0, 0.5, 0)
-    assert empty.jobs_in_system_mean == empty.queue_length_mean == empty.utilisation == 0
+    assert empty.jobs_in_system_mean == empty.queue_length_mean == empty.utilization == 0
 
 
 def test_a_tandem_of_unequal_single_servers():
@@ -843,7 +843,7 @@ def test_the_states_of_greedy_batches_are_doubled_until_nothing_is_left(monkeypa
 def test_a_batch_server_that_takes_one_is_mm1():
     found = theory.bulk_service(2.0, 0.3, 1)
     plain = theory.mm1(2.0, 0.3)
-    for name in ("wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean", "utilisation", "delayed"):
+    for name in ("wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean", "utilization", "delayed"):
         assert getattr(found, name) == close(getattr(plain, name), rel=1e-9), name
     assert found.idle == close(0.4)
     assert found.batch_mean == close(1.0)
@@ -858,8 +858,8 @@ def test_greedy_batches_are_renewals(most):
     rate, per_item, fixed = 1.4, 0.21, 0.37
     found = theory.greedy_batches(rate, per_item, fixed, most)
     batches = rate / found.batch_mean
-    assert found.utilisation == close(batches * (per_item * found.batch_mean + fixed), rel=1e-9)
-    assert found.idle == close(1 - found.utilisation)
+    assert found.utilization == close(batches * (per_item * found.batch_mean + fixed), rel=1e-9)
+    assert found.idle == close(1 - found.utilization)
     sizes = found.batch_sizes
     assert sizes.sum() == close(1.0)
     assert sizes @ np.arange(len(sizes)) == close(found.batch_mean)

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 
 from sim.cli import main
-from sim.workload.logs.recognise import node_list
+from sim.workload.logs.recognize import node_list
 from sim.workload.mapped.cells import composite, count, with_point
 from sim.workload.mapped.jobs import _part
 from sim.workload.mapped.propose import form_of, propose

@@ -14,7 +14,7 @@ import sim
 from sim import registry
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.workload.logs.recognise import maybe_table, recognise
+from sim.workload.logs.recognize import maybe_table, recognize
 from sim.workload.rows import json_rows
 
 HEAD = "JobID|Submit|Start|End|State|AllocTRES|NodeList\n"
@@ -256,14 +256,14 @@ def test_members_of_damaged_json(tmp_path_factory, cut, put, lost, size):
 def test_a_byte_order_mark_hides_no_format(file, form):
     text = {"swf": SWF, "philly": PHILLY, "kubernetes": PODS_JSON.replace("{", '{"kind": "Pod",', 1)}[form]
     path = file(b"\xef\xbb\xbf" + text.encode(), "t.log")
-    assert recognise(path) == form
+    assert recognize(path) == form
     assert len(read(form, path)) == len(read(form, file(text, "u.log"))) > 0
 
 
 def test_the_last_ending_counts(file):
-    assert recognise(file("arrival,cpu_time\n0,1\n", "x.swf.csv")) is None
+    assert recognize(file("arrival,cpu_time\n0,1\n", "x.swf.csv")) is None
     assert command("trace", "inspect", file("arrival,cpu_time\n0,1\n", "x.swf.csv")).exit_code == 0
-    assert recognise(file("1 0 0\n", "x.swf")) == recognise(file("1 0 0\n", "x.SWF.gz")) == "swf"
+    assert recognize(file("1 0 0\n", "x.swf")) == recognize(file("1 0 0\n", "x.SWF.gz")) == "swf"
 
 
 @pytest.mark.parametrize("separator", ";|\t")
@@ -282,22 +282,22 @@ def test_another_separator_is_told_without_a_format(file, separator):
         "one line of prose\n",
     ],
 )
-def test_what_is_not_recognised_is_said_to_be(file, text):
+def test_what_is_not_recognized_is_said_to_be(file, text):
     outcome = command("trace", "inspect", file(text))
     assert outcome.exit_code == 2
-    assert "its format is not recognised; give --format NAME" in outcome.stderr and "hetero_dag" in outcome.stderr
+    assert "its format is not recognized; give --format NAME" in outcome.stderr and "hetero_dag" in outcome.stderr
 
 
 @pytest.mark.parametrize(
     "text", ["", "id,gpu_time\n", "arival,cpu_tme\na,b\n", "arrival;gpu_time\n", b"\xff\xfe\x00", b"caf\xe9 noir\n" * 9]
 )
 def test_what_may_be_a_table_is_left_to_its_reader(file, text):
-    assert recognise(file(text)) is None and maybe_table(file(text))
+    assert recognize(file(text)) is None and maybe_table(file(text))
 
 
-def test_a_table_of_requests_is_recognised(file):
-    assert recognise(file("arrival,prompt_tokens,output_tokens\n0,1,1\n")) == "requests"
-    assert recognise(file("arrival,prompt_tokens,gpu_time\n0,1,1\n")) is None
+def test_a_table_of_requests_is_recognized(file):
+    assert recognize(file("arrival,prompt_tokens,output_tokens\n0,1,1\n")) == "requests"
+    assert recognize(file("arrival,prompt_tokens,gpu_time\n0,1,1\n")) is None
 
 
 # Dates -----------------------------------------------------------------------------------------------------------

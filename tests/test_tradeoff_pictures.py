@@ -102,15 +102,15 @@ def test_a_key_may_be_the_cost(swept: Any):
 
 
 def test_directions_have_to_be_known(compared: sim.Comparison, swept: Any):
-    with pytest.raises(UsageError, match="neither more nor less gpu_utilisation"):
-        front(swept, "gpu_utilisation", "response_mean")
-    front(swept, "gpu_utilisation", "response_mean", {"gpu_utilisation": "more"})
+    with pytest.raises(UsageError, match="neither more nor less gpu_utilization"):
+        front(swept, "gpu_utilization", "response_mean")
+    front(swept, "gpu_utilization", "response_mean", {"gpu_utilization": "more"})
     with pytest.raises(UsageError, match="twice"):
         front(compared, "wait_p95", "wait_p95")
     with pytest.raises(UnknownName, match="did you mean"):
         front(compared, "wait_p95", "respons_mean")
     with pytest.raises(UsageError, match="\"more\" or \"less\""):
-        front(swept, "gpu_utilisation", "response_mean", {"gpu_utilisation": "up"})  # type: ignore[dict-item]
+        front(swept, "gpu_utilization", "response_mean", {"gpu_utilization": "up"})  # type: ignore[dict-item]
 
 
 def test_regret_by_hand(compared: sim.Comparison):
@@ -119,7 +119,7 @@ def test_regret_by_hand(compared: sim.Comparison):
     np.testing.assert_allclose(table.to_numpy().T, values / values.min(axis=0) - 1, atol=1e-12)
     assert (table.min(axis=1) == 0).all() and table.index.name == "replication"
     with pytest.raises(UsageError, match="neither more nor less"):
-        regrets(compared, "gpu_utilisation")
+        regrets(compared, "gpu_utilization")
 
 
 def test_pictures(run: sim.Result, compared: sim.Comparison, swept: Any):
@@ -197,9 +197,9 @@ def bars_of(ax: Any) -> np.ndarray:
 def test_a_front_stays_where_its_metrics_can_be():
     """Of two replications intervals are many times the mean: they end at 0, and at 100 %."""
     found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=2,
-                        metrics=["wait_mean", "gpu_utilisation"])  # fmt: skip
+                        metrics=["wait_mean", "gpu_utilization"])  # fmt: skip
     assert (found.table["wait_mean", "half_width"] > found.table["wait_mean", "mean"]).any()
-    ax = plots.pareto(found, "wait_mean", "gpu_utilisation", better={"gpu_utilisation": "more"})
+    ax = plots.pareto(found, "wait_mean", "gpu_utilization", better={"gpu_utilization": "more"})
     ends = bars_of(ax)
     assert ends[:, 0].min() == 0 and ends[:, 1].max() <= 100 and ends[:, 1].min() >= 0
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()

@@ -97,7 +97,7 @@ def _policy(kind: str, name: str) -> Iterator[str]:
     item = registry.policy(kind, name)
     given = parameters(kind, item)
     yield f'\n<h3 id="{kind}-{name}">{name}</h3>\n'
-    for paragraph in labelled(head(item), given):
+    for paragraph in labeled(head(item), given):
         yield paragraph + "\n"
     if given:
         says = said_of_parameters(item if inspect.isclass(item) or kind != "scheduler" else _lists(), given)
@@ -133,8 +133,8 @@ def cost_of_all(module: Any, of_all: str) -> str:
     return found[0].replace("Cost of all:", "Cost:") if found else ""
 
 
-def labelled(text: str, names: Mapping[str, Any]) -> Iterator[str]:
-    """Paragraphs of a head; what is labelled (Reference, Weakness, Cost) begins a paragraph of its own.
+def labeled(text: str, names: Mapping[str, Any]) -> Iterator[str]:
+    """Paragraphs of a head; what is labeled (Reference, Weakness, Cost) begins a paragraph of its own.
 
     Lines about parameters, which are in a table of their own, are left out.
     """

@@ -55,7 +55,7 @@ DEVICES = {
     "device": "name of the device; the cores of a node are one", "type": "its type", "kind": "cpu, gpu or another",
     "node": "its node", "count": "cores, or 1", "busy": "seconds × share in which it computed",
     "allocated": "seconds × share held by launches", "up": "seconds up", "asleep": "seconds asleep",
-    "utilisation": "busy / up", "allocation": "allocated / up", "uploading": "seconds of its upload engine",
+    "utilization": "busy / up", "allocation": "allocated / up", "uploading": "seconds of its upload engine",
     "downloading": "seconds of its download engine", "launches": "launches that used it",
     "energy_j": "joules in all", "energy_tasks_j": "of them for work that counted",
     "energy_wasted_j": "for work that was lost", "energy_idle_j": "idle", "energy_sleep_j": "asleep",

@@ -4,7 +4,7 @@ Everything, and simple limits:
     accept_all             Everything may wait
     queue_limit            A limit on how many wait: globally, for each class, for each type of device
     token_bucket           A token bucket: `rate` admissions a second in the long run, at most `burst` at once
-    utilisation_threshold  A threshold on utilisation: nobody is admitted while so much of a device type is taken
+    utilization_threshold  A threshold on utilization: nobody is admitted while so much of a device type is taken
     trunk_reservation      Trunk reservation: a class is admitted only while more servers are free than are kept for
                            others
 

@@ -145,13 +145,13 @@ class ThresholdTable:
         self.places = places
         self.states = _states(places, classes)
         self.index = {state: number for number, state in enumerate(map(tuple, self.states.tolist()))}
-        self.up, self.down = self._neighbours(1), self._neighbours(-1)
+        self.up, self.down = self._neighbors(1), self._neighbors(-1)
         self.total = self.states.sum(axis=1)
         self.accept = self.up >= 0
         self.gain = 0.0
         self._used: list[float] = []
 
-    def _neighbours(self, step: int) -> np.ndarray:
+    def _neighbors(self, step: int) -> np.ndarray:
         """For every state and class the state with one more or less of it; -1 where there is none."""
         found = np.full(self.states.shape, -1, dtype=np.int64)
         for class_ in range(self.states.shape[1]):

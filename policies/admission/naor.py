@@ -2,7 +2,7 @@
 
 Decides: a task is admitted while fewer than a threshold are there.  With reward R for an answer and cost C for each
 second in the system: the individual threshold is the last place whose expected stay costs no more than R; the social
-one maximises λ(1 − P_block)·R − C·L; the revenue one the price times those who pay it, where the price is what leaves
+one maximizes λ(1 − P_block)·R − C·L; the revenue one the price times those who pay it, where the price is what leaves
 the last who joins nothing.  Social and revenue thresholds need λ and the mean service time, both estimated online.
 Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
 Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).

@@ -11,7 +11,7 @@ Simple rules:
 By a model of queue or deadline:
     batopt            BatOpt: a queueing model says how many requests to wait for; batches take all that wait from
                       then on
-    smdp              SMDP: a table from queue length to batch size that minimises weighted response and power, from a
+    smdp              SMDP: a table from queue length to batch size that minimizes weighted response and power, from a
                       decision process
     clipper_aimd      Clipper, additive increase and multiplicative decrease: the largest batch that stays within the
                       SLO is felt for

@@ -16,7 +16,7 @@ a batch counts as full `margin` standard deviations beyond the expected size.  O
 those that are equally busy is served just in time, the others when they are idle.  A device with one stream
 overlaps nothing: batches go one after the other, all that waits at a time, as under `serial_greedy` (a limit on the
 latency still bounds them); the run says so.
-Cost: O(1) amortised a batch (some four rounds).
+Cost: O(1) amortized a batch (some four rounds).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SMDP: a table from queue length to batch size that minimises weighted response and power, from a decision process.
+"""SMDP: a table from queue length to batch size that minimizes weighted response and power, from a decision process.
 
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus

@@ -27,7 +27,7 @@ Backfilling and batch systems:
                            that the trace names
 
 Preemption by service received:
-    las                    Least attained service, discretised: who has received least goes first, in a few queues
+    las                    Least attained service, discretized: who has received least goes first, in a few queues
     srtf                   Shortest remaining time first: the task with the least estimated time left runs, by
                            preemption if need be
     tiresias               Tiresias with a known distribution of sizes: queues of attained service, ranked by their
@@ -76,7 +76,7 @@ Unlike devices, and data:
     dmdas                  Deque model data aware sorted (`dmdas` of StarPU): as `dmda`, with the lines sorted by
                            priority
     lws                    Locality work stealing (`lws` of StarPU): tasks wait where they were set free; who is idle
-                           takes from its neighbours
+                           takes from its neighbors
     heteroprio             HeteroPrio: accelerators take the task that gains most from them, cores the one that gains
                            least
     er_ls                  ER-LS, online list scheduling by the enhanced rules: each task goes for good to the CPUs or

@@ -1,6 +1,6 @@
 """First come, first served in rounds: the jobs that came first have the best devices, which are dealt out anew.
 
-Decides which type each job runs on; `rounds` realises it.  When jobs have come or gone, at the next round, jobs choose
+Decides which type each job runs on; `rounds` realizes it.  When jobs have come or gone, at the next round, jobs choose
 in the order of their arrival, each the mode in which it is fastest of those that the ones before it left room for; the
 first that finds none ends it, so nothing passes it (Gavel's FIFO).  With `blind: true` each takes the first type of the
 cluster that has room instead, whatever it makes of it.

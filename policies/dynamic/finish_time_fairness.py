@@ -1,6 +1,6 @@
 """Finish-time fairness over time fractions: nobody should end much later than alone on an equal share.
 
-Decides which part of the time each job runs on which type of device; `rounds` realises it.  The greatest ratio of
+Decides which part of the time each job runs on which type of device; `rounds` realizes it.  The greatest ratio of
 (time since arrival + time left at the present progress) to the time on an equal share, both as they look now, is
 made least.  The time on an equal share counts the shares that the job would have had so far.
 Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient GPU

@@ -1,7 +1,7 @@
 """Isolated: every job has an equal share of every type of device, as if it owned that part of the cluster.
 
 Decides which part of the time each job runs on which type: 1/n of each type's devices (by weight), never more than
-all the time; `rounds` realises it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle
+all the time; `rounds` realizes it, and no job runs beyond its share, not even on idle devices.  With `spare: true` idle
 devices go to those that lag most: max-min fairness that is blind to types of devices (Gavel's LAS), where jobs are
 equally wide.
 Reference: the yardstick of Gavel (Narayanan et al., OSDI 2020) and Themis (Mahajan et al., NSDI 2020); every

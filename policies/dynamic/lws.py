@@ -1,4 +1,4 @@
-"""Locality work stealing (`lws` of StarPU): tasks wait where they were set free; who is idle takes from its neighbours.
+"""Locality work stealing (`lws` of StarPU): tasks wait where they were set free; who is idle takes from its neighbors.
 
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
 predecessors, whose data are still there; tasks without predecessors go round the workers.  An idle worker takes the
@@ -249,7 +249,7 @@ class Lws(Scheduler):
         return None
 
     def _placement(self, task: Task, worker: Worker, view: View) -> Placement | None:
-        """Where this worker would start the task now, with its neighbours if it takes several devices."""
+        """Where this worker would start the task now, with its neighbors if it takes several devices."""
         for position in task.modes_by_speed():
             mode = task.modes[position]
             if mode.type is not worker.device.type:

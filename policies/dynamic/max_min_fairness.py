@@ -1,13 +1,13 @@
 """Max-min fairness over time fractions: the job that is worst off against an equal share gets as much as possible.
 
-Decides which part of the time each job runs on which type of device; `rounds` realises it.  Progress is measured
+Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress is measured
 against that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more of it,
 and nobody less than an equal share, as that is a solution too.  Then by water filling: whoever cannot get more is
 left there, and the others are raised.  With `pairs` a job may also be beside another on its devices (`side_by_side`);
 the least progress in the program is never below that without, as all that was feasible still is.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from least;
-realised only in rounds, with a change of hands in each (see `rounds` for how far that strays).
+realized only in rounds, with a change of hands in each (see `rounds` for how far that strays).
 Cost: `levels` + 1 linear programs whenever jobs have come or gone, at the next round; with pairs each has a column for
 every job, mode and label beside it (128 jobs of 26 classes on three types: 7,000 columns, 0.02 s in all, as jobs that
 are alike count once).

@@ -1,6 +1,6 @@
 """Most throughput over time fractions, or most per cost, with deadlines kept where that is possible.
 
-Decides which part of the time each job runs on which type of device; `rounds` realises it.  Progress of a job counts
+Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress of a job counts
 against that alone in its fastest mode, so a job that profits more from a fast GPU gets it.  With `costs` the sum of
 progress over the sum of costs is made greatest; then devices stand idle when using them would cost more than it
 brings.  A job with a deadline gets at least what it still needs to end in time, as far as that is possible for all of

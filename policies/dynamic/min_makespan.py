@@ -1,6 +1,6 @@
 """Least makespan over time fractions: all that is there now should be done as early as possible.
 
-Decides which part of the time each job runs on which type of device; `rounds` realises it.  With fractions that stay,
+Decides which part of the time each job runs on which type of device; `rounds` realizes it.  With fractions that stay,
 the job with the most left against its progress ends last, so the least ratio of progress to what is left is made
 greatest: the program of `max_min_fairness` with another base.  Its optimum is the least makespan of all preemptive
 schedules of the jobs there, if devices of a type are one pool; with `pairs` (see `side_by_side`) it is a lower bound.

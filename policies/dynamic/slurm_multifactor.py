@@ -60,7 +60,7 @@ class SlurmMultifactor(Scheduler):
     """Multifactor priority and backfilling.
 
     age, fair_share, size, partition, priority, service: weights of the factors; service is that of `qos`.
-    small_first: favour small jobs instead of large ones.
+    small_first: favor small jobs instead of large ones.
     partitions: factor by partition (of tasks bound to none: by class), from 0 to 1; others have 0.
     shares: of users, in any unit; others have 1.
     accounts: the tree of accounts, for Fair Tree.

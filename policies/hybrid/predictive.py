@@ -3,11 +3,11 @@
 Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
 devices that it would keep busy, and forecast (`policies.prediction`):
 
-scale    as many devices stay awake as the load within one waking time needs at the target utilisation, and what waits
+scale    as many devices stay awake as the load within one waking time needs at the target utilization, and what waits
          besides.  That load is at least what is measured now, and what the forecast expects it to rise by; so devices
          for a rise are awake when it comes, not a waking time later, and on a day unlike those before they follow what
          is measured (`policies.prediction.series`).
-         With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilisation`
+         With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          besides it is that of Kubernetes, which measures how busy the devices are
          (`policies.hybrid.common.autoscaling`).
 reserve  tasks of other classes may hold only what the forecast leaves to the classes and services named here for as
@@ -72,7 +72,7 @@ class Predictive(Scheduler):
     interval: seconds between measurements.
     memory: seconds whose mean is what is measured now, more while fewer than eight arrivals came in them; predictors
         that expect what was measured (last_value, ewma) have a memory of their own.
-    stabilisation: seconds for which the number of devices that was wanted once is kept.
+    stabilization: seconds for which the number of devices that was wanted once is kept.
     reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
     """
 
@@ -83,11 +83,11 @@ class Predictive(Scheduler):
         by: Scheduler | None = None,
         predictor: ChosenPredictor = DAILY,
         scale: bool = True,
-        signal: Literal["arrivals", "utilisation"] = "arrivals",
+        signal: Literal["arrivals", "utilization"] = "arrivals",
         target: Annotated[float, Field(gt=0, le=1)] = 0.7,
         interval: Annotated[Seconds, Field(gt=0)] = 60.0,
         memory: Annotated[Seconds, Field(gt=0)] = 300.0,
-        stabilisation: Annotated[Seconds, Field(ge=0)] = 300.0,
+        stabilization: Annotated[Seconds, Field(ge=0)] = 300.0,
         least: Annotated[int, Field(ge=0)] = 1,
         reserve: list[str] | None = None,
         ahead: Annotated[Seconds, Field(ge=0)] = 1800.0,
@@ -99,7 +99,7 @@ class Predictive(Scheduler):
         self.target = target
         self.interval = interval
         self.memory = memory
-        self.stabilisation = stabilisation
+        self.stabilization = stabilization
         self.least = least
         self.protected = dict.fromkeys(reserve or ())
         self.ahead = ahead
@@ -159,7 +159,7 @@ class Predictive(Scheduler):
             if device.local >= 0:
                 by_type.setdefault(device.type, []).append(device)
         for kind, devices in by_type.items():
-            self.pools[kind] = DevicePool(kind, devices, min(self.least, len(devices)), self.stabilisation)
+            self.pools[kind] = DevicePool(kind, devices, min(self.least, len(devices)), self.stabilization)
             if self.scale:
                 self.loads[kind] = self._series(kind.power.wake)
             if self.protected:
@@ -241,14 +241,14 @@ class Predictive(Scheduler):
 
     def _watch(self, view: View) -> None:
         """Since the last round the same devices were busy."""
-        if self.signal == "utilisation":
+        if self.signal == "utilization":
             passed, self._since = min(view.now, self._next) - self._since, view.now
             for kind, busy in self._busy.items():
                 self.loads[kind].note(busy * passed, ENOUGH)  # how many are busy is seen, not guessed from arrivals
 
     def _see(self, view: View) -> None:
         """Which devices are busy from now on."""
-        if self.signal == "utilisation":
+        if self.signal == "utilization":
             for kind, pool in self.pools.items():
                 if kind in self.loads:
                     self._busy[kind] = sum(min(1.0, view.load(device)) for device in pool.devices)

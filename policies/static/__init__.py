@@ -11,7 +11,7 @@ Lists, task by task:
     sufferage             Sufferage: the task that would lose most by not getting its best lane gets it; then again
     load_balance          Load balancing: one task after the other to the lane whose projected load, for its speed, is
                           least
-    prioritised           Priorities: one task after the other, in an order of its own, gets the first interval
+    prioritized           Priorities: one task after the other, in an order of its own, gets the first interval
                           without a conflict
     greedy_best_fit       Greedy best fit by memory and compute: the most demanding task first, each where it leaves
                           the least room over
@@ -31,9 +31,9 @@ CPUs and GPUs, with a guarantee:
                           is impossible
     moldable_dual         Dual approximation for parallel tasks: guess the makespan, take the least work that fits it,
                           then list
-    balanced_makespan     Balanced makespan: every task on its favourite type, then the overloaded type gives away
+    balanced_makespan     Balanced makespan: every task on its favorite type, then the overloaded type gives away
                           what it is least good at
-    clb2c                 Centralised load balancing for two clusters: from both ends of the list sorted by speed-up
+    clb2c                 Centralized load balancing for two clusters: from both ends of the list sorted by speed-up
     hlp                   Heterogeneous linear program: a relaxed program says on which type each task runs, list
                           scheduling says when
     lst                   Lenstra, Shmoys, Tardos: the least deadline a linear program allows, and a vertex of it,

@@ -1,4 +1,4 @@
-"""Balanced makespan: every task on its favourite type, then the overloaded type gives away what it is least good at.
+"""Balanced makespan: every task on its favorite type, then the overloaded type gives away what it is least good at.
 
 Decides where, for two types of devices.  Tasks start on the type on which they are shorter.  From the type with more
 work a lane they move to the other in the order of what that costs (the ratio of their two times), until the work is

@@ -1,4 +1,4 @@
-"""Centralised load balancing for two clusters: from both ends of the list sorted by speed-up.
+"""Centralized load balancing for two clusters: from both ends of the list sorted by speed-up.
 
 Decides where, for two types of devices.  Tasks are sorted by the ratio of their two times; at each step the task at
 either end is tried on the least loaded lane of the type that it suits best, and the one that would be complete

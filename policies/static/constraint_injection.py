@@ -14,7 +14,7 @@ Reference: Bastoul, Zhang, Razanajato, Lossing, Susungi et al., Optimizing GPU D
 Scheduling Constraint Injection (CGO 2022).
 *Carried over*: the split between a linear scheduler and a non-linear optimizer that only talk through constraints; the
 tree of constraints with refinement downwards and alternatives sideways, and the way in which it is walked; grouping of
-what a vector unit or a memory line takes together (there load/store vectorisation) as a constraint, here `Fuse`.
+what a vector unit or a memory line takes together (there load/store vectorization) as a constraint, here `Fuse`.
 *Analogy only*: there the program finds affine loop schedules for the statements of one operator, dimension by
 dimension, and legality comes from dependence polyhedra; here it assigns whole tasks to devices.  Coalesced and vector
 loads there are inputs that are uploaded once here.  There the first feasible branch is the answer; here the walk goes
@@ -81,7 +81,7 @@ FRUGAL = 0.05
 LEVELS = (0.25, 0.5, 1.0)
 """How much work a group may hold, in parts of the makespan without constraints."""
 CROWD = 32
-"""Of more readers of an item only neighbours in the table are looked at as pairs."""
+"""Of more readers of an item only neighbors in the table are looked at as pairs."""
 
 View = Literal["all", "flow", "inputs"]
 """Which data bind tasks together: all, what one writes for another, or inputs in common."""
@@ -421,7 +421,7 @@ class SharingTree:
         items = {number: self._items(group) for number, group in members.items()} if view != "flow" else {}
         flow = self._flow(given) if view != "inputs" else {number: {} for number in members}
         near: dict[int, dict[int, None]] = {number: dict.fromkeys(flow[number]) for number in members}
-        for one, other in self._neighbours(items):
+        for one, other in self._neighbors(items):
             near[one][other] = near[other][one] = None
 
         def saved(one: int, other: int) -> float:
@@ -469,7 +469,7 @@ class SharingTree:
                     flow[other][one] = flow[other].get(one, 0.0) + seconds
         return flow
 
-    def _neighbours(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
+    def _neighbors(self, items: dict[int, dict[int, None]]) -> Iterator[tuple[int, int]]:
         """Pairs of groups that read an item in common."""
         readers: dict[int, list[int]] = {}
         for number, found in items.items():

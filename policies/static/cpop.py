@@ -11,7 +11,7 @@ Computing (2002), which introduces `heft` beside it.  No ratio is proven.  What 
 them go where they finish first.
 Weakness: one lane for the critical path costs much where its tasks are fast on different types: on published Cholesky
 and LU graphs without transfers, on 16 cores and 4 GPUs, it takes up to 3.6 times as long as `heft`.
-Cost: O((n + edges) lanes), vectorised over the lanes, and a look at the gaps of lanes that have one long enough.
+Cost: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
 """
 
 from __future__ import annotations

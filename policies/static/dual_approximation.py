@@ -177,7 +177,7 @@ def solve(
     guesses = 0
     while high > low * (1 + tolerance):
         guess = math.sqrt(low * high)
-        if low and not low < guess < high:  # neighbouring numbers
+        if low and not low < guess < high:  # neighboring numbers
             break
         guesses += 1
         if method == "paper":

@@ -13,7 +13,7 @@ Algorithms (1974), for best fit by decreasing size, at most 11/9 of the fewest b
 Uyeda, Wieder, Heuristics for Vector Bin Packing (2011), for several dimensions.  No ratio for the makespan.
 Weakness: best fit fills one device before it begins the next, so that few tasks leave others idle until the budget is
 reached; it takes a slow device gladly if it is tight; transfers are not counted.
-Cost: O(n lanes), vectorised over the lanes; with items, O(n (lanes + items of a task × places)).
+Cost: O(n lanes), vectorized over the lanes; with items, O(n (lanes + items of a task × places)).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from policies.static.common.instance import Instance, runnable
 from policies.static.common.outcome import plan_of
 from policies.static.common.schedule import Schedule
-from policies.static.prioritised import missed
+from policies.static.prioritized import missed
 from policies.task_graphs import topological
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan, can_host, lane_names

@@ -83,7 +83,7 @@ def greedy_dual(
                 best = found
                 high = max(low, min(high, best.makespan))
         guess = (low * high) ** 0.5
-        if high <= low * (1 + precision) or not low < guess < high:  # or they are neighbouring numbers
+        if high <= low * (1 + precision) or not low < guess < high:  # or they are neighboring numbers
             return best, low
 
 

@@ -14,7 +14,7 @@ reads any more, and stages given as durations lengthen the task that reads or wr
 start moves to each device once.
 Weakness: it looks one task ahead, and means over unlike devices say little; contention on links, limited memory and
 copies made for other readers are not seen; a plan with `overlap` expects data that its lane will have to wait for.
-Cost: O((n + edges) lanes), vectorised over the lanes, and a look at the gaps of lanes that have one long enough.
+Cost: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
 """
 
 from __future__ import annotations

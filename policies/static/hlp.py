@@ -1,13 +1,13 @@
 """Heterogeneous linear program: a relaxed program says on which type each task runs, list scheduling says when.
 
 Decides where and in which order, for task graphs on any number Q of device types.  The program (`assignment`)
-splits tasks over types so that neither a path nor the work of a type is longer than λ, and minimises λ; each task
+splits tasks over types so that neither a path nor the work of a type is longer than λ, and minimizes λ; each task
 goes to the type that has the largest share of it (for two types: rounding at 1/2).  Then list scheduling, with the
 longest way to the end first, on the types as chosen.
 Reference: Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with Precedence Constraints on Hybrid Multi-Core Machines
 (2015), for two types, ratio 6; Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications
 on Hybrid Multi-Core Machines (2017), for Q types and with the order by distance from the end.
-Ratio Q(Q + 1)(1 + ε), so 6 on two types but for a small ε, without transfers.  The program minimises λ + εW with W
+Ratio Q(Q + 1)(1 + ε), so 6 on two types but for a small ε, without transfers.  The program minimizes λ + εW with W
 the mean work of a lane; W ≤ λ, so its λ is at most 1 + ε times the least one, which is at most the least makespan.
 The largest share of a task is at least 1/Q, so rounding makes its time, the length of a path with the arrival before
 it, and the work of a type at most Q times what they are in the program.  Go back from the task that ends last to
@@ -81,7 +81,7 @@ def graph_linear_program(
 ) -> tuple[np.ndarray, float]:
     """The share of each task on each type, and a certified bound on the makespan, counted from the first arrival.
 
-        Minimise λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
+        Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
 
     The last rows are left out for independent tasks on single lanes, whose own work is then all that counts.

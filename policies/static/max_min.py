@@ -6,7 +6,7 @@ algorithm E: at most m times the least makespan on m unlike lanes.  On equal lan
 first, at most 4/3 - 1/(3m) (Graham, 1969).  Good where few tasks are long and many are short.
 Weakness: where most tasks are long, they take the fast devices from those that gain most there (Braun et al., 2001,
 find it much behind min-min then).  Transfers are not counted.
-Cost: O(n^2 types), vectorised over the tasks, as min-min.
+Cost: O(n^2 types), vectorized over the tasks, as min-min.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks
 algorithm D: at most m times the least makespan on m unlike lanes.  Often good in practice (Braun et al., A
 Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks, 2001).
 Weakness: the long tasks come last and stand out at the end, while other lanes are empty.  Transfers are not counted.
-Cost: O(n^2 types), vectorised over the tasks: of equal lanes only the one that is free first is looked at.
+Cost: O(n^2 types), vectorized over the tasks: of equal lanes only the one that is free first is looked at.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ nothing moves between them; without any transfers the optimistic cost is the sam
 differs from that of `heft`.
 Weakness: the table knows of no lane that is busy, so on graphs that are wider than the cluster it looks ahead to
 lanes that others will have taken.
-Cost: O((n + edges) lanes), vectorised over the lanes, and a look at the gaps of lanes that have one long enough.
+Cost: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Heterogeneous Computing Systems (1999); placing one task a round, as here, Casan
 Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
 Weakness: with two or more equal lanes that are free alike nobody seems to suffer, and it decides by ties (Casanova
 et al. propose the difference between clusters of lanes for that: `between: types`).  Transfers are not counted.
-Cost: O(n^2 types), vectorised over the tasks, as min-min.
+Cost: O(n^2 types), vectorized over the tasks, as min-min.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nine days of jobs are simulated on eight nodes of four GPUs under EASY backfilling, as the site ran them: the user ben
 may hold eight GPUs, and three nodes are down for 30 hours from the sixth day on.  Of that the log has the days from the
 third to the seventh, so that jobs run at its beginning which it does not know.  Times are those of Berlin, limits and
-sizes as Slurm writes them; twelve jobs were cancelled before they started.
+sizes as Slurm writes them; twelve jobs were canceled before they started.
 
     python make_site_log.py > site-log.csv
 """

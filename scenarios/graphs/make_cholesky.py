@@ -1,4 +1,4 @@
-"""Writes the task graph of a tiled Cholesky factorisation, and a static plan for it.
+"""Writes the task graph of a tiled Cholesky factorization, and a static plan for it.
 
     python scenarios/graphs/make_cholesky.py
 

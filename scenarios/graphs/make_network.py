@@ -41,7 +41,7 @@ class Network:
         return name
 
     def conv(self, name: str, before: tuple[str, ...], inner: int, outer: int, window: int, side: int) -> str:
-        """A convolution and its normalisation."""
+        """A convolution and its normalization."""
         values = BATCH * outer * side * side
         self.add(f"{name}-conv", "conv", before, values, 2 * inner * window**2, inner * outer * window**2)
         return self.add(f"{name}-norm", "norm", (f"{name}-conv",), values, 4, 4 * outer)

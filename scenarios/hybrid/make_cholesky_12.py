@@ -1,4 +1,4 @@
-"""Writes the task graph of a Cholesky factorisation of 12 × 12 tiles, as `graphs/make_cholesky.py` does of 8 × 8.
+"""Writes the task graph of a Cholesky factorization of 12 × 12 tiles, as `graphs/make_cholesky.py` does of 8 × 8.
 
     python scenarios/hybrid/make_cholesky_12.py
 

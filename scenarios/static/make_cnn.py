@@ -8,7 +8,7 @@ cnn-alone.csv         the same operators as independent tasks, each with inputs 
 
 The weights, as lines for `data:` of a scenario, are printed.
 
-An operator is a convolution with what follows it point by point (normalisation, ReLU, the addition of the shortcut;
+An operator is a convolution with what follows it point by point (normalization, ReLU, the addition of the shortcut;
 after the first the pooling too), or the last pooling with the fully connected layer.  All is in single precision.
 Times are those of a roofline, launch overhead + max(operations / peak, bytes / bandwidth), of which half is reached.
 A GPU is a GTX 1080 Ti (11.34 TFLOP/s, 484 GB/s, 5 µs a launch), a core has 96 GFLOP/s and 12 GB/s: the figures of

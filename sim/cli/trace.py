@@ -97,7 +97,7 @@ def map_(
     """
     from sim.errors import Problem, ScenarioError
     from sim.model.files import write_text, write_whole
-    from sim.workload.logs.recognise import node_list, recognise
+    from sim.workload.logs.recognize import node_list, recognize
     from sim.workload.mapped.proposal_text import written
     from sim.workload.mapped.propose import proposal_of
 
@@ -110,7 +110,7 @@ def map_(
     if nodes is not None:
         text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
         raise ScenarioError(Problem(f"{text}; a log has a row for each job", file=file))
-    known = recognise(path)
+    known = recognize(path)
     known = None if known == "tasks" else known
     if known is not None:
         console.note(f"{file}: looks like {known}, which format: {known} reads without a mapping")
@@ -415,15 +415,15 @@ def format_of(file: str, form: str | None) -> str:
     """The format that was named, or else what the file looks like; a task table where nothing speaks against it."""
     from sim import registry
     from sim.errors import UsageError
-    from sim.workload.logs.recognise import maybe_table, recognise
+    from sim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:
         return form
-    found = recognise(file)
+    found = recognize(file)
     if found is None and not maybe_table(file):
         known = ", ".join(sorted(registry.table("traces")))
         way = f"hetsim trace map {file} proposes how to read a log with columns of its own"
-        text = f"its format is not recognised; give --format NAME (hetsim list traces): {known}"
+        text = f"its format is not recognized; give --format NAME (hetsim list traces): {known}"
         raise UsageError(f"{file}: {text}; {way}")
     if found not in (None, "tasks"):
         console.note(f"{file}: looks like {found} (--format names another)")

@@ -125,7 +125,7 @@ def _make_known(copy: Parts, everything: Sequence[Any], seed: int, drawn: _Drawn
     """Replace what no policy can know by what it may."""
     state = copy.state
     for launch in state.running.values():
-        copy.launches.materialise(launch)  # by what it really is, up to now
+        copy.launches.materialize(launch)  # by what it really is, up to now
     _forget_truths(everything, seed, drawn)
     _end_streams(state)
     _spare_devices(state)

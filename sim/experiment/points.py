@@ -207,13 +207,13 @@ def rows(
         keys = list(axes)
         count, at = _made({key: _axis(key, value) for key, value in axes.items()}, sample, n, sample_seed)
     _check_keys(base, keys)
-    labelled: dict[str | None, Any] = {None: None}
+    labeled: dict[str | None, Any] = {None: None}
     if policies is not None:
-        labelled = dict(named_policies(policies).items())
-        if not labelled:
+        labeled = dict(named_policies(policies).items())
+        if not labeled:
             raise UsageError("no policies to sweep over")
-    _check_count(count * len(labelled))
-    return keys, PointRows(count, at, labelled)
+    _check_count(count * len(labeled))
+    return keys, PointRows(count, at, labeled)
 
 
 def _with_own_policies(

@@ -171,9 +171,9 @@ class Twin:
                     inside = f"of {job.id}" if f"of {job.id}" in pinned else job.partition
                     labels = (job.user, job.group, inside, job.account, job.qos)
                     table.writerow(_cells(f"{kind}:{number}", labels, job.count, job.cpus, job.gpus, job.gpu_type))
-            labelled = [log.labels[name] for name in LABELS]
+            labeled = [log.labels[name] for name in LABELS]
             for row in range(len(log)):
-                labels = tuple(column[row] for column in labelled)
+                labels = tuple(column[row] for column in labeled)
                 table.writerow(_cells(f"h:{row}", labels, log.nodes[row], log.cpus[row], log.gpus[row], log.kind[row]))
 
     # Samples --------------------------------------------------------------------------------------------------

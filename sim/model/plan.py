@@ -304,26 +304,26 @@ def lane_names(cluster: Cluster) -> dict[str, Device]:
 
 def find_cycle(after: Sequence[Iterable[int]]) -> list[int] | None:
     """One cycle of a directed graph given by successors, as a closed path, or None.  O(nodes + edges)."""
-    colour = [0] * len(after)
+    color = [0] * len(after)
     for root in range(len(after)):
-        if colour[root]:
+        if color[root]:
             continue
         path: list[int] = []
         stack = [(root, iter(after[root]))]
-        colour[root] = 1
+        color[root] = 1
         path.append(root)
         while stack:
             node, successors = stack[-1]
             for successor in successors:
-                if colour[successor] == 1:
+                if color[successor] == 1:
                     return [*path[path.index(successor) :], successor]
-                if colour[successor] == 0:
-                    colour[successor] = 1
+                if color[successor] == 0:
+                    color[successor] = 1
                     path.append(successor)
                     stack.append((successor, iter(after[successor])))
                     break
             else:
-                colour[node] = 2
+                color[node] = 2
                 path.pop()
                 stack.pop()
     return None

@@ -33,7 +33,7 @@ def cdf(
 
     Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
     """
-    lines = {label: _values(result, column) for label, result in labelled(results).items()}
+    lines = {label: _values(result, column) for label, result in labeled(results).items()}
     ax = own_axes(ax)
     everything = np.concatenate([values for values, _ in lines.values()])
     looks = line_looks(list(lines))
@@ -67,7 +67,7 @@ def _percent(value: float) -> str:
     return "100 %" if value == 1 else "over 99 %" if value > 0.99 else f"{100 * value:.2g} %"
 
 
-def labelled(results: Any) -> dict[str, Result]:
+def labeled(results: Any) -> dict[str, Result]:
     """Runs by label: as they are given, or by scenario and policy."""
     if isinstance(results, Mapping):
         return dict(results)

@@ -41,9 +41,9 @@ def comparison(found: Comparison) -> Figure:
                 panel.text(0.02, row, "∞" if mean == math.inf else "–", transform=panel.get_yaxis_transform(),
                            va="center", color=MUTED)  # fmt: skip
                 continue
-            colour = ORANGE if found.winners[metric] == policies[row] else BLUE
-            panel.errorbar(value, row, xerr=error or None, fmt="o", color=colour, markersize=5.5, capsize=3)
-            panel.plot([0, value], [row, row], color=colour, linewidth=1, alpha=0.35)
+            color = ORANGE if found.winners[metric] == policies[row] else BLUE
+            panel.errorbar(value, row, xerr=error or None, fmt="o", color=color, markersize=5.5, capsize=3)
+            panel.plot([0, value], [row, row], color=color, linewidth=1, alpha=0.35)
             panel.annotate(figures(value), (value + error, row), xytext=(7, 0), textcoords="offset points",
                            va="center", fontsize=8, color=INK)  # fmt: skip
             top = max(top, value + error)

@@ -23,9 +23,9 @@ def distributions(
 
     Without `columns` these are response, wait (where anybody waits) and the bounded slowdown.
     """
-    from sim.plots.cdf import labelled
+    from sim.plots.cdf import labeled
 
-    runs = labelled(results)
+    runs = labeled(results)
     chosen = _usual(list(runs.values())) if columns is None else list(columns)
     picture = figure(1.2 + 3.6 * len(chosen), 3.9)
     panels = picture.subplots(1, len(chosen), sharey=True, squeeze=False)[0]

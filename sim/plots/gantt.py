@@ -38,11 +38,11 @@ STAGES = (
     ("compute", "compute_start", "compute_end", BLUE),
     ("download", "download_start", "end", GREEN),
 )
-CPU_COLOUR = SKY
-LOST_COLOUR = VERMILION
-HELD_COLOUR = "#C9C9C9"
+CPU_COLOR = SKY
+LOST_COLOR = VERMILION
+HELD_COLOR = "#C9C9C9"
 MOST_DEVICES = 40
-LABELLED = 400
+LABELED = 400
 """With at most this many launches each bar that has room for it carries the name of its task."""
 NAMED_LINES = 100
 """Of so many lines each core has its name; of more only its node."""
@@ -123,14 +123,14 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
     edge = "white" if len(bars) < 2000 else "none"
     # Held, but no stage at work: waiting for a link, saving or restoring state.
     held = bar_boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
-    ax.add_collection(PolyCollection(held, facecolors=HELD_COLOUR, edgecolors="none", zorder=1))
-    for name, first, last, colour in STAGES:
+    ax.add_collection(PolyCollection(held, facecolors=HELD_COLOR, edgecolors="none", zorder=1))
+    for name, first, last, color in STAGES:
         begin, end = bars[first].to_numpy(dtype=float), bars[last].to_numpy(dtype=float)
         end = np.where(np.isnan(end), bars["end"].to_numpy(), end)
-        parts = [(name, colour, ~cpu), ("CPU", CPU_COLOUR, cpu)] if name == "compute" else [(name, colour, ~cpu | cpu)]
+        parts = [(name, color, ~cpu), ("CPU", CPU_COLOR, cpu)] if name == "compute" else [(name, color, ~cpu | cpu)]
         for label, fill, mine in parts:
             kept = mine & ~np.isnan(begin) & (end > begin)
-            for text, paint, chosen in ((label, fill, kept & ~lost), ("lost work", LOST_COLOUR, kept & lost)):
+            for text, paint, chosen in ((label, fill, kept & ~lost), ("lost work", LOST_COLOR, kept & lost)):
                 if chosen.any():
                     boxes = bar_boxes(begin[chosen], end[chosen], row[chosen], 0.4)
                     ax.add_collection(
@@ -139,7 +139,7 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
                     if text not in [patch.get_label() for patch in legend]:
                         legend.append(Patch(facecolor=paint, label=text))
     if _idle(bars).any():
-        legend.append(Patch(facecolor=HELD_COLOUR, label="held, no stage at work"))
+        legend.append(Patch(facecolor=HELD_COLOR, label="held, no stage at work"))
     return legend
 
 
@@ -165,7 +165,7 @@ def bar_boxes(begin: np.ndarray, end: np.ndarray, row: np.ndarray, half: float) 
 
 def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> None:
     """Names of tasks inside their bars, where there is room in the part of them that is seen."""
-    if len(bars) > LABELLED or not end:
+    if len(bars) > LABELED or not end:
         return
     if FUSED in bars:
         bars = bars.assign(task=bars[FUSED].where(bars[FUSED] != "", bars["task"].astype(str)))

@@ -77,7 +77,7 @@ def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], m
         of_policy = part.xs(policy, level="policy").reindex(names)
         value = of_policy["mean"].to_numpy(dtype=float) / factor
         half = np.nan_to_num(of_policy["half_width"].to_numpy(dtype=float) / factor)
-        there, colour = np.isfinite(value), PALETTE[number % len(PALETTE)]
+        there, color = np.isfinite(value), PALETTE[number % len(PALETTE)]
         if log:
             there &= value > 0
         shown = np.where(there, value, 0.0)
@@ -85,10 +85,10 @@ def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], m
         error = np.array([low, half]) if half.any() else None
         if log:  # a bar would begin anywhere
             seen = None if error is None else error[:, there]
-            ax.errorbar(where[there], shown[there], seen, fmt=MARKS[number % len(MARKS)], color=colour,
+            ax.errorbar(where[there], shown[there], seen, fmt=MARKS[number % len(MARKS)], color=color,
                         markersize=6, elinewidth=1.5, capsize=3, label=plain(short(policy)))  # fmt: skip
         else:
-            ax.bar(where, shown, width * 0.92, yerr=error, label=plain(short(policy)), color=colour,
+            ax.bar(where, shown, width * 0.92, yerr=error, label=plain(short(policy)), color=color,
                    error_kw={"elinewidth": 1, "capsize": 2, "ecolor": INK})  # fmt: skip
         for x, mean in zip(where[~there], of_policy["mean"].to_numpy(dtype=float)[~there], strict=True):
             text = "∞" if mean == math.inf else "0" if mean == 0 else "–"

@@ -31,7 +31,7 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
     rows = len(table)
     if ax is None:
         ax = figure(9, min(10.0, 1.9 + 0.22 * max(rows, 4))).add_subplot()
-    # cividis reads alike with all kinds of colour vision, and in print.
+    # cividis reads alike with all kinds of color vision, and in print.
     mesh = ax.pcolormesh(
         np.append(table.columns.to_numpy(dtype=float), result.end or 1.0), np.arange(rows + 1),
         100 * table.to_numpy(), cmap="cividis", vmin=0, vmax=100, linewidth=0, rasterized=True,

@@ -42,8 +42,8 @@ def learning_curve(training: Training) -> Figure:
     others = {label: sign * value for label, value in training.beside.items()}
     for number, (label, value) in enumerate(others.items()):
         style: Any = DASHES[1 + number % (len(DASHES) - 1)]
-        colour = PALETTE[1 + number % (len(PALETTE) - 1)]
-        ax.axhline(value, color=colour, linestyle=style, linewidth=1.4, label=f"{label}: {value:.3g}")
+        color = PALETTE[1 + number % (len(PALETTE) - 1)]
+        ax.axhline(value, color=color, linestyle=style, linewidth=1.4, label=f"{label}: {value:.3g}")
     everything = [*values, *others.values()]
     if min(everything) > 0 and max(everything) > WIDE * min(everything):
         ax.set_yscale("log")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from sim.plots.cdf import labelled
+from sim.plots.cdf import labeled
 from sim.plots.style import INK, figure, legend_above, line_looks, tidy, time_axis
 from sim.plots.timeline import averaged
 
@@ -28,7 +28,7 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
     On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
     fragmentation is drawn where some request asks for GPUs.
     """
-    runs = labelled(results)
+    runs = labeled(results)
     end = max(run.end for run in runs.values())
     end = end if end > 0 else 1.0
     edges = np.linspace(0.0, end, STRETCHES + 1)

@@ -42,13 +42,13 @@ def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = Non
         ax = figure(10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3))).add_subplot()
     begin, end, row = (bars[name].to_numpy(dtype=float) for name in ("compute_start", "compute_end", "row"))
     left, legend = np.ones(len(bars), dtype=bool), []
-    for name, above, colour in CLASSES:
+    for name, above, color in CLASSES:
         chosen = left & (end - begin > above * guess * (1 + ROUNDING))
         left &= ~chosen
         if chosen.any():
             boxes = bar_boxes(begin[chosen], end[chosen], row[chosen], 0.4)
-            ax.add_collection(PolyCollection(boxes, facecolors=colour, edgecolors="white", linewidths=0.5, zorder=2))
-            legend.append(Patch(facecolor=colour, label=name))
+            ax.add_collection(PolyCollection(boxes, facecolors=color, edgecolors="white", linewidths=0.5, zorder=2))
+            legend.append(Patch(facecolor=color, label=name))
     last = max(float(end.max(initial=0.0)), 4 / 3 * guess)
     label_lanes(ax, [(float(number), name) for number, name in enumerate(lanes)], list(range(len(lanes) + 1)))
     time_axis(ax, 0.0, 1.02 * last)

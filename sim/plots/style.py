@@ -1,4 +1,4 @@
-"""What all pictures share: colours, axes without clutter, time axes in readable units."""
+"""What all pictures share: colors, axes without clutter, time axes in readable units."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sim.results.wording import PERCENT, SECONDS, Unit, fitting, units_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette: told apart with every common kind of colour blindness.
+# Okabe and Ito's palette: told apart with every common kind of color blindness.
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442",
 )  # fmt: skip
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-"""Line styles beside colours, so that lines differ in print too."""
+"""Line styles beside colors, so that lines differ in print too."""
 
 MOST_LINES = 12
 """Of more lines in one picture nobody knows which is which."""
@@ -80,7 +80,7 @@ def short(text: str, most: int = LONGEST) -> str:
 
 
 def look(number: int) -> dict[str, Any]:
-    """Colour and dashes of a line, of which no two of the first 28 have the same."""
+    """Color and dashes of a line, of which no two of the first 28 have the same."""
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": DASHES[number % len(DASHES)]}
 
 

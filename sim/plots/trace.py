@@ -31,9 +31,9 @@ def _load(ax: Axes, table: TaskTable) -> None:
     if found:
         first, last = float(table.arrival.min()), float(table.arrival.max())
         edges = np.linspace(first, last, len(found["jobs"]) + 1)
-        key, colour = ("gpus", BLUE) if any(found["gpus"]) else ("cores", ORANGE)
-        ax.stairs(found[key], edges, fill=True, color=colour, alpha=0.25)
-        ax.stairs(found[key], edges, color=colour, linewidth=1.3)
+        key, color = ("gpus", BLUE) if any(found["gpus"]) else ("cores", ORANGE)
+        ax.stairs(found[key], edges, fill=True, color=color, alpha=0.25)
+        ax.stairs(found[key], edges, color=color, linewidth=1.3)
         ax.set_ylabel(f"{'GPUs' if key == 'gpus' else 'cores'} held", fontsize=9, color=INK)
         ax.set_ylim(bottom=0)
         time_axis(ax, first, last)

@@ -29,7 +29,7 @@ def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *,
     """Draw two metrics of every policy (of a sweep: of every row), and the front of those that none beats in both.
 
     Intervals are drawn where there are replications; the front goes by the means.  Of a sweep x or y may be a key with
-    numbers.  better: {"gpu_utilisation": "more"} for metrics of which neither way is better by itself.
+    numbers.  better: {"gpu_utilization": "more"} for metrics of which neither way is better by itself.
     """
     ax = own_axes(ax, 7.5, 5)
     table = front(found, x, y, better)
@@ -43,16 +43,16 @@ def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *,
     best = table["front"].to_numpy()
     groups = table["policy"].astype(str).to_numpy()
     several = len(table) > len(set(groups))
-    colours = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
+    colors = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
     spans: list[Span] = []
     for number in range(len(table)):
-        colour = colours[groups[number]] if several else (ORANGE if best[number] else BLUE)
+        color = colors[groups[number]] if several else (ORANGE if best[number] else BLUE)
         bars: dict[str, Any] = {
             f"{side}err": _bar(at[name][number], half[name][number], limits[name])
             for side, name in (("x", x), ("y", y)) if half[name][number] > 0
         }  # fmt: skip
         spans += _spans(at[x][number], at[y][number], bars)
-        ax.errorbar(at[x][number], at[y][number], fmt="o", markersize=6 if best[number] else 4, color=colour,
+        ax.errorbar(at[x][number], at[y][number], fmt="o", markersize=6 if best[number] else 4, color=color,
                     alpha=1.0 if best[number] else 0.6, capsize=2, linewidth=1, **bars)  # fmt: skip
     order = np.flatnonzero(best)[np.argsort(at[x][best], kind="stable")]
     # Between two points of the front nothing is known to be reachable but what either of them is.
@@ -77,8 +77,8 @@ def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *,
     marks = list(zip(at[x].tolist(), at[y].tolist(), strict=True))
     _name_points(ax, [(*marks[n], str(table["label"].iloc[n]), bool(best[n])) for n in named], marks, spans)
     if several:
-        for policy, colour in colours.items():
-            ax.plot([], [], "o", color=colour, label=plain(short(policy)))
+        for policy, color in colors.items():
+            ax.plot([], [], "o", color=color, label=plain(short(policy)))
         ax.legend(frameon=False, fontsize=9)
     return ax
 

@@ -239,7 +239,7 @@ class Facts:
 
     @property
     def busy_metric(self) -> str:
-        return "cpu_utilisation" if self.mode is not None and self.mode.on_cpu else "gpu_utilisation"
+        return "cpu_utilization" if self.mode is not None and self.mode.on_cpu else "gpu_utilization"
 
     def busy_share(self, computing: float) -> float:
         """The metric from the mean number of tasks that compute."""

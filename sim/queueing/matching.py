@@ -240,7 +240,7 @@ def _trunks(facts: Facts) -> Match:
         facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error))
         return _result(facts, model)
     rows = [PredictedRow("loss", lost, label) for lost, label in zip(found.loss, labels, strict=True)]
-    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(found.utilisation * servers)))
+    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(found.utilization * servers)))
     return _result(facts, model, rows=rows)
 
 
@@ -434,7 +434,7 @@ def _tandem(facts: Facts) -> Match:
     if all(law.kind == "exponential" for law in used.values()):
         rows.append(PredictedRow("response_p95", network.response_percentile(0.95)))
     rows.append(PredictedRow("jobs_in_system_mean", network.jobs_in_system_mean))
-    rows.append(PredictedRow("gpu_utilisation", facts.busy_share(facts.rate * facts.law.mean)))
+    rows.append(PredictedRow("gpu_utilization", facts.busy_share(facts.rate * facts.law.mean)))
     return _result(facts, f"tandem of M/M/1: {' → '.join(used)}", None, rows)
 
 

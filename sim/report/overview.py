@@ -167,8 +167,8 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         first = " (first replication)" if isinstance(outcome, Replications) else ""
         rows += [[title, text + first] for title, text in forecasts(first_of(outcome).notes)]
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
-        if figures.known(f"{kind}_utilisation") and figures(f"{kind}_allocation")[0] > 0:
-            busy, held = figures.text(f"{kind}_utilisation"), figures.text(f"{kind}_allocation")
+        if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
+            busy, held = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
             rows.append([name, busy if busy == held else f"{busy} (held {held})"])
     if figures.known("slo_attainment"):
         attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")

@@ -151,7 +151,7 @@ def at_least(value: float, units: Sequence[Unit]) -> str:
 
 _UNITS = [
     (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
-    (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utili[sz]ation|allocation|fragmentation|_share$", "share"),
+    (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utilization|allocation|fragmentation|_share$", "share"),
     (r"energy|_j$", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
     (r"throughput|goodput|output_rate", "1/s"),
     (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|aborted|unfinished|deadline_after_end)$",
@@ -178,7 +178,7 @@ def units_of(metric: str) -> tuple[Unit, ...]:
 
 
 _NAMES = {
-    "gpu_utilisation": "GPU busy", "cpu_utilisation": "CPU busy", "gpu_allocation": "GPU held",
+    "gpu_utilization": "GPU busy", "cpu_utilization": "CPU busy", "gpu_allocation": "GPU held",
     "cpu_allocation": "CPU held", "slo_attainment": "deadlines met", "attainment_admitted": "met of admitted",
     "gpu_seconds": "GPU time", "cost_held": "cost of use", "energy_of_tasks_j": "energy of work",
     "kv_used_mean": "KV blocks used", "kv_used_max": "KV blocks used at most",

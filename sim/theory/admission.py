@@ -35,7 +35,7 @@ class Losses:
     """A loss system of several classes: shares lost by class, and the share of time that a server is busy."""
 
     loss: tuple[float, ...]
-    utilisation: float
+    utilization: float
     throughput: tuple[float, ...]
     busy: tuple[float, ...]
     """Probabilities of 0, 1, ..., c busy servers."""
@@ -175,7 +175,7 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     return Prediction(
         model=f"M/M/1 with at most {limit:g} s of work ahead",
         load=rate * service_mean,
-        utilisation=1 - empty,
+        utilization=1 - empty,
         wait_mean=wait,
         response_mean=wait + service_mean,
         queue_length_mean=throughput * wait,

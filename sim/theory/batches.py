@@ -75,7 +75,7 @@ def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction
         return math.exp(-own * t) + delayed * either_ends(own, drain, t)
 
     return BatchPrediction(
-        model=f"M/M^[{most}]/1", load=load, utilisation=1 - idle, wait_mean=wait, response_mean=wait + service_mean,
+        model=f"M/M^[{most}]/1", load=load, utilization=1 - idle, wait_mean=wait, response_mean=wait + service_mean,
         queue_length_mean=busy_empty * r / gap**2, jobs_in_system_mean=rate * (wait + service_mean), throughput=rate,
         delayed=delayed, wait_above=wait_above, response_above=response_above,
         batch_mean=rate * service_mean / (1 - idle), idle=idle,
@@ -118,7 +118,7 @@ def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None 
     if most is None:
         known = _tails(rate, per_item, fixed, sizes, empty)
     return BatchPrediction(
-        model=name, load=load, utilisation=1 - empty / rate / cycle, wait_mean=wait, response_mean=wait + service,
+        model=name, load=load, utilization=1 - empty / rate / cycle, wait_mean=wait, response_mean=wait + service,
         queue_length_mean=rate * wait, jobs_in_system_mean=rate * (wait + service), throughput=rate,
         delayed=1 - empty / served, batch_mean=served, idle=empty / rate / cycle, batch_sizes=sizes, **known,
     )  # fmt: skip

@@ -158,7 +158,7 @@ def mg1_ps(rate: float, service_mean: float) -> Prediction:
     return Prediction(
         model="M/G/1-PS",
         load=load,
-        utilisation=load,
+        utilization=load,
         wait_mean=0.0,
         response_mean=response,
         queue_length_mean=0.0,

@@ -20,7 +20,7 @@ class Prediction:
 
     model                what it is, in Kendall's letters
     load                 offered load of a server, λ E[S] / c
-    utilisation          share of time that a server is busy
+    utilization          share of time that a server is busy
     wait_mean            seconds from arrival to the start, of those who are served
     response_mean        seconds from arrival to the end, of those who are served
     queue_length_mean    waiting, on average over time (those who give up later included)
@@ -35,7 +35,7 @@ class Prediction:
 
     model: str
     load: float
-    utilisation: float
+    utilization: float
     wait_mean: float
     response_mean: float
     queue_length_mean: float
@@ -70,7 +70,7 @@ class Prediction:
 
     def values(self) -> dict[str, float]:
         """The figures by the names of the metrics; those that are not known left out."""
-        names = ("utilisation", "wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean",
+        names = ("utilization", "wait_mean", "response_mean", "queue_length_mean", "jobs_in_system_mean",
                  "throughput", "loss", "delayed")  # fmt: skip
         return {name: value for name in names if not math.isnan(value := getattr(self, name))}
 
@@ -134,7 +134,7 @@ def steady(
     return Prediction(
         model=model,
         load=load,
-        utilisation=load,
+        utilization=load,
         wait_mean=wait,
         response_mean=response,
         queue_length_mean=rate * wait,

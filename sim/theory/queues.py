@@ -84,7 +84,7 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     return Prediction(
         model=f"M/M/{servers}/{room}",
         load=rate * service_mean / servers,
-        utilisation=served / servers,
+        utilization=served / servers,
         wait_mean=waiting / throughput,
         response_mean=inside / throughput,
         queue_length_mean=waiting,
@@ -123,7 +123,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
     return Prediction(
         model=f"M/M/{servers}+M",
         load=rate * service_mean / servers,
-        utilisation=busy / servers,
+        utilization=busy / servers,
         wait_mean=wait,
         response_mean=wait + service_mean,
         queue_length_mean=length,
@@ -136,19 +136,19 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 
 def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
     """A queue so long that longer ones have no weight: 1e-18 of the likeliest."""
-    centre = max(0.0, (rate - capacity) / leaving)
-    if centre > MOST_STATES:
+    center = max(0.0, (rate - capacity) / leaving)
+    if center > MOST_STATES:
         raise UsageError(
-            f"about {centre:.3g} customers would wait before they give up, too many to follow; "
+            f"about {center:.3g} customers would wait before they give up, too many to follow; "
             "is the patience in seconds?"
         )
-    length = int(centre) + 16
+    length = int(center) + 16
     while True:
-        numbers = np.arange(int(centre) + 1, length + 1)
+        numbers = np.arange(int(center) + 1, length + 1)
         weight = float(np.log(rate / (capacity + numbers * leaving)).sum())
         if weight < -42:
             return length
-        length = int(centre) + 2 * (length - int(centre))
+        length = int(center) + 2 * (length - int(center))
         if length > MOST_STATES:
             raise UsageError("nearly nobody ever gives up at a load of 1 or more: the queue is too long to follow")
 
@@ -173,7 +173,7 @@ def closed_loop(clients: int, think_mean: float, service_mean: float, servers: i
     return Prediction(
         model=f"M/M/{servers}//{clients}",
         load=clients * service_mean / (think_mean + service_mean) / servers,
-        utilisation=busy / servers,
+        utilization=busy / servers,
         wait_mean=inside / throughput - service_mean,
         response_mean=inside / throughput,
         queue_length_mean=inside - busy,

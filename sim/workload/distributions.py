@@ -589,9 +589,9 @@ class Scipy(Distribution, Generic[Q]):
 
             above = self._above_low
 
-            def expected(power: int, centre: float) -> float:
+            def expected(power: int, center: float) -> float:
                 def value(probability: float) -> float:
-                    return (law.isf(probability * above) - centre) ** power
+                    return (law.isf(probability * above) - center) ** power
 
                 return float(integrate.quad(value, 0, 1, epsabs=0, epsrel=1e-10, limit=500)[0])
 

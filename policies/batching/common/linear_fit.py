@@ -3,8 +3,8 @@
 Under a steady load the batches of a window are of nearly one size, and the slope through them is noise.  So the
 slope is drawn towards the one that the batches before the window gave, the more the less the sizes vary (ridge
 regression centred on the former estimate: Hoerl and Kennard, Ridge Regression, 1970).  The line always passes through
-the window's centre, which is what sizes near it are predicted from.
-Cost: O(1) amortised a batch.
+the window's center, which is what sizes near it are predicted from.
+Cost: O(1) amortized a batch.
 """
 
 from __future__ import annotations

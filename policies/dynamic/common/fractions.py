@@ -6,7 +6,7 @@ job is the sum of its fractions over the times that the whole job would take in 
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020), whose policies all are programs of this form.
 Weakness: devices of a type are one pool here; that a gang has to fit on one node, and that GPU modes hold cores and
-memory of their hosts, is left to whoever realises the fractions.
+memory of their hosts, is left to whoever realizes the fractions.
 Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
 Two jobs on the same devices are two offers, each beside the other's label; `policies.dynamic.common.ties` binds them.
@@ -95,7 +95,7 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     """Fractions with the greatest least progress / base, then by water filling.
 
     Of each program the jobs whose price is positive cannot get more: they are fixed there, and the next program
-    raises the others.  After so many levels the last one maximises the sum of progress / base of those left.
+    raises the others.  After so many levels the last one maximizes the sum of progress / base of those left.
     A job whose base is 0 (nothing that it can use is up) is left out.
     Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
     """
@@ -128,7 +128,7 @@ def raise_least_once(offers: ModeOffers, base: np.ndarray) -> np.ndarray:
 def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Fractions with the greatest sum of values (by offer), every job having at least this progress.
 
-    Where the least are too much together, the sum of what is missing (in parts of each) is minimised first.
+    Where the least are too much together, the sum of what is missing (in parts of each) is minimized first.
     """
     time, room = _limits(offers.job, offers.jobs, offers.kind, offers.width, offers.capacity)
     bound = ties(offers.own, offers.beside, offers.job, np.ones(offers.jobs))
@@ -156,7 +156,7 @@ def max_sum(offers: ModeOffers, value: np.ndarray, least: np.ndarray) -> np.ndar
 def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Fractions with the greatest sum of values over sum of costs; of these the ones with the greatest sum.
 
-    Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximise value - q × cost, with q the ratio
+    Reference: Dinkelbach, On Nonlinear Fractional Programming (1967): maximize value - q × cost, with q the ratio
     that the last solution had, until it stays.
     """
     price = 0.0

@@ -2,7 +2,7 @@
 
 The scenario says prices once, at the cluster (`price: 2.5/h` at a type of device or a node), and the metric `cost`
 counts with the same.  `costs` of a policy stand in where the cluster has none; for a type that has a price they are
-refused, so that a policy never optimises another bill than the one that is shown.
+refused, so that a policy never optimizes another bill than the one that is shown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time fractions realised in rounds: what `max_min_fairness` and the other programs over fractions have in common.
+"""Time fractions realized in rounds: what `max_min_fairness` and the other programs over fractions have in common.
 
 Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
 modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the

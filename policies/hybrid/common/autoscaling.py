@@ -1,8 +1,8 @@
 """How many devices of a type are awake: a target that falls only after a while, and the Set decisions that reach it.
 
 As the autoscaler of Kubernetes does it (its documentation: Horizontal Pod Autoscaling): the number wanted is the load
-over the target utilisation, rounded up; more are woken at once, while fewer are wanted only as soon as nothing within
-the stabilisation window wanted more.  Waking devices take no work before they are awake.  Only idle devices sleep,
+over the target utilization, rounded up; more are woken at once, while fewer are wanted only as soon as nothing within
+the stabilization window wanted more.  Waking devices take no work before they are awake.  Only idle devices sleep,
 the last ones first, as work goes to the first.
 """
 
@@ -19,13 +19,13 @@ AWAKE, WAKING, ASLEEP, DOWN = "awake", "waking", "asleep", "down"
 
 
 class DevicePool:
-    """The devices of one type.  least: never fewer awake.  stabilisation: seconds for which a want counts."""
+    """The devices of one type.  least: never fewer awake.  stabilization: seconds for which a want counts."""
 
-    def __init__(self, kind: DeviceType, devices: Sequence[Device], least: int, stabilisation: float):
+    def __init__(self, kind: DeviceType, devices: Sequence[Device], least: int, stabilization: float):
         self.kind = kind
         self.devices = list(devices)
         self.least = least
-        self.stabilisation = stabilisation
+        self.stabilization = stabilization
         self.state = {device.index: AWAKE for device in devices}
         self.wanted = len(devices)
         self._wants: deque[tuple[float, int]] = deque()
@@ -37,7 +37,7 @@ class DevicePool:
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()
         self._wants.append((now, wanted))
-        while self._wants[0][0] < now - self.stabilisation:
+        while self._wants[0][0] < now - self.stabilization:
             self._wants.popleft()
         self.wanted = min(len(self.devices), self._wants[0][1])
 

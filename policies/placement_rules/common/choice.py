@@ -16,7 +16,7 @@ from sim.model.tasks import Mode, Task
 from sim.policy import View
 
 Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]
-"""Of a mode and the nodes on which it fits: columns to be minimised, the first counts most."""
+"""Of a mode and the nodes on which it fits: columns to be minimized, the first counts most."""
 
 Pick = Callable[[Task, Mode, int, View], Placement | None]
 """The devices a mode takes on a node."""

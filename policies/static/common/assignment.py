@@ -3,7 +3,7 @@
 A *site* is what a task is assigned to: all lanes of a type, the cores of one node, one accelerator, or one lane.
 With x[j, s] the part of task j on site s, t[j, s] its time there and c[s] the lanes of the site:
 
-    minimise T     with  Σ_s x[j, s] = 1             every task is somewhere
+    minimize T     with  Σ_s x[j, s] = 1             every task is somewhere
                          Σ_j t[j, s] x[j, s] ≤ c[s] T   no site works longer than T
                          start[j] ≥ arrival[j],  start[i] + Σ_s t[i, s] x[i, s] ≤ start[j]  for i before j,
                          start[j] + Σ_s t[j, s] x[j, s] ≤ T      (with a graph, arrivals or sites of several lanes)

@@ -138,7 +138,7 @@ def by_gain(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 def relaxation(
     p: np.ndarray, q: np.ndarray, m: int, k: int, guess: float, order: np.ndarray | None = None
 ) -> Relaxation | None:
-    """Minimise Σ p_j x_j over 0 ≤ x_j ≤ 1 with GPU area at most kλ and pairs longer than λ pruned; None if > mλ.
+    """Minimize Σ p_j x_j over 0 ≤ x_j ≤ 1 with GPU area at most kλ and pairs longer than λ pruned; None if > mλ.
 
     A continuous knapsack: the GPUs are filled by decreasing p/q.  Where moving a task alone to the other side would
     lift the optimum above mλ, the task is fixed (its reduced cost: the linear program's sensitivity).

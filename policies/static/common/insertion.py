@@ -2,7 +2,7 @@
 
 What the planners of task graphs share that place one task after the other (heft, cpop, peft).  Transfers are counted
 as `policies.static.common.traffic` knows them, and start when the writer has finished.
-Cost: O(lanes) a task, vectorised, and a look at the gaps of lanes that have one long enough.
+Cost: O(lanes) a task, vectorized, and a look at the gaps of lanes that have one long enough.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Resource Constraints (1975): on lanes of one type on one node at most twice the 
 arrivals.  HEFT with options is M-HEFT of Casanova, Desprez, Suter, From Heterogeneous Task Scheduling to Heterogeneous
 Mixed Parallel Scheduling (2004); the floors are ours and serve as the limits on widths that later versions of it have.
 Weakness: no gaps are filled, except by `graham`; items that tasks share are not seen; no ratio on unlike lanes.
-Cost: some floors × O(n (options + log lanes)); `min_min` O(n^2 options), vectorised; `graham` up to O(n) a start.
+Cost: some floors × O(n (options + log lanes)); `min_min` O(n^2 options), vectorized; `graham` up to O(n) a start.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and what they read from groups of other parts; what all parts behind one switch 
 one group at a time as long as the loads, in a high norm that stands for their maximum, become less.
 Reference: the moves are those of Fiduccia and Mattheyses, A Linear-Time Heuristic for Improving Network Partitions
 (1982), with loads instead of cut edges and without its tentative moves that make things worse.
-Cost: a pass over the groups tries each on each other part, O(inputs and neighbours of a group) each; some ten passes.
+Cost: a pass over the groups tries each on each other part, O(inputs and neighbors of a group) each; some ten passes.
 """
 
 from __future__ import annotations

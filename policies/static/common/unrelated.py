@@ -1,6 +1,6 @@
 """The linear program behind R||Cmax by types: tasks split over types of devices, none a lane longer than T.
 
-    minimise T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
+    minimize T  subject to  Σ_t x_jt = 1 for every task j,  Σ_j p_jt x_jt ≤ c_t T for every type t,  x ≥ 0,
 
 with c_t equal lanes of each type.  It says as much as the program with a share for every lane: shares of equal lanes
 can be averaged.  But it has n T variables and n + T rows instead of n Σc and n + Σc, and a vertex of it splits at

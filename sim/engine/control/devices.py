@@ -90,7 +90,7 @@ class Devices:
             if wanted != state.frequency:
                 launches = launches_on(run, device)
                 for launch in launches:
-                    self.launches.materialise(launch)
+                    self.launches.materialize(launch)
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
@@ -120,7 +120,7 @@ class Devices:
         run, state = self.run, self.state(device)
         launches = launches_on(run, device)
         for launch in launches:
-            self.launches.materialise(launch)
+            self.launches.materialize(launch)
         run.steady = False
         state.slowdown = factor * (1.0 + device.type.preemption.overhead)
         state.normal = False

@@ -234,8 +234,8 @@ class Starts:
         self._start_staged(launch)
         if self.limits is not None and launch.tasks:
             self.limits.watch(launch)
-        if self.signals.materialised is not None:
-            self.signals.materialised(launch)
+        if self.signals.materialized is not None:
+            self.signals.materialized(launch)
 
     def _start_staged(self, launch: Launch) -> None:
         """The full way: devices may have to become ready, data to move, engines to be shared."""

@@ -13,7 +13,7 @@ class Signals:
     """Who is told of what.  Everything else in the engine is called from above."""
 
     __slots__ = (
-        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialised", "slowed", "imagine",
+        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "imagine",
     )  # fmt: skip
 
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
@@ -26,7 +26,7 @@ class Signals:
     """A request to a language model has its last token."""
     kill: Callable[[Launch, str], None]
     """A launch is to end now, and its tasks as failed, for a reason."""
-    materialised: Callable[[Launch], None] | None
+    materialized: Callable[[Launch], None] | None
     """A launch that only computed so far has a timetable from now on."""
     slowed: Callable[[Launch], None] | None
     """A launch that only computed so far may end later than it was to."""
@@ -34,4 +34,4 @@ class Signals:
     """A policy wants to see what may come of the run (`View.fork`)."""
 
     def __init__(self) -> None:
-        self.materialised = self.slowed = None
+        self.materialized = self.slowed = None

@@ -450,7 +450,7 @@ class Launches:
 
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
-    def materialise(self, launch: Launch) -> None:
+    def materialize(self, launch: Launch) -> None:
         """Give a launch that only computed so far its timetable."""
         if launch.table is not None:
             return
@@ -468,8 +468,8 @@ class Launches:
         table.busy_rate = mode.gpu_share or mode.millicores / 1000
         table.watts = table.busy_rate * (power.busy - power.idle)
         signals = self.signals
-        if signals.materialised is not None:
-            signals.materialised(launch)
+        if signals.materialized is not None:
+            signals.materialized(launch)
         if signals.slowed is not None:
             signals.slowed(launch)
 

@@ -39,7 +39,7 @@ class Stops:
         if launch.fusion is not None:
             keep = fault = False  # nothing of it is anywhere before it is over: all of it again
         launches = self.launches
-        launches.materialise(launch)
+        launches.materialize(launch)
         table = launch.table
         assert table is not None
         now = launches.clock._now

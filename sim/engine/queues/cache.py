@@ -3,7 +3,7 @@
 Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez, Stoica, Clipper: A Low-Latency Online Prediction Serving System
 (NSDI 2017) and LASER before it (Agarwal et al., WSDM 2014); Clipper evicts by CLOCK.
 An input is there from the end of the batch that served it; requests for it that are under way meanwhile are not
-merged.  Cost: O(1) a request (CLOCK amortised).
+merged.  Cost: O(1) a request (CLOCK amortized).
 """
 
 from __future__ import annotations

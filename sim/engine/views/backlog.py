@@ -128,7 +128,7 @@ class Backlog:
         for launches in self.staged.values():
             launches.pop(launch.number, None)
 
-    def materialised(self, launch: Any) -> None:
+    def materialized(self, launch: Any) -> None:
         """A plain launch goes through stages from now on."""
         self.ends(launch)
         self.runs(launch)

@@ -206,7 +206,7 @@ class EngineView:
     def _work_ahead(self) -> Backlog:
         if self._backlog is None:
             self._backlog = Backlog(self._state, self._slices, self._forecast.remaining_of)
-            self._signals.materialised = self._backlog.materialised
+            self._signals.materialized = self._backlog.materialized
         return self._backlog
 
     def attained(self, who: Task | str) -> float:

@@ -5,7 +5,7 @@ All of them go with the scenario's own scheduler, placement and batching:
 accept_all      nobody is rejected
 queue_limit     rejected by the length of the queue: the limit that earns most on the validation runs
 slo_feasible, predicted_wait    where tasks have deadlines
-mdp_threshold   where the reward is what it maximises: goodput or value, less the costs of holding (response)
+mdp_threshold   where the reward is what it maximizes: goodput or value, less the costs of holding (response)
 and the scenario's own admission policy
 """
 

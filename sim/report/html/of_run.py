@@ -42,7 +42,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
 
 
 _TOLD = (
-    "response_mean", "wait_mean", "slowdown_mean", "makespan", "slo_attainment", "gpu_utilisation", "energy_j", "cost",
+    "response_mean", "wait_mean", "slowdown_mean", "makespan", "slo_attainment", "gpu_utilization", "energy_j", "cost",
 )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def _waiting(first: Result) -> str:
 
 def _devices(first: Result) -> str:
     table = first.devices
-    names = [name for name in ("utilisation", "allocation") if table[name].notna().any()]
+    names = [name for name in ("utilization", "allocation") if table[name].notna().any()]
     kept = table if len(table) <= MOST_DEVICES else table.nlargest(MOST_DEVICES, "busy", keep="first")
     drawn = bool(table["energy_j"].notna().any())
     energies = _texts("energy_j", kept["energy_j"].tolist())

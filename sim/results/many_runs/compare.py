@@ -234,9 +234,9 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     made = set(metric_sets.expanded(name for name in asked if name != "usual"))  # the usual ones only where kept
     names = [name for name in whole if name in by_name or _may_tell(name, sets, name in made)]
     columns = {name: _columns(sets, name) for name in names}
-    gpus = "gpu_utilisation"
+    gpus = "gpu_utilization"
     if gpus in columns and gpus not in by_name and columns[gpus].isna().all(axis=None):
-        columns["cpu_utilisation"] = _columns(sets, "cpu_utilisation")
+        columns["cpu_utilization"] = _columns(sets, "cpu_utilization")
     telling = {name: frame for name, frame in columns.items() if name in by_name or frame.notna().any(axis=None)}
     some = {
         name: frame for name, frame in telling.items()

@@ -44,7 +44,7 @@ EACH = "replications.parquet"
 SCENARIO = "scenario.yaml"
 TABLES = "tables.json"
 """Digests of the other files of a sweep that is finished."""
-USUAL = ("response_mean", "response_p95", "goodput_fraction", "gpu_utilisation")
+USUAL = ("response_mean", "response_p95", "goodput_fraction", "gpu_utilization")
 """Metrics shown where none were asked for."""
 
 SHOWN_ROWS = 40

@@ -31,7 +31,7 @@ FINER = 4
 LEAST_TASKS = 25
 """Of a finer batch: so a run needs 25 × 4 × 20 = 2,000 tasks for 20 batches."""
 LEVEL = 0.10
-"""At which a correlation between neighbouring batches is believed."""
+"""At which a correlation between neighboring batches is believed."""
 
 SHARES = ("goodput_fraction", "slo_attainment", "attainment_admitted")
 
@@ -80,7 +80,7 @@ def means_of(values: np.ndarray, batches: int) -> np.ndarray:
 
 
 def lag_one(means: np.ndarray) -> float:
-    """1 - half of von Neumann's ratio: the correlation of neighbours, freed from its bias at the ends."""
+    """1 - half of von Neumann's ratio: the correlation of neighbors, freed from its bias at the ends."""
     around = float(((means - means.mean()) ** 2).sum())
     return 0.0 if around == 0 else 1 - float((np.diff(means) ** 2).sum()) / (2 * around)
 

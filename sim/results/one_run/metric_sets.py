@@ -14,7 +14,7 @@ from sim.results.one_run.tables import bound_name
 
 USUAL = (
     "makespan", "response_mean", "response_p95", "goodput_fraction", "rejected", "expired", "failed", "unfinished",
-    "gpu_utilisation", "rho_p95", "jain", "energy_j", "cost",
+    "gpu_utilization", "rho_p95", "jain", "energy_j", "cost",
 )  # fmt: skip
 """What a comparison shows unless told otherwise: few enough to be read at a glance."""
 
@@ -24,7 +24,7 @@ def cluster() -> tuple[str, ...]:
     bounded = bound_name()
     return (
         "response_mean", "response_p95", "response_p99", "wait_mean", "wait_p95", "slowdown_mean", f"{bounded}_mean",
-        f"{bounded}_p95", "makespan", "gpu_utilisation", "gpu_allocation", "fragmentation", "queue_length_mean",
+        f"{bounded}_p95", "makespan", "gpu_utilization", "gpu_allocation", "fragmentation", "queue_length_mean",
         "rho_mean", "rho_p95", "rho_max", "rho_unfair_share", "jain", "preemptions", "migrations", "slo_attainment",
         "goodput_fraction", "rejected", "expired", "failed", "unfinished", "energy_j", "cost", "cost_per_task",
         "cost_held",

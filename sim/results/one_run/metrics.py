@@ -80,7 +80,7 @@ def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
     return float(seconds[chosen].sum()) / up if up > 0 else math.nan
 
 
-def gpu_utilisation(run: Measured) -> float:
+def gpu_utilization(run: Measured) -> float:
     """∫ compute-engine busy × share / ∫ GPUs (accelerators of any kind) that are up, over the window."""
     return _share(run, run.use.busy, True)
 
@@ -90,7 +90,7 @@ def gpu_allocation(run: Measured) -> float:
     return _share(run, run.use.allocated, True)
 
 
-def cpu_utilisation(run: Measured) -> float:
+def cpu_utilization(run: Measured) -> float:
     """∫ cores computing in CPU modes / ∫ cores that are up, over the window."""
     return _share(run, run.use.busy, False)
 
@@ -268,7 +268,7 @@ def metrics(bound: float = SLOWDOWN_BOUND) -> dict[str, Metric]:
     for metric in (
         bsld_swf_mean, makespan, throughput, rejected_fraction, goodput, goodput_fraction, value_fraction,
         slo_attainment, attainment_admitted, deadline_after_end,
-        gpu_utilisation, gpu_allocation, cpu_utilisation, cpu_allocation,
+        gpu_utilization, gpu_allocation, cpu_utilization, cpu_allocation,
         energy_j, energy_tasks_j, energy_wasted_j, energy_idle_j, energy_sleep_j, energy_of_tasks_j,
         cost, cost_per_task, cost_held, gpu_seconds,
         queue_length_mean, jobs_in_system_mean, preemptions, migrations, cache_hit_fraction,
@@ -308,7 +308,7 @@ LAZY = frozenset(
 
 RUN_ONLY = frozenset(
     {
-        "throughput", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation", "energy_j",
+        "throughput", "gpu_utilization", "gpu_allocation", "cpu_utilization", "cpu_allocation", "energy_j",
         "output_rate", "energy_tasks_j", "energy_wasted_j", "energy_idle_j", "energy_sleep_j", "queue_length_mean",
         "jobs_in_system_mean", "makespan_bound", "planned_makespan", "makespan_ratio", "fragmentation", "jain",
         "cost", "cost_per_task", "cache_hit_fraction", "launches", "bytes_moved", "memory_traffic", "peak_memory",
@@ -326,7 +326,7 @@ HIGHER_IS_BETTER = frozenset(
 NO_DIRECTION = frozenset(
     {
         "tasks", "deadline_after_end", "preemptions", "migrations", "makespan_bound", "planned_makespan", "launches",
-        "cache_hit_fraction", "gpu_seconds", "gpu_utilisation", "gpu_allocation", "cpu_utilisation", "cpu_allocation",
+        "cache_hit_fraction", "gpu_seconds", "gpu_utilization", "gpu_allocation", "cpu_utilization", "cpu_allocation",
         "kv_used_mean", "kv_used_max", "tokens_per_step", "prefix_tokens_requested", "preemptions_recompute",
         "preemptions_swap", "preemptions_failure", "network_utilization",
     }

@@ -1,4 +1,4 @@
-"""All modes of a workload as columns: what the vectorised tables look up instead of Python objects.
+"""All modes of a workload as columns: what the vectorized tables look up instead of Python objects.
 
 A mode is addressed by a *code*: `offset[shape] + position`.  The time a task needs alone (T*) is here too,
 because it is a matter of modes, links and the cluster only.

@@ -356,7 +356,7 @@ class Result:
 
 
 SHOWN = ("tasks", "unfinished", "wait_mean", "response_mean", "response_p95", "makespan", "slo_attainment",
-         "gpu_utilisation", "cpu_utilisation")  # fmt: skip
+         "gpu_utilization", "cpu_utilization")  # fmt: skip
 """What a result shows of itself, where it is defined."""
 
 

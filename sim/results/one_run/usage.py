@@ -175,7 +175,7 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
     """One row a device (the cores of a node are one), over the window of `use`.
 
     `uploading` and `downloading` are the seconds of its copy engines (of an accelerator: its PCIe link in use).
-    `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilisation` = busy / up and
+    `busy`, `allocated` and `up` are device-seconds (core-seconds of a CPU); `utilization` = busy / up and
     `allocation` = allocated / up.  `energy_j` is all it drew: idle, asleep, for work and for lost work;
     without watts in the cluster energies are NaN.
     Where the cluster has prices, `cost` is for the time up or asleep, and `cost_held` for the share held.
@@ -185,13 +185,13 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
     devices = [cluster.devices[index] for index in kept]
     up = use.up * use.count
     with np.errstate(divide="ignore", invalid="ignore"):
-        utilisation, allocation = use.busy / up, use.allocated / up
+        utilization, allocation = use.busy / up, use.allocated / up
     columns = {
         "busy": use.busy,
         "allocated": use.allocated,
         "up": up,
         "asleep": use.asleep * use.count,
-        "utilisation": utilisation,
+        "utilization": utilization,
         "allocation": allocation,
         "uploading": use.uploading,
         "downloading": use.downloading,

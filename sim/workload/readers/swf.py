@@ -15,7 +15,7 @@ The time asked for is the estimate that policies see and the column `time_limit`
 exactly.  `since` and `until` may be dates (UTC) where the header tells UnixStartTime.  Memory is asked for by
 processor, in KiB.
 
-Left out and counted: jobs whose run time or size is not known, those cancelled before they started (status 5), and
+Left out and counted: jobs whose run time or size is not known, those canceled before they started (status 5), and
 the partial lines of jobs that were checkpointed (status 2, 3, 4), whose whole has a line of its own.
 Reference: Feitelson, Tsafrir, Krakov, Experience with Using the Parallel Workloads Archive (2014).
 """
@@ -84,7 +84,7 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
     if status in PARTIAL:
         log.pass_over("parts of jobs that were checkpointed (status 2 to 4)", line)
     elif status == CANCELLED and took <= 0:
-        log.leave_out("cancelled before they started", line)
+        log.leave_out("canceled before they started", line)
     elif took < 0:
         log.leave_out("run time not known", line)
     elif max(asked, used) <= 0:

@@ -71,7 +71,7 @@ def _words(*sets: str, none: str = "") -> Words:
 
 _ASKED = "limit limits requested request req reqd max maximum timeout estimated estimate est expected allowed predicted"
 _WAITED = "wait waited waiting pending queue queued queueing queuing"
-_SPENT = "util utilization utilisation hour hours time seconds sec power id ids index cost price rate temperature"
+_SPENT = "util utilization utilization hour hours time seconds sec power id ids index cost price rate temperature"
 _LONG = "time s sec secs seconds ms millis minutes mins h hours duration"
 
 WORDS: dict[str, tuple[Words, ...]] = {
@@ -117,7 +117,7 @@ WORDS: dict[str, tuple[Words, ...]] = {
     "class": (_words("class category type kind application app workload framework", none="gpu gpus cpu node exit"),),
     "queue": (_words("queue", none="time s sec seconds wait delay"),),
     "partition": (_words("partition"),),
-    "group": (_words("group team department org organization organisation"),),
+    "group": (_words("group team department org organization organization"),),
     "account": (_words("account project"),),
     "qos": (_words("qos"),),
     "status": (_words("status state outcome"),),

@@ -1,4 +1,4 @@
-"""A threshold on utilisation: nobody is admitted while so much of a device type is taken.
+"""A threshold on utilization: nobody is admitted while so much of a device type is taken.
 
 Decides: a task is refused while the share of devices taken of its best mode's type is at the threshold or above, now
 or, with `window`, on average (exponentially weighted) over it.
@@ -25,7 +25,7 @@ YES = Accept()
 ROUNDING = 1e-9
 
 
-class UtilisationThreshold(Admission):
+class UtilizationThreshold(Admission):
     """So much and no more.
 
     threshold: share of the devices (cores) of a type from which on nobody is admitted to it.

@@ -12,7 +12,7 @@ On one lane, when all arrive together, the order by deadline has the least great
 the longest first is at most 4/3 - 1/(3m) times the least makespan on m equal lanes.  On unlike lanes neither holds.
 Deadlines that the plan will miss do not stop it: its notes tell how many there are, and by how much at most.
 Weakness: it sees one task at a time; a lane is kept for a task that cannot start yet; transfers are not counted.
-Cost: O(n lanes), vectorised over the lanes, and a look at the gaps of lanes that have one long enough.
+Cost: O(n lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from sim.policy import PlannedScheduler, PlanProblem
 Criterion = Literal["deadline", "demand", "importance"]
 
 
-class Prioritised(PlannedScheduler):
-    """Prioritised placement without conflict, for sequential tasks with or without a task graph.
+class Prioritized(PlannedScheduler):
+    """Prioritized placement without conflict, for sequential tasks with or without a task graph.
 
     by: what goes first; the earliest `deadline`, the greatest `demand` of time, or the highest `importance`.
     """
@@ -47,9 +47,9 @@ class Prioritised(PlannedScheduler):
         self.by = by
 
     def plan(self, problem: PlanProblem) -> Plan:
-        instance, tasks = runnable(problem, "prioritised"), problem.tasks
+        instance, tasks = runnable(problem, "prioritized"), problem.tasks
         order = ranking(tasks, instance.time, self.by)
-        schedule = prioritised(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
+        schedule = prioritized(instance.time, instance.counts, order, tasks.arrival, tasks.predecessors)
         plan = plan_of(instance, schedule)
         plan.notes |= missed(schedule, tasks)
         return plan
@@ -89,7 +89,7 @@ def _respecting(order: np.ndarray, predecessors: Graph) -> list[int]:
     return order[ranked].tolist()
 
 
-def prioritised(
+def prioritized(
     times: np.ndarray,
     counts: Sequence[int],
     order: Sequence[int],

@@ -51,7 +51,7 @@ def node_list(file: str | Path) -> str | None:
     return next((name for name, needed in NODES if needed <= columns), None)
 
 
-def recognise(file: str | Path) -> str | None:
+def recognize(file: str | Path) -> str | None:
     """The name of a trace format; None where the file gives no hint, or cannot be read."""
     path = Path(file)
     if path.suffix.lower() in PARQUET:
