@@ -25,6 +25,8 @@ from sim.results.statistics import student_interval
 from sim.scenario.file.shipped import shipped
 from sim.scenario.scenario import load
 from sim.scenario.schema.policy import long_form
+from sim.theory.partition import Group, unlike_partition
+from sim.workload.readers.layer_profiles import read_profile
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 SHIPPED = {one.name: one for one in shipped()}
@@ -473,6 +475,30 @@ def test_popular_inputs():
 
 
 @pytest.mark.slow
+def test_npu_and_gpu():
+    name = "npu-and-gpu"
+    cuts = read_profile(FOLDER / "serving" / "npu-gpu-layers.csv")
+    plan = unlike_partition(cuts, [Group("npu", link=4e9), Group("gpu", link=12e9)], inference=True)
+    alone = [1e3 * sum(layer.on[device] for layer in cuts.layers) for device in ("gpu", "npu")]
+    states(name, "8 of the 16 layers", plan.stages[0].last + 1, len(cuts.layers))
+    states(name, "every 3.6 ms, where all layers take 8.26 ms on the GPU and 12.2 ms", 1e3 * plan.seconds, *alone)
+    states(name, "7.13 ms from the first", 1e3 * plan.latency)
+    split = runs(name).by("class", ["response_mean", "slo_attainment"]).loc["request"]
+    requests = runs(name).tasks.query("`class` == 'request'")
+    longest = (requests["finish"] - requests["arrival"]).max()
+    states(name, "8.6 ms on average and 17.5 ms at most", 1e3 * split["response_mean"], 1e3 * longest)
+    assert split["slo_attainment"] == 1
+    gpu = runs(name, overrides={"workload.requests.trace.path": "npu-gpu-alone.csv"})
+    late = (1e3 * gpu.metric("response_mean"), 100 * gpu.metric("slo_attainment"))
+    states(name, "35.3 ms on average, and 49 %", *late)
+
+
+def test_the_script_beside_the_requests_writes_the_shipped_files(tmp_path):
+    runpy.run_path(str(FOLDER / "serving" / "make_npu_gpu.py"))["main"](tmp_path)
+    for path in sorted(tmp_path.iterdir()):
+        assert path.read_bytes() == (FOLDER / "serving" / path.name).read_bytes()
+
+
 def test_far_front_end():
     name, near = "far-front-end", {"workload.images.service.network": "0 ms"}
     here, far = (1e3 * column(name, "response_mean", None, change) for change in (near, None))

@@ -25,6 +25,8 @@ VERBS = {
     "run": "sim.cli.run:run",
     "compare": "sim.cli.compare:compare",
     "plan": "sim.cli.plan:plan",
+    "partition": "sim.cli.partition:partition",
+    "plan-training": "sim.cli.plan_training:plan_training",
     "sweep": "sim.cli.sweep:sweep",
     "tune": "sim.cli.tune:tune",
     "merge": "sim.cli.merge:merge",

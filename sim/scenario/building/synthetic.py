@@ -531,7 +531,7 @@ class _Ways:
                 refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
                 continue
             exchange = max(
-                (_step(self.context.cluster, spec, nodes, model, plan, _machine(spec, gpus, peak, training))
+                (_step(self.context.cluster, spec, nodes, model, plan, machine_of(spec, gpus, peak, training))
                  for spec in specs), key=lambda one: one.nominal)  # fmt: skip
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
@@ -570,7 +570,7 @@ def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
-def _machine(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) -> formulas.TrainingMachine:
+def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) -> formulas.TrainingMachine:
     """What so many GPUs of each node compute and send."""
     return formulas.TrainingMachine(
         flops=peak.flops,

@@ -1,0 +1,243 @@
+"""`hetsim partition`: where to cut a network into the stages of a pipeline."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.cli import console
+from sim.cli.options import JSON, QUIET, VERBOSITY
+
+if TYPE_CHECKING:
+    from sim.theory.partition import Cuts, Group, Level, Partition
+
+MAX_DEVICES = 64
+"""More devices on a level are refused: time grows with their square."""
+MAX_UNLIKE = 32
+"""More unlike devices, in all groups together, are refused: time grows with their third power."""
+
+
+@click.command(short_help="Cut a network into the stages of a pipeline.")
+@click.argument("profile", metavar="PROFILE", type=click.Path(path_type=Path))
+@click.option("--level", "levels", multiple=True, metavar="COUNT@RATE",
+              help="Equal devices, or groups of the level before, and what joins them: 4@10GB/s (repeatable, from "
+                   "inner to outer).")  # fmt: skip
+@click.option("--device", "devices", multiple=True, metavar="NAME[,KEY=VALUE...]",
+              help="Unlike devices (repeatable): count, speed (relative to the profile; 1), link (rate to other "
+                   "groups), inside (rate between those of the group), as in npu,speed=0.4,link=2GB/s")  # fmt: skip
+@click.option("--inference", is_flag=True, help="Forward passes alone; activations are sent once. For --device.")
+@click.option("--deadline", metavar="TIME", help="Longest latency of an item, such as 30ms. For --device.")
+@click.option("--keep-order", is_flag=True, help="The devices follow each other as given. For --device.")
+@click.option("--no-replication", is_flag=True, help="One device a stage.")
+@click.option("--ignore-activations", is_flag=True, help="Sending activations takes no time. For --level.")
+@JSON
+@QUIET
+@VERBOSITY
+def partition(
+    profile: Path,
+    levels: tuple[str, ...],
+    devices: tuple[str, ...],
+    inference: bool,
+    deadline: str | None,
+    keep_order: bool,
+    no_replication: bool,
+    ignore_activations: bool,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Find the stages of a pipeline that pass on an item most often.
+
+    PROFILE has the measured layers of a network: a profile of PipeDream, or CSV with the columns layer, activations,
+    weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.
+
+    With --level PipeDream's program for equal devices, all of which are used; with --device its form for unlike ones,
+    beside all layers on each device alone.
+    """
+    from sim.theory.partition import pipeline_partition, unlike_partition
+    from sim.workload.readers.layer_profiles import read_profile
+
+    if bool(levels) == bool(devices):
+        raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
+    others = {"--inference": inference, "--deadline": deadline is not None, "--keep-order": keep_order}
+    wrong = [name for name, given in others.items() if given] if levels else []
+    wrong += ["--ignore-activations"] if devices and ignore_activations else []
+    if wrong:
+        raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
+    limit = math.inf if deadline is None else _time(deadline)
+    joined = [_level(text) for text in levels]
+    groups = _groups(devices)
+    cuts = read_profile(profile)
+    _known(cuts, groups, profile)
+    if joined:
+        found = pipeline_partition(
+            cuts, joined, activations=not ignore_activations, replication=not no_replication
+        )  # fmt: skip
+        alone: list[tuple[str, float]] = [("one device", math.fsum(one.seconds for one in cuts.layers))]
+    else:
+        found = unlike_partition(
+            cuts, groups, inference=inference, replication=not no_replication, deadline=limit, reorder=not keep_order
+        )  # fmt: skip
+        alone = [(one.name, _alone(cuts, one, inference)) for one in groups]
+    if as_json:
+        console.as_json(_json(profile, cuts, found, alone))
+    else:
+        console.lines(_text(profile, cuts, found, alone))
+
+
+def _time(text: str) -> float:
+    from sim.model.units import TIME, parse
+
+    return _parsed("--deadline", text, lambda: parse(text, TIME, "30 ms"))
+
+
+def _parsed(option: str, text: str, parse: Any) -> float:
+    try:
+        value = float(parse())
+        if value <= 0:
+            raise ValueError(f'"{text}" is not above 0')
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}") from None
+    return value
+
+
+def _rate(option: str, text: str) -> float:
+    from sim.model.units import BANDWIDTH, parse
+
+    return _parsed(option, text, lambda: parse(text, BANDWIDTH, "12 GB/s"))
+
+
+def _count(option: str, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_DEVICES:
+        raise click.UsageError(f'{option}: expected a whole number from 1 to {MAX_DEVICES}, not "{text}"')
+    return int(text)
+
+
+def _level(text: str) -> Level:
+    from sim.theory.partition import Level
+
+    count, _, rate = text.partition("@")
+    if not rate:
+        raise click.UsageError(f'--level: expected COUNT@RATE such as 4@10GB/s, not "{text}"')
+    return Level(_count("--level", count.strip()), _rate("--level", rate.strip()))
+
+
+def _groups(texts: tuple[str, ...]) -> list[Group]:
+    from sim.errors import suggestion
+    from sim.theory.partition import Group
+
+    found: list[Group] = []
+    for text in texts:
+        name, *rest = (part.strip() for part in text.split(","))
+        values: dict[str, Any] = {}
+        for part in rest:
+            key, _, value = (piece.strip() for piece in part.partition("="))
+            where = f"--device {name}: {key}"
+            if key in values:
+                raise click.UsageError(f"{where} is given twice")
+            if key == "count":
+                values[key] = _count(where, value)
+            elif key == "speed":
+                values[key] = _parsed(where, value, lambda value=value: _number(value))
+            elif key in ("link", "inside"):
+                values[key] = _rate(where, value)
+            else:
+                hint = suggestion(key, ("count", "speed", "link", "inside"))
+                known = "there are count, speed, link, inside"
+                raise click.UsageError(f'--device {name}: unknown key "{key}"{hint}; {known}')
+        if not name or any(one.name == name for one in found):
+            raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
+        found.append(Group(name, **values))
+    devices = sum(one.count for one in found)
+    if devices > MAX_UNLIKE:
+        raise click.UsageError(f"--device: {devices} devices in all are more than {MAX_UNLIKE}; join some as one")
+    return found
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f'"{text}" is not a finite number')
+    return value
+
+
+def _known(cuts: Cuts, groups: list[Group], profile: Path) -> None:
+    """ScenarioError for devices whose times the profile lacks; no groups are equal devices."""
+    from sim.errors import Problem, ScenarioError
+
+    measured = sorted(cuts.layers[0].on or {})
+    if not measured or any(one.seconds for one in cuts.layers):
+        return
+    columns = f"there are columns for {', '.join(measured)}"
+    problems = [f'no times for the device "{group.name}"; {columns}' for group in groups if group.name not in measured]
+    if not groups:
+        problems = [f"no forward or backward times, which equal devices need; {columns}"]
+    if problems:
+        raise ScenarioError([Problem(one, "", str(profile)) for one in problems])
+
+
+def _alone(cuts: Cuts, group: Group, inference: bool) -> float:
+    """Seconds of all layers on one device of the group."""
+    from sim.theory.partition import seconds_on
+
+    return math.fsum(seconds_on(one, group, inference) for one in cuts.layers)
+
+
+def _rows(cuts: Cuts, found: Partition) -> list[dict[str, Any]]:
+    rows = []
+    for number, stage in enumerate(found.stages, 1):
+        layers = cuts.between(stage.first, stage.last)
+        rows.append(
+            {
+                "stage": number,
+                **({"device": stage.device} if stage.device else {}),
+                "replicas": stage.replicas,
+                "layers": len(layers),
+                "first": layers[0].name,
+                "last": layers[-1].name,
+                "weights_bytes": math.fsum(one.weights for one in layers),
+                "sent_bytes": float(cuts.crossing[stage.last]) if number < len(found.stages) else 0.0,
+            }
+        )
+    return rows
+
+
+def _json(profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]]) -> dict[str, Any]:
+    return {
+        "profile": str(profile),
+        "seconds": found.seconds,
+        "latency": found.latency,
+        "throughput": 1 / found.seconds if found.seconds else None,
+        "alone": dict(alone),
+        "stages": _rows(cuts, found),
+    }
+
+
+def _text(profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]]) -> list[str]:
+    from sim.report import terminal
+
+    rows = _rows(cuts, found)
+    titles = {"weights_bytes": "weights", "sent_bytes": "sent"}
+    table = [[titles.get(key, key) for key in rows[0]]]
+    for row in rows:
+        cells = {**row, "weights_bytes": terminal.data_size(row["weights_bytes"])}
+        cells["sent_bytes"] = terminal.data_size(row["sent_bytes"])
+        table.append([str(cell)[:40] for cell in cells.values()])
+    devices = sum(stage.replicas for stage in found.stages)
+    rate = f", {1 / found.seconds:.4g} a second" if found.seconds else ""
+    latency = "" if found.latency is None else f"; latency {terminal.seconds(found.latency)}"
+    lines = [
+        f"{profile.name}: {len(found.stages)} stage{'s' * (len(found.stages) > 1)} on {devices} "
+        f"device{'s' * (devices > 1)}, one item every "
+        f"{terminal.seconds(found.seconds)}{rate}{latency}",
+        "",
+        *terminal.table(table),
+        "",
+    ]
+    for name, seconds in alone:
+        gain = f", {seconds / found.seconds:.3g} times as long" if found.seconds else ""
+        lines.append(f"all layers on {name}: one item every {terminal.seconds(seconds)}{gain}")
+    return lines

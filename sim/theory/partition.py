@@ -1,0 +1,382 @@
+"""Where to cut a network into the stages of a pipeline, over equal, nested and unlike devices.
+
+`pipeline_partition` is PipeDream's dynamic program: equal devices, replication, levels nested (GPUs in nodes, nodes in
+a cluster).  `unlike_partition` is its form for devices and links that differ: generations of GPUs, a GPU and an NPU.
+Both minimize the seconds of the slowest stage or transfer, the time from one micro-batch (or request) to the next.
+References: Harlap et al., PipeDream: Fast and Efficient Pipeline Parallel DNN Training (2018), and the optimizer that
+its authors published with it.
+With c cuts, M devices of a level and g unlike groups: O(c³ M²) a level, O(c² M³ log c) an order of the groups.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.errors import UsageError
+
+MAX_CUTS = 1000
+"""More cuts than this are refused: time grows with their third power."""
+ORDERS_OF = 4
+"""Up to this many groups all orders are tried; beyond, orders by speed and a local search from there."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: what a micro-batch costs there, and what it passes on."""
+
+    name: str
+    forward: float
+    backward: float
+    activations: float
+    """Bytes that it passes on."""
+    weights: float
+    on: Mapping[str, float] | None = None
+    """Seconds by type of device, where they are measured apart (in training forward and backward together)."""
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The places where a network can be cut: everything that lies before each, and what crosses it.
+
+    Cut j is a set of layers that is closed under predecessors; `before[k, j]` says whether cut k lies inside it.
+    The last is the whole network.
+    """
+
+    layers: tuple[Layer, ...]
+    sets: tuple[frozenset[int], ...]
+    crossing: np.ndarray
+    before: np.ndarray
+
+    def sums(self, values: Sequence[float]) -> np.ndarray:
+        """[i, j] = the sum over the layers after cut i - 1 up to cut j; infinite where cut i - 1 is not before j."""
+        up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
+        found = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
+        found[1:][~self.before] = math.inf
+        return found
+
+    def between(self, first: int, last: int) -> list[Layer]:
+        """Layers of the stage after cut `first` - 1 up to cut `last`."""
+        earlier = self.sets[first - 1] if first else frozenset()
+        return [self.layers[one] for one in sorted(self.sets[last] - earlier)]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers after cut `first` - 1 up to cut `last`, on `replicas` devices of `device`."""
+
+    first: int
+    last: int
+    replicas: int
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Stages from the first layer to the last; `seconds` from one micro-batch to the next, `latency` of one."""
+
+    stages: tuple[Stage, ...]
+    seconds: float
+    latency: float | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """So many equal parts (devices, or groups of the level below) joined at `rate` bytes a second."""
+
+    count: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """Equal devices at one place: `speed` × that of the profile; `inside` between them, `link` to other groups."""
+
+    name: str
+    count: int = 1
+    speed: float = 1.0
+    link: float = math.inf
+    inside: float = math.inf
+
+
+def seconds_on(layer: Layer, group: Group, inference: bool) -> float:
+    """Seconds of a layer on one device of the group: as measured there, else as in the profile at its speed."""
+    given = (layer.on or {}).get(group.name)
+    return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
+
+
+def chain(layers: Sequence[Layer]) -> Cuts:
+    """The cuts of a network whose layers follow each other."""
+    n = len(layers)
+    sets = tuple(frozenset(range(last + 1)) for last in range(n))
+    return Cuts(tuple(layers), sets, np.array([one.activations for one in layers]), np.triu(np.ones((n, n), bool), 1))
+
+
+def pipeline_partition(
+    cuts: Cuts, levels: Sequence[Level], *, activations: bool = True, replication: bool = True
+) -> Partition:
+    """The pipeline with the least time between two micro-batches on equal devices; `levels` from inner to outer.
+
+    All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
+    `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
+    one part of each level.
+    """
+    _check_size(cuts)
+    weights = cuts.sums([one.weights for one in cuts.layers])
+    times = cuts.sums([one.seconds for one in cuts.layers])
+    solved: list[_Solved] = []
+    within = 1
+    for number, level in enumerate(levels, 1):
+        solved.append(
+            _level(cuts, times, weights, level, within, number == len(levels), activations, replication)
+        )  # fmt: skip
+        times = solved[-1].best[level.count - 1]
+        within = level.count
+    seconds = float(times[0, -1])
+    if math.isinf(seconds):
+        parts = " × ".join(str(level.count) for level in levels)
+        raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
+    return Partition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """A level's tables: [m - 1][i, j] of the best time, the cut before the last stage (-1: none), and its parts."""
+
+    best: list[np.ndarray]
+    cut: list[np.ndarray]
+    parts: list[np.ndarray]
+
+
+def _level(
+    cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: Level, within: int, last: bool, activations: bool,
+    replication: bool,
+) -> _Solved:  # fmt: skip
+    """A(i, j, m) of one level for every m, and of i only the start where no level follows."""
+    n = len(cuts.sets)
+    known = np.isfinite(times)
+
+    def on(m: int, shared: int) -> np.ndarray:
+        reduced = np.where(known, 4 * (m - 1) * np.where(known, weights, 0.0) / (level.rate * m) / shared, 0.0)
+        return (times + reduced) / m
+
+    starts = 1 if last else n + 1
+    solved = _Solved([], [], [])
+    for m in range(1, level.count + 1):
+        best = on(m, within) if replication or m == 1 else np.full_like(times, math.inf)
+        cut, parts = np.full(best.shape, -1), np.full(best.shape, m)
+        for tail in range(1, m if replication else min(m, 2)):
+            stage = on(tail, 1)[1:]
+            if activations:
+                sent = 2 * cuts.crossing / (level.rate * tail)
+                left = sent.copy()
+                left[-1] = 0.0  # the whole network's output stays
+                stage = np.maximum(stage, np.maximum(sent[:, None], left[None, :]))
+            stage = np.where(cuts.before, stage, math.inf)
+            head = solved.best[m - tail - 1]
+            for i in range(starts):
+                found = np.maximum(head[i][:, None], stage)
+                where = np.argmin(found, axis=0)
+                least = found[where, np.arange(n)]
+                better = least < best[i]
+                best[i][better], cut[i][better], parts[i][better] = least[better], where[better], tail
+        solved.best.append(best)
+        solved.cut.append(cut)
+        solved.parts.append(parts)
+    return solved
+
+
+def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) -> Iterator[Stage]:
+    """Stages of the cuts i to j at this level, each `replicas` times over."""
+    if level < 0:
+        yield Stage(i, j, replicas)
+        return
+    tables, m, found = solved[level], len(solved[level].best), []
+    while True:
+        cut, parts = int(tables.cut[m - 1][i, j]), int(tables.parts[m - 1][i, j])
+        found.append((cut + 1 if cut >= 0 else i, j, parts))
+        if cut < 0:
+            break
+        j, m = cut, m - parts
+    for first, last, parts in reversed(found):
+        yield from _stages(solved, level - 1, first, last, replicas * parts)
+
+
+def unlike_partition(
+    cuts: Cuts, groups: Sequence[Group], *, inference: bool = False, replication: bool = True,
+    deadline: float = math.inf, reorder: bool = True,
+) -> Partition:  # fmt: skip
+    """The pipeline with the least time between two items over unlike devices, and of those that with least latency.
+
+    Training passes activations there and gradients back and reduces the gradients of a replicated stage; `inference`
+    runs forward alone and sends each activation once.  An item's latency is the sum of its stages and transfers, at
+    most `deadline`.  Devices may stay unused.  A transfer goes at the slower of the two groups' links, shared by the
+    fewer replicas.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried (`reorder`),
+    beyond that orders by speed and a local search from them.  UsageError where no plan keeps the deadline: with both
+    figures.
+    """
+    _check_size(cuts)
+    search = _Unlike(cuts, inference, replication)
+    best: tuple[float, float] = (math.inf, math.inf)
+    chosen: Partition | None = None
+    shortest = math.inf
+
+    def attempt(order: Sequence[Group]) -> bool:
+        nonlocal best, chosen, shortest
+        found, least = search.order(order, deadline, best[0])
+        shortest = min(shortest, least)
+        if found is None or found.latency is None or (found.seconds, found.latency) >= best:
+            return False
+        best, chosen = (found.seconds, found.latency), found
+        return True
+
+    if not reorder:
+        attempt(groups)
+    elif len(groups) <= ORDERS_OF:
+        for order in itertools.permutations(groups):
+            attempt(order)
+    else:
+        by_speed = sorted(groups, key=lambda one: search.whole(one))
+        for start in (by_speed, by_speed[::-1], list(groups)):
+            _descend(list(start), attempt)
+    if chosen is None:
+        raise UsageError(
+            f"no plan keeps the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
+            "allow more, or give faster devices or links"
+        )
+    return chosen
+
+
+def _descend(order: list[Group], attempt: object) -> None:
+    """Exchange two groups as long as that is better."""
+    assert callable(attempt)
+    attempt(order)
+    improved = True
+    while improved:
+        improved = False
+        for a, b in itertools.combinations(range(len(order)), 2):
+            order[a], order[b] = order[b], order[a]
+            if attempt(order):
+                improved = True
+            else:
+                order[a], order[b] = order[b], order[a]
+
+
+class _Unlike:
+    """The program for given orders of groups."""
+
+    def __init__(self, cuts: Cuts, inference: bool, replication: bool):
+        self.cuts, self.inference, self.replication = cuts, inference, replication
+        self.weights = cuts.sums([one.weights for one in cuts.layers])
+        self.stages: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def whole(self, group: Group) -> float:
+        """Seconds of the whole network on one device of the group."""
+        return float(self.of(group)[0][0][0, -1])
+
+    def of(self, group: Group) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For 1, 2, … replicas: seconds between two items, and of one item, of every stage."""
+        if group not in self.stages:
+            each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
+            found = []
+            for m in range(1, (group.count if self.replication else 1) + 1):
+                reduced = np.zeros_like(each)
+                if m > 1 and not self.inference:
+                    known = np.isfinite(each)
+                    reduced[known] = 4 * (m - 1) * self.weights[known] / (group.inside * m)
+                found.append(((each + reduced) / m, each + reduced))
+            self.stages[group] = found
+        return self.stages[group]
+
+    def order(self, groups: Sequence[Group], deadline: float, below: float) -> tuple[Partition | None, float]:
+        """The best plan that keeps the deadline and takes at most `below`, and the shortest latency at all."""
+        shortest = self._shortest(groups, math.inf)
+        if shortest.latency is None or shortest.latency > deadline:
+            return None, math.inf if shortest.latency is None else shortest.latency
+        times = self._candidates(groups)
+        times = times[times <= below]
+        low, high = 0, len(times) - 1  # bisection: a longer time admits every plan of a shorter one
+        found: Partition | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            plan = self._shortest(groups, float(times[middle]))
+            if plan.latency is not None and plan.latency <= deadline:
+                found, high = Partition(plan.stages, float(times[middle]), plan.latency), middle - 1
+            else:
+                low = middle + 1
+        return found, shortest.latency
+
+    def _candidates(self, groups: Sequence[Group]) -> np.ndarray:
+        """Every value that the slowest stage or transfer can have."""
+        values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.of(group)]
+        for a, b in itertools.combinations_with_replacement(groups, 2):
+            values += [self._sent(self._rate(a, b), m) for m in range(1, min(a.count, b.count) + 1)]
+        return np.unique(np.concatenate(values))
+
+    @staticmethod
+    def _rate(a: Group, b: Group) -> float:
+        return a.inside if a is b else min(a.link, b.link)
+
+    def _sent(self, rate: float, shared: int) -> np.ndarray:
+        """Seconds of what crosses each cut."""
+        return (1 if self.inference else 2) * self.cuts.crossing / (rate * shared)
+
+    def _shortest(self, groups: Sequence[Group], longest: float) -> Partition:
+        """The plan of the shortest latency in which no stage or transfer takes more than `longest`."""
+        n = len(self.cuts.sets)
+        # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
+        # where each came
+        reached: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        keys: list[tuple[int, int, int]] = []
+        for g, group in enumerate(groups):
+            tables = self.of(group)
+            for used in range(1, group.count + 1):
+                for m in range(1, min(used, len(tables)) + 1):
+                    busy, item = tables[m - 1]
+                    allowed = np.where(busy <= longest, item, math.inf)
+                    latency = allowed[0].copy() if used == m else np.full(n, math.inf)
+                    came, cut = np.full(n, -1), np.full(n, -1)
+                    for index, (g0, used0, m0) in enumerate(keys):
+                        if used != m if g0 < g else used0 != used - m:
+                            continue
+                        earlier = reached[keys[index]][0]
+                        rate = self._rate(groups[g0], group)
+                        sent = self._sent(rate, min(m0, m))
+                        start = np.where(sent <= longest, earlier + self._sent(rate, 1), math.inf)
+                        found = start[:, None] + allowed[1:]
+                        where = np.argmin(found, axis=0)
+                        least = found[where, np.arange(n)]
+                        better = least < latency
+                        latency[better], came[better], cut[better] = least[better], index, where[better]
+                    if np.isfinite(latency).any():
+                        reached[(g, used, m)] = (latency, came, cut)
+                        keys.append((g, used, m))
+        if not keys:
+            return Partition((), math.inf)
+        last = min(range(len(keys)), key=lambda one: float(reached[keys[one]][0][-1]))
+        total = float(reached[keys[last]][0][-1])
+        if math.isinf(total):
+            return Partition((), math.inf)
+        stages: list[Stage] = []
+        j = n - 1
+        while True:
+            g, _, m = keys[last]
+            _, came, cut = reached[keys[last]]
+            k = int(cut[j])
+            stages.append(Stage(k + 1, j, m, groups[g].name))
+            if k < 0:
+                return Partition(tuple(reversed(stages)), longest, total)
+            last, j = int(came[j]), k
+
+
+def _check_size(cuts: Cuts) -> None:
+    if len(cuts.sets) > MAX_CUTS:
+        raise UsageError(f"{len(cuts.sets):,} places to cut are more than {MAX_CUTS:,}; join layers that stay together")

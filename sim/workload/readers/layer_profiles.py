@@ -1,0 +1,239 @@
+"""Reads measured layers of a network, for `hetsim partition`: PipeDream's profiles, or a table of layers.
+
+PipeDream: a line a layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
+activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then a line an edge that begins with a tab.
+Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds); in their place or
+beside them a column of seconds for each type of device, such as seconds.npu.  Layers follow each other.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.model.units import MOST
+from sim.theory.partition import MAX_CUTS, Cuts, Layer, chain
+
+FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+COLUMNS = ("layer", "activations", "weights", "forward", "backward")
+ON = "seconds."
+
+
+def read_profile(path: str | Path) -> Cuts:
+    """The places where the network of a profile can be cut; ScenarioError names file and line of what is wrong."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ScenarioError(Problem("this is not a text file in UTF-8", file=str(path))) from None
+    except OSError as error:
+        raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
+    if path.suffix.lower() == ".csv":
+        return _table(text, str(path))
+    return _pipedream(text, str(path))
+
+
+def _number(text: str, what: str, file: str, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= MOST:
+        said = f'{what}: expected a number from 0 to {MOST:g}, not "{text.strip()}"'
+        raise ScenarioError(Problem(said, "", file, line))
+    return value
+
+
+def _table(text: str, file: str) -> Cuts:
+    """A chain of layers from CSV."""
+    reader = csv.DictReader(text.splitlines())
+    header = reader.fieldnames or []
+    devices = [name for name in header if name.startswith(ON) and name != ON]
+    needed = ["layer", "activations", *(() if devices else ("forward",))]
+    wrong = [f'the column "{name}" is missing' for name in needed if name not in header]
+    wrong += [f'unknown column "{name}"; there are {", ".join(COLUMNS)} and {ON}DEVICE'
+              for name in header if name not in COLUMNS and name not in devices]  # fmt: skip
+    wrong += [f'the column "{name}" appears twice' for name in dict.fromkeys(header) if header.count(name) > 1]
+    if wrong:
+        raise ScenarioError([Problem(one, "", file, 1) for one in wrong])
+    layers = []
+    for row in reader:
+        line = reader.line_num
+        if None in row or None in row.values():
+            raise ScenarioError(Problem(f"a row has {len(header)} values, as the header has", "", file, line))
+
+        def figure(name: str, row: dict = row, line: int = line) -> float:
+            return _number(row[name], name, file, line) if name in header else 0.0
+
+        layers.append(
+            Layer(
+                row["layer"], figure("forward"), figure("backward"), figure("activations"), figure("weights"),
+                {name[len(ON) :]: figure(name) for name in devices},
+            )
+        )  # fmt: skip
+    if not layers:
+        raise ScenarioError(Problem("there is no layer", "", file))
+    return chain(layers)
+
+
+def _pipedream(text: str, file: str) -> Cuts:
+    """PipeDream's text: inputs cost nothing and stay in the first stage, unused items of tuples are left out."""
+    layers: dict[str, Layer] = {}
+    after: dict[str, list[str]] = {}
+    into: dict[str, list[str]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        parts = line.strip().split(" -- ")
+        if line.startswith("\t"):
+            unknown = [name for name in parts if name not in layers]
+            if len(parts) != 2 or unknown:
+                said = f'no layer "{unknown[0]}" above' if unknown else "expected NODE -- NODE"
+                raise ScenarioError(Problem(f"an edge: {said}", "", file, number))
+            after.setdefault(parts[0], []).append(parts[1])
+            into.setdefault(parts[1], []).append(parts[0])
+            continue
+        if parts[0] in layers:
+            raise ScenarioError(Problem(f'layer "{parts[0]}" is there twice', "", file, number))
+        layers[parts[0]] = _layer(parts, file, number)
+    for name in [one for one in layers if layers[one].name.startswith("Input") and not into.get(one)]:
+        _remove(name, layers, after, into)
+    for name in [one for one in layers if layers[one].name.startswith("__getitem__") and not after.get(one)]:
+        _remove(name, layers, after, into)
+    if not layers:
+        raise ScenarioError(Problem("there is no layer", "", file))
+    return _cuts(layers, after, into, file)
+
+
+def _layer(parts: list[str], file: str, line: int) -> Layer:
+    if len(parts) < 3:
+        text = "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE"
+        raise ScenarioError(Problem(text, "", file, line))
+    given = dict(re.findall(r"(\w+)=(\[[^]]*\]|[^,]*)", parts[2]))
+    missing = [name for name in FIGURES if name not in given]
+    if missing:
+        raise ScenarioError(Problem(f'layer "{parts[0]}": {", ".join(missing)} missing', "", file, line))
+
+    def figure(name: str) -> float:
+        several = given[name].strip("[]").split(";") if given[name].startswith("[") else [given[name]]
+        return sum(_number(one, name, file, line) for one in several)
+
+    forward, backward, activations, weights = (figure(name) for name in FIGURES)
+    return Layer(parts[1], forward / 1000, backward / 1000, activations, weights)
+
+
+def _remove(name: str, layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]]) -> None:
+    del layers[name]
+    for other in after.pop(name, ()):
+        into[other].remove(name)
+    for other in into.pop(name, ()):
+        after[other].remove(name)
+
+
+def _cuts(layers: dict[str, Layer], after: dict[str, list[str]], into: dict[str, list[str]], file: str) -> Cuts:
+    """PipeDream's states: the antichains that are met on the way from the first layer to the last, in their order."""
+    order = _sorted(layers, after, into, file)
+    ancestors: dict[str, frozenset[str]] = {}
+    for name in order:
+        earlier = [ancestors[one] | {one} for one in into.get(name, ())]
+        ancestors[name] = frozenset().union(*earlier)
+    graph = _Antichains(after, ancestors)
+    first: tuple[str, ...] = (next(name for name in layers if not into.get(name)),)
+    later: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    queue = deque([first])
+    while queue:
+        here = queue.popleft()
+        if here in later:
+            continue
+        later[here] = list(dict.fromkeys(graph.next(here)))
+        if len(later) > MAX_CUTS:
+            text = f"the network can be cut at more than {MAX_CUTS:,} places; join layers that stay together"
+            raise ScenarioError(Problem(text, "", file))
+        queue.extend(later[here])
+    states = _topological(first, later)
+    numbers = {name: place for place, name in enumerate(order)}
+    closed = [frozenset().union(*(ancestors[one] | {one} for one in state)) for state in states]
+    left = [name for name in layers if name not in closed[-1]]
+    if left:
+        text = f'layer "{left[0]}" ({layers[left[0]].name}) does not lead to the last one; a pipeline has one end'
+        raise ScenarioError(Problem(text, "", file))
+    crossing = [sum(layers[one].activations for one in graph.augmented(state)) for state in states]
+    before = np.array([[a < b for b in closed] for a in closed])
+    return Cuts(
+        tuple(layers[name] for name in order),
+        tuple(frozenset(numbers[one] for one in members) for members in closed),
+        np.array(crossing),
+        before,
+    )
+
+
+class _Antichains:
+    """Sets of layers of which none leads to another."""
+
+    def __init__(self, after: dict[str, list[str]], ancestors: dict[str, frozenset[str]]):
+        self.after, self.ancestors = after, ancestors
+
+    def augmented(self, antichain: Iterable[str]) -> list[str]:
+        """With the earlier layers that a branch leads on from.
+
+        As PipeDream does, also where all its branches are inside the cut: a cut through the middle of branches then
+        counts what they branch from as sent, though nothing after the cut reads it.
+        """
+        antichain = list(antichain)
+        extra = dict.fromkeys(
+            earlier
+            for one in antichain
+            for earlier in sorted(self.ancestors[one])
+            if any(then not in self.ancestors[one] and then != one for then in self.after.get(earlier, ()))
+        )
+        return [*extra, *antichain]
+
+    def next(self, antichain: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """Antichains one layer further."""
+        wide = self.augmented(antichain)
+        for old in dict.fromkeys(wide):
+            for new in self.after.get(old, ()):
+                if new in antichain or any(new in self.ancestors[one] for one in wide):
+                    continue
+                names = {new if one == old else one for one in wide}
+                yield tuple(sorted(a for a in names if not any(a in self.ancestors[b] for b in names)))
+
+
+def _sorted(layers: dict[str, Layer], after: dict, into: dict, file: str) -> list[str]:
+    """Layers so that each comes after those that lead to it; ScenarioError for a circle."""
+    waiting = {name: len(into.get(name, ())) for name in layers}
+    ready = deque(name for name in layers if not waiting[name])
+    found = []
+    while ready:
+        found.append(ready.popleft())
+        for then in after.get(found[-1], ()):
+            waiting[then] -= 1
+            if not waiting[then]:
+                ready.append(then)
+    if len(found) < len(layers):
+        name = next(one for one in layers if waiting[one])
+        raise ScenarioError(Problem(f'layers lead in a circle; "{name}" is on or behind it', "", file))
+    return found
+
+
+def _topological(first: tuple[str, ...], later: dict) -> list[tuple[str, ...]]:
+    """Depth first, the last finished first."""
+    found, seen, stack = [], {first}, [(first, iter(later[first]))]
+    while stack:
+        here, rest = stack[-1]
+        for then in rest:
+            if then not in seen:
+                seen.add(then)
+                stack.append((then, iter(later[then])))
+                break
+        else:
+            found.append(here)
+            stack.pop()
+    return found[::-1]

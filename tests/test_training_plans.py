@@ -1,0 +1,111 @@
+"""`hetsim plan-training`: each candidate is what a run of the scenario with its degrees gives, or refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import sim
+from sim.cli import main
+from sim.errors import ScenarioError
+from sim.experiment.training_plans import Candidate, training_plans
+from sim.scenario.scenario import load
+
+SMALL = {"layers": 8, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}
+
+
+def scenario(memory: str = "40 GB", **training: Any) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "cluster": {
+            "nodes": {
+                "count": 2, "cpus": 8, "nvlink": {"rate": "240 GB/s"}, "network": {"out": "25 GB/s"},
+                "gpus": {"type": "a100", "count": 4, "memory": memory,
+                         "peak": {"flops": "312 TFLOP/s", "bandwidth": "2039 GB/s"}},
+            }
+        },
+        "workload": [{
+            "name": "train", "arrivals": {"process": "all_at_once", "count": 1}, "nodes": 2, "gpus": 4,
+            "training": {"model": SMALL, "batch": 16, "data": 8, "steps": 1, **training},
+        }],
+        "policy": "fcfs",
+    }  # fmt: skip
+
+
+def overrides(one: Candidate) -> dict[str, Any]:
+    keys = ("tensor", "pipeline", "data", "micro_batch", "schedule", "chunks")
+    return {f"workload.train.training.{key}": getattr(one.plan, key) for key in keys}
+
+
+def hetsim(*arguments: object) -> Any:
+    return CliRunner().invoke(main, ["plan-training", *(str(one) for one in arguments)])
+
+
+def test_a_run_takes_what_the_candidate_says() -> None:
+    found = training_plans(load(scenario()))
+    fitting = [one for one in found if one.fits]
+    assert {one.plan.schedule for one in fitting} == {"1f1b", "interleaved"}
+    for one in (fitting[0], fitting[len(fitting) // 2], fitting[-1]):
+        ran = sim.run(scenario(), overrides=overrides(one))
+        assert ran.metric("makespan") == pytest.approx(one.step.seconds, rel=1e-9)
+    assert [one.step.seconds for one in fitting] == sorted(one.step.seconds for one in fitting)
+
+
+def test_a_run_refuses_what_does_not_fit_with_the_same_figures() -> None:
+    refused = [one for one in training_plans(load(scenario())) if not one.fits]
+    assert refused
+    for one in (refused[0], refused[-1]):
+        with pytest.raises(ScenarioError) as error:
+            sim.run(scenario(), overrides=overrides(one))
+        assert one.refusal in str(error.value)
+
+
+def test_all_degrees_that_divide_are_there_once() -> None:
+    """8 GPUs, 8 layers, 32 heads, 16 samples: every tensor × pipeline × data that makes 8."""
+    plans = [one.plan for one in training_plans(load(scenario("10 TB")))]
+    assert len(plans) == len(set(plans))
+    degrees = {(one.tensor, one.pipeline, one.data) for one in plans}
+    assert degrees == {(t, p, 8 // t // p) for t in (1, 2, 4, 8) for p in (1, 2, 4, 8) if t * p <= 8}
+    assert all(one.data * one.micro_batch * one.micro_batches == 16 for one in plans)
+    assert {one.chunks for one in plans if one.pipeline == 2 and one.schedule == "interleaved"} == {2, 4}
+
+
+def test_command(tmp_path: Any) -> None:
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(scenario()))
+    text = hetsim(path, "--top", 3).stdout
+    found = training_plans(load(scenario()))
+    assert f"small: {len(found)} candidates on 8 GPUs, {sum(one.fits for one in found)} fit" in text
+    refused = next(one for one in found if not one.fits)
+    assert refused.refusal in " ".join(text.split())
+    rows = json.loads(hetsim(path, "--json").stdout)["candidates"]
+    assert [row["step_seconds"] for row in rows] == [one.step.seconds for one in found]
+    parts = ("compute", "bubble", "communication", "update")
+    assert all(sum(row[f"{part}_seconds"] for part in parts) == pytest.approx(row["step_seconds"]) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--set", "cluster.nodes.gpus.memory=1 GB"), "nothing fits: with tensor 8, pipeline 1, data 1, which needs"),
+        (("--entry", "trian"), 'no entry with training: is called "trian"; did you mean "train"?'),
+        (("--set", "workload.train.nodes=1", "--set", "workload.train.gpus=3"),
+         "no degrees divide 3 GPUs, 8 layers and a batch of 16"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_said(tmp_path: Any, options: tuple[str, ...], said: str) -> None:
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(scenario()))
+    answer = hetsim(path, *options)
+    assert answer.exit_code == 3
+    assert said in answer.stderr
+    assert "small.json" in answer.stderr
+
+
+def test_a_scenario_without_training_is_refused() -> None:
+    answer = hetsim("first-steps")
+    assert answer.exit_code == 3
+    assert "no entry of the workload has training:" in answer.stderr
