@@ -2,7 +2,7 @@
 
 Decides: a task is refused while the share of devices taken of its best mode's type is at the threshold or above, now
 or, with `window`, on average (exponentially weighted) over it.
-Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalised Equivalent Random Method (1999), and of
+Reference: the thresholds of Borst, Boucherie and Boxma, ERMR: A Generalized Equivalent Random Method (1999), and of
 every autoscaler; without `window` and with tasks of one server each it is Erlang's loss system with
 ⌈threshold · c⌉ places, a queue never forming.
 Weakness: without `window` devices are left idle for bursts that an admitted queue would have smoothed; with it, bursts

@@ -14,10 +14,10 @@ from sim.model.cluster import Cluster, DeviceType
 from sim.scenario.building.cluster import build_cluster
 from sim.scenario.building.streams import peak_of
 from sim.scenario.building.synthetic import GIB, machine_of
+from sim.scenario.fields import KeyProblem
 from sim.scenario.scenario import Scenario
-from sim.scenario.schema.fields import KeyProblem
-from sim.scenario.schema.training import Training
-from sim.scenario.schema.workload import Entry
+from sim.scenario.schema.training import TrainingSpec
+from sim.scenario.schema.workload import WorkloadEntry
 from sim.theory import training as formulas
 
 MAX_CHUNKS = 8
@@ -29,8 +29,8 @@ class Candidate:
     """One way on one type of GPU; `room` is the memory of a GPU, None where the scenario does not say."""
 
     device: str
-    plan: formulas.Plan
-    step: formulas.Step
+    plan: formulas.ParallelPlan
+    step: formulas.StepSeconds
     state: float
     kept: float
     room: int | None
@@ -83,7 +83,7 @@ def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candida
     return found
 
 
-def _entry(scenario: Scenario, name: str | None) -> tuple[int, Entry]:
+def _entry(scenario: Scenario, name: str | None) -> tuple[int, WorkloadEntry]:
     """The entry that trains, by name where there are several."""
     trains = {number: one for number, one in enumerate(scenario.model.workload) if one.training is not None}
     if not trains:
@@ -100,14 +100,14 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[int, Entry]:
     return number, trains[number]
 
 
-def _types(cluster: Cluster, entry: Entry) -> Iterator[DeviceType]:
+def _types(cluster: Cluster, entry: WorkloadEntry) -> Iterator[DeviceType]:
     for device in cluster.types.values():
         wanted = entry.devices is None or device.name in entry.devices or device.kind in entry.devices
         if wanted and device.kind != "cpu":
             yield device
 
 
-def _plans(training: Training, gpus: int) -> Iterator[formulas.Plan]:
+def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:
     """All that divide evenly."""
     layers = training.model.layers
     for tensor in _divisors(gpus):
@@ -122,7 +122,7 @@ def _plans(training: Training, gpus: int) -> Iterator[formulas.Plan]:
                         "schedule": "1f1b" if chunks == 1 else "interleaved",
                     }  # fmt: skip
                     try:
-                        checked = Training.model_validate({**dict(training), **change})
+                        checked = TrainingSpec.model_validate({**dict(training), **change})
                         yield checked.plan(gpus)
                     except (KeyProblem, ValueError):  # does not divide: the schema says what may be
                         continue
