@@ -292,7 +292,7 @@ def test_a_run_with_neighbors_forks_to_the_same_bytes() -> None:
 
     simulation = Simulation(build(load(scenario([10, 5, 7]))))
     simulation.advance()
-    for decision in simulation.scheduler.schedule(simulation.view):
+    for decision in simulation.state.scheduler.schedule(simulation.view):
         simulation.apply(decision)
     copy = simulation.fork()
     first, second = copy.run(), simulation.run()

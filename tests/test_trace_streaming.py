@@ -25,8 +25,8 @@ from sim.workload.readers import task_table
 from sim.workload.readers.pai import Owners, Spans
 from sim.workload.rows import job_columns, job_tables, joins, json_rows
 
-NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "requests", "tasks", "wfformat")
-"""Formats that are read as a whole: requests, matrices, task graphs, and the task table itself."""
+NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "pollux", "requests", "tasks", "wfformat")
+"""Formats that are read as a whole: requests, matrices, task graphs, jobs with curves, and the task table itself."""
 EXAMPLES = {form: text for form, text in ALL.items() if form not in NOT_LOGS} | {"flat": FLAT, "seven": SEVEN}
 FORMATS = {"flat": "philly", "seven": "gavel"}
 HEADERS = {"jsonl": 0, "swf": 3, "gavel": 0, "seven": 0, "pai": 0}

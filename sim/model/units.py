@@ -165,8 +165,8 @@ DIMENSIONS = (
     TIME, SIZE, BANDWIDTH, RATE, POWER, OPERATIONS, OPERATION_RATE,
     FREQUENCY, FRACTION,
 )  # fmt: skip
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*$")
+SIGNED = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_WRITTEN = re.compile(rf"\s*({SIGNED})\s*(.*?)\s*$")
 
 
 def quantity(value: Any) -> tuple[float, int, str] | None:
@@ -178,7 +178,7 @@ def quantity(value: Any) -> tuple[float, int, str] | None:
         return None
     if isinstance(value, int | float):
         return float(value), -1, ""
-    match = _QUANTITY.match(value) if isinstance(value, str) else None
+    match = _WRITTEN.match(value) if isinstance(value, str) else None
     if match is None:
         return None
     unit = re.sub(r"\s+", "", match[2])

@@ -171,7 +171,7 @@ def examine(
         return found
     except RunError as error:
         told = [("changes", text) for text in watched.changes[:1]]  # usually what made it go wrong
-        for rule, text in [*told, ("legal", str(error).replace('"Watched"', f'"{watched.name}"'))]:
+        for rule, text in [*told, ("legal", str(error).replace('"WatchedScheduler"', f'"{watched.name}"'))]:
             complain(rule, text)
         return found
     for text in watched.changes[:1]:

@@ -198,7 +198,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
     """The agent of that name with these settings; it says now what it lacks."""
     from pydantic import TypeAdapter, ValidationError
 
-    known = registry.load_object("policies.learning:AGENTS")
+    known = registry.load_object("sim.learning.agents:AGENTS")
     if name not in known:
         raise UnknownName("agent", name, known, f"; the agents are {', '.join(known)}")
     kind = registry.load_object(known[name])

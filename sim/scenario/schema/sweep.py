@@ -111,7 +111,7 @@ def _ends(low: Any, high: Any) -> tuple[float, float, str]:
         raise ValueError(f"{low} and {high} are not of one kind: give both ends with a unit of the same dimension")
     if first[2] != last[2]:
         return first[0], last[0], _BASE[first[1]]
-    numbers = [float(re.match(rf"\s*({units._NUMBER})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
+    numbers = [float(re.match(rf"\s*({units.SIGNED})", str(end))[1]) for end in (low, high)]  # type: ignore[index]
     return numbers[0], numbers[1], first[2]
 
 
