@@ -865,3 +865,11 @@ def test_the_page_shows_the_sweep_that_ships_and_every_column():
     assert safe_load(shown)["sweep"] == load("latency-against-load").raw["sweep"]
     for column in (*FACTS, "METRIC_ci_low", "METRIC_ci_high"):
         assert f"`{column}`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_null_is_a_value_of_a_table():
+    key = "workload.chat.service.max_num_batched_tokens"
+    found = sim.sweep(
+        "chunked-prefill", over={key: [64, None]}, overrides={"horizon": "20 s", "warmup": "1 s"}, metrics=["ttft_mean"]
+    )
+    assert [row[1] for row in found.shown()[1]] == ["64", "null"]

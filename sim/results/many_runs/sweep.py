@@ -189,7 +189,9 @@ class Sweep:
         facts = [*(["policy"] if varies else []), *(["replications"] if counted else [])]
         titles = ["point", *self.keys, *facts, *map(metric_name, self.shown_metrics)]
         cells = [frame["point"].astype(str).tolist()]
-        cells += [self.points[key].loc[frame["point"]].astype(str).tolist() for key in self.keys]
+        for key in self.keys:  # null, a value like others, is a missing one in a column of pandas
+            values = self.points[key].loc[frame["point"]]
+            cells.append(["null" if gone else str(value) for value, gone in zip(values, values.isna(), strict=True)])
         cells += [frame[fact].astype(str).tolist() for fact in facts]
         for name in self.shown_metrics:
             cells.append(self._texts(frame, name))
