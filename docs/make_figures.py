@@ -4,12 +4,15 @@
     python docs/make_figures.py pictures   some of them only
 
 queues, ratios, batches: simulations beside what is known exactly, for docs/background/validation.md.  pictures: what
-the blocks of docs/pictures.md write, as far as the page shows it.
+the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the commands of docs/questions.md
+print, for the questions that have a picture.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -147,12 +150,81 @@ def pictures() -> None:
             shutil.copy(name, target / name)
 
 
+QUESTIONS = {
+    "load": ("jobs per hour", "mean wait (min)", 60.0),
+    "clients": ("clients", "mean response (s)", 1.0),
+    "checkpoints": ("time between checkpoints (h)", "makespan (days)", 86_400.0),
+    "mig-or-mps": ("interference", "mean response (s)", 1.0),
+    "batch-size": ("batch size", "mean response (ms)", 1e-3),
+    "overlap": ("requests per second", "mean response (ms)", 1e-3),
+    "capacity": ("requests per second", "answered within 100 ms (%)", 0.01),
+    "cores": ("CPU cores beside two GPUs", "makespan (s)", 1.0),
+}
+"""Pictures of docs/questions.md: title of both axes, and what the metric is divided by."""
+
+
+def number(value: Any) -> float | str:
+    """A swept value as a number in its own unit (hours for times), or a text."""
+    if isinstance(value, int | float):
+        return value
+    found = re.fullmatch(r"([0-9.]+) ?(/s|/h|min|h)?", str(value))
+    return float(found[1]) / (60 if found[2] == "min" else 1) if found else str(value)
+
+
+def answer(sweep: dict[str, Any], name: str) -> Figure:
+    """The first metric of a sweep over its last key, a line for each policy or value of the first of two keys."""
+    across, up, unit = QUESTIONS[name]
+    metric = "makespan" if "makespan" in up else sweep["metrics"][-1]
+    *first, key = sweep["keys"]
+    lines: dict[str, list[tuple[Any, ...]]] = {}
+    policies = {row["policy"].split(" (")[0] for row in sweep["rows"]}
+    for row in sweep["rows"]:
+        label = str(row["values"][first[0]]) if first else row["policy"].split(" (")[0]
+        found = row["metrics"][metric]
+        point = (number(row["values"][key]), *(found[part] / unit for part in ("mean", "ci_low", "ci_high")))
+        lines.setdefault(label, []).append(point)
+    picture = figure(5.6, 2.8)
+    ax = picture.add_subplot()
+    for (label, points), colour in zip(lines.items(), (BLUE, ORANGE), strict=False):
+        x, mean, low, high = map(np.array, zip(*points, strict=True))
+        ax.errorbar(x, mean, [mean - low, high - mean], fmt="o-", ms=4, color=colour, capsize=3, label=label)
+    if name == "batch-size":
+        ax.set_yscale("log")
+    if first or len(policies) > 1:
+        ax.legend(frameon=False)
+    ax.set_xlabel(across)
+    ax.set_ylabel(up)
+    tidy(ax)
+    return picture
+
+
+def questions() -> None:
+    """Run, of docs/questions.md, the command before each picture, and draw what it found, with 95 % intervals."""
+    import click.testing
+
+    from sim.cli.program import hetsim
+
+    target = DOCS / "pictures" / "questions"
+    target.mkdir(exist_ok=True)
+    page = (DOCS / "questions.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        for name, text in re.findall(r"ave this as `([^`]+)`:\n\n```\w+\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+            Path(name).write_text(text, encoding="utf-8")
+        for section in re.split(r"(?m)^### ", page):
+            for name in re.findall(r"\]\(pictures/questions/(.*?)\.png\)", section):
+                command = re.findall(r"^hetsim (.*)$", section, re.MULTILINE)[-1]
+                done = click.testing.CliRunner().invoke(hetsim, [*shlex.split(command), "--json", "--quiet"])
+                answer(json.loads(done.stdout), name).savefig(target / f"{name}.png", dpi=90)
+
+
 def main(asked: list[str]) -> None:
     for name, draw in (("queues", queues), ("ratios", ratios), ("batches", batches)):
         if not asked or name in asked:
             draw().savefig(FOLDER / f"{name}.png", dpi=110)
     if not asked or "pictures" in asked:
         pictures()
+    if not asked or "questions" in asked:
+        questions()
 
 
 if __name__ == "__main__":
