@@ -185,9 +185,9 @@ def answer(sweep: dict[str, Any], name: str) -> Figure:
         lines.setdefault(label, []).append(point)
     picture = figure(5.6, 2.8)
     ax = picture.add_subplot()
-    for (label, points), colour in zip(lines.items(), (BLUE, ORANGE), strict=False):
+    for (label, points), color in zip(lines.items(), (BLUE, ORANGE), strict=False):
         x, mean, low, high = map(np.array, zip(*points, strict=True))
-        ax.errorbar(x, mean, [mean - low, high - mean], fmt="o-", ms=4, color=colour, capsize=3, label=label)
+        ax.errorbar(x, mean, [mean - low, high - mean], fmt="o-", ms=4, color=color, capsize=3, label=label)
     if name == "batch-size":
         ax.set_yscale("log")
     if first or len(policies) > 1:
