@@ -880,7 +880,7 @@ def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, form,
 
 LARGE = """
 import re
-from sim.workload import {module}
+from sim.workload.readers import {module}
 table = {module}.read({path!r}, **{options!r})
 print(len(table), re.search("VmHWM: *([0-9]+)", open("/proc/self/status").read().replace(chr(9), " "))[1])
 """
