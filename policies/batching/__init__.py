@@ -15,11 +15,10 @@ By a model of queue or deadline:
                       decision process
     clipper_aimd      Clipper, additive increase and multiplicative decrease: the largest batch that stays within the
                       SLO is felt for
-    clipper_quantile  Clipper, quantile regression: the largest batch whose estimated 99th percentile of batch time is
-                      within the SLO
+    clipper_quantile  Clipper, quantile regression: largest batch with 99th percentile in the SLO
     nexus             Nexus: the largest batch of which two fit into the SLO, and requests that would hold it up are
                       dropped early
-    clockwork         Clockwork: nothing is launched that would miss its SLO; who must start soonest goes first
+    clockwork         Clockwork: no batch that would miss its SLO is launched; most urgent first
     async_linear      Asynchronous linear: the next batch is uploaded while the current one computes, just in time
 
 Language models:

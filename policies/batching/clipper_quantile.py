@@ -1,4 +1,4 @@
-"""Clipper, quantile regression: the largest batch whose estimated 99th percentile of batch time is within the SLO.
+"""Clipper, quantile regression: largest batch with 99th percentile in the SLO.
 
 Decides how many: all that wait, up to a limit for each device.  The quantile is a line in the batch size, refitted
 from the last `window` batches, and the last of each power of two, every few of them.  Batches do not overlap.

@@ -6,7 +6,7 @@ Reference: the batching of TensorFlow Serving (parameters max_batch_size, batch_
 max_enqueued_batches; a device's streams are its batch threads); Olston et al., TensorFlow-Serving: Flexible,
 High-Performance ML Serving (2017).
 Weakness: timeout and size are set by hand and fit one rate; below it every batch waits in vain for its timeout, above
-it the queue alone decides.  Padding computes for nobody.
+it the queue alone decides.  Padding is computed in vain.
 Cost: O(1) a batch; with max_enqueued_batches each request is an object, and O(1) for each.
 """
 
@@ -74,7 +74,7 @@ class SizeOrTimeout(Batching):
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
         waiting = len(queue)
         if self.capacity is not None and waiting > self.capacity:
-            # Nobody has left since the queue was full, so those that came since stand behind its last place.
+            # No request has left since the queue was full, so those that came since stand behind its last place.
             return Discard(queue.tasks()[self.capacity :], "the queue is full", expired=False)
         most = limit(placement, self.max_batch)
         if self.sizes and self.sizes[-1] > most:

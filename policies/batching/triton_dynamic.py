@@ -4,7 +4,7 @@ Decides when and how many: the largest preferred size that can be filled goes at
 oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
 comes while `max_queue_size` of it wait; after its `timeout` a request expires, or is delayed: it then waits behind
 all others of its level.  Batches overlap as far as the device has streams (Triton's model instances).
-Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), whose parameters it has.
+Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), with the same parameters.
 Weakness: sizes, delay and timeouts are set by hand; lower levels and delayed requests can starve; timeouts and limits
 are applied when a batch is formed, so a late request expires only then.
 Cost: each request is an object: O(1) for each, O(levels) a batch, and the queue's own bookkeeping.
@@ -50,7 +50,7 @@ class Level:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Move on requests whose time is up; those that expire."""
+        """Move requests that have timed out; returns those that expire."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:

@@ -1,8 +1,8 @@
 """Slurm's multifactor priority with backfilling: many weighted reasons, and reservations for the first few.
 
-Decides when, and who gives way.  Jobs of partitions of a higher tier come first.  Within a tier the priority is the
-sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs over
-those of the cluster), partition, quality of service, and the task's own priority.
+Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
+is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs
+over those of the cluster), partition, quality of service, and the task's own priority.
 Fair share is that of `accounts` by Fair Tree (`policies.dynamic.common.fair_tree`) where they are given; else of users
 alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is halved
 every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
@@ -11,8 +11,8 @@ every `half_life`.  In that order jobs start.  One that does not fit may preempt
 scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
-Weakness: many weights, whose joint effect is hard to foresee; jobs beyond `depth` cannot backfill; requeued work is
-lost, and a busy high tier can requeue a long job for ever.
+Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
+is lost, and a busy high tier can requeue a long job for ever.
 Cost: a round in which a waiting job fits somewhere sorts the waiting jobs, and makes the reservations (at most `depth`)
 behind the first one that moved in the order (`policies.dynamic.common.standing`).  Usage takes O(1) a start and an
 end; where rates change (transfers, shared devices, failures), a look at every running job a round.
@@ -278,7 +278,7 @@ class SlurmMultifactor(Scheduler):
         return all(demand_fits_nowhere(demand, view) for demand in self._demands)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Stop jobs of qualities of service that give way to the task's, the latest start first, if that makes room."""
+        """Preempt jobs of lower qualities of service, the latest start first, if enough."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
@@ -327,7 +327,7 @@ class SlurmMultifactor(Scheduler):
         return -1
 
     def _looked_at(self, order: list[Task]) -> list[Task]:
-        """Those who get reservations: the first and `depth` behind it, a few of each user."""
+        """The jobs to get reservations: the first and `depth` behind it, a few per user."""
         if self.depth_per_user is None:
             return order[: 1 + self.depth]
         chosen: list[Task] = []

@@ -102,7 +102,7 @@ class Hierarchical(Scheduler):
         """Tasks that wait or run, by row."""
         self._new: list[Task] = []
         self._dirty: dict[int, None] = {}
-        """Groups whose scheduler has to be asked."""
+        """Groups with a scheduler that has to be asked."""
         self._down: dict[int, None] = {}
         self._next = 0.0
         self._counted = 0.0
@@ -250,7 +250,7 @@ class Hierarchical(Scheduler):
             self._plan(unplanned, new, kinds)
         for task, kind in zip(new, kinds, strict=True):
             self._hand_out(task, kind)
-        if view.items:  # data that come free are nobody's finish
+        if view.items:  # data that come free are the completion of no task
             self._dirty = dict.fromkeys(range(len(self.groups)))
         if self._with_timers:
             self._dirty.update((group.number, None) for group in self.groups if group.until <= now)

@@ -3,7 +3,7 @@
 Decides where and when.  A planner lays out what is there; every lane (core or accelerator) has its steps in order, and
 starts the next when it is free.  What runs, with its estimated end, and the steps to come give a forecast of the end.
 Repairs, the cheap ones first:
-1. Order.  A lane whose next step cannot start yet takes one from behind it that delays nothing.
+1. Order.  A lane with a next step that cannot start yet takes one from behind it that delays nothing.
 2. Theft.  A lane with nothing to do takes a step from the lane that will be done last, if it ends sooner so; and, with
    `restart`, starts over what runs elsewhere and would end sooner here (the work done there is lost).
 3. A new plan of what has not started, when the forecast of the end is off by more than `threshold` of the time that was
@@ -12,9 +12,9 @@ A task that takes longer than its estimate is expected to take as long as others
 Tasks that come later are put on the lane where they end first, and are in the next plan.  With exact estimates and
 nothing unforeseen it does what the plan says, up to thefts that end a task sooner.
 Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
-for Efficient Mapping of Workflows on Grid Systems (2004), who plan anew only what has become late, and of Agullo,
-Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), who follow plans loosely; restarts are the
-spoliation of `heteroprio`.
+for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned anew, and of
+Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
+are the spoliation of `heteroprio`.
 No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
 load others have shorter responses; it believes estimates until they are proven wrong; a device that is slow as a whole
 looks like tasks that are late one by one; what the planner cannot plan (gangs, parts of GPUs) starts as soon as it

@@ -70,8 +70,8 @@ class Predictive(Scheduler):
     signal: what is measured: the work that arrives, or how many devices are busy.
     target: part of the awake devices that the load may keep busy.
     interval: seconds between measurements.
-    memory: seconds whose mean is what is measured now, more while fewer than eight arrivals came in them; predictors
-        that expect what was measured (last_value, ewma) have a memory of their own.
+    memory: seconds over which the present value is averaged, more while fewer than eight arrivals came in them;
+        predictors that expect what was measured (last_value, ewma) have a memory of their own.
     stabilization: seconds for which the number of devices that was wanted once is kept.
     reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
     """

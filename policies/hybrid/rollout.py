@@ -14,7 +14,7 @@ confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0,
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
 Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios are
-drawn for each task by itself, whoever sent it; where devices are shared they hold the waiting for others as well.
+drawn for each task by itself, whatever its user; where devices are shared they hold the waiting for others as well.
 Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
 """
 
@@ -131,7 +131,7 @@ class Led(Scheduler):
 
 
 class Rollout(Scheduler):
-    """A base scheduler whose first decision in each round is tried against others in forks.
+    """A base scheduler; forks try its first decision in each round against others.
 
     by: the base; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns or sizes
         of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).

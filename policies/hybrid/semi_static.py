@@ -11,7 +11,7 @@ most `cv`, their mean time at least that of all tasks, and they are tasks that p
 Reference: the split by what is known is that of Hawk, which plans long jobs centrally and lets short ones find their
 own way on the rest (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).
-Weakness: a lent lane whose task overruns its estimate delays the plan (`margin` stretches these estimates); planned
+Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
 tasks never use devices that are not kept, even idle ones; shared links are not reckoned with.  When a lane's device
 fails, what was planned there joins the rest.
 Cost: the planner's; a round O(lanes of the plan), O(lanes of a node) for each placement looked at, and where the first

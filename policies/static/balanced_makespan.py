@@ -15,7 +15,7 @@ each, those of the other at most λ each and the one task that moves next, no lo
 longest processing time first ends by 2λ.  With arrivals there is no ratio.  Transfers are not counted.
 Weakness: it tries few partitions, all of them along one order.
 Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
-O(n log n) for each partition whose work a lane is less than the best makespan.
+O(n log n) for each partition with less work per lane than the best makespan.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Constraint injection: a linear program assigns; a separate optimizer tells it, by a constraint tree, what it misses.
 
-Decides where and in which order, for sequential tasks with or without a task graph, whose data move over links.
+Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
 The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
 linear in the assignment: an input that several tasks read is uploaded once if they sit on one device, what one task
 writes for another does not move at all, uploads compete for links and switches, equal kernels are better launched one
@@ -531,8 +531,8 @@ class SharingTree:
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
         """What hangs together by its data is finished before the next of its kind begins.
 
-        By ranks alone a device goes through all first operators, then all second ones, and whoever waits for the last
-        of them, on another device, waits for all.
+        By ranks alone a device goes through all first operators, then all second ones, and a task on another device
+        that waits for the last of them waits for all.
         """
         chain_of: dict[int, int] = {task: task for task in group}
 

@@ -7,9 +7,9 @@ at random, or the lane of another task.  The best few live on as they are.
 Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
 Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
 Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
-Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), whose two strings these are.
-No ratio of its own: the first generation holds a fast planner's schedule and its changes (the better of greedy_dual
-and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
+Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.  No
+ratio of its own: the first generation holds a fast planner's schedule and its changes (the better of greedy_dual and
+mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
 Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
 tasks transfers are not counted; of others as in `heft`.
 The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
@@ -38,7 +38,7 @@ RIVALS = 3
 class Genetic(PlannedScheduler):
     """Genetic algorithm, for sequential tasks with or without a task graph.
 
-    evaluations: schedules whose makespan is computed before it ends.
+    evaluations: number of schedules evaluated (makespan computed) before it ends.
     seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
     population: schedules of a generation.
     mutation: tasks of a child that change at random, on average.

@@ -1,4 +1,4 @@
-"""Batching: how many of a service's waiting requests are launched now; and who asks for which device.
+"""Batching: number of waiting requests to launch, and which service asks next.
 
 A batching policy is asked for one service and one device with room for a launch, whenever its last answer may no
 longer hold: a batch of its own has ended, its `until` has come, as many requests wait as it asked to be told of, or,

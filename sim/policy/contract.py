@@ -319,7 +319,7 @@ class Admission:
     def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
         """May this task wait?  A task that was deferred is asked about again.
 
-        Requests of a service are answered without `modes`: a batch runs in one mode, whoever is in it.
+        Requests of a service are answered without `modes`: a batch runs in one mode, whatever requests are in it.
         """
         return Accept()
 
@@ -513,7 +513,7 @@ class View(Protocol):
         ...
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
-        """The number of waiting tasks: all, or those whose best mode is of a kind or type, and of a class."""
+        """Number of waiting tasks: all, or by kind or type of best mode, and by class."""
         ...
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -531,7 +531,7 @@ class View(Protocol):
         ...
 
     def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
-        """Estimated compute seconds waiting and still to run, of tasks whose best mode is of this kind."""
+        """Estimated compute seconds waiting and still to run, by kind of best mode."""
         ...
 
     def request_mix(self) -> Mapping[Shape, int]:

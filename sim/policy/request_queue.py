@@ -14,7 +14,7 @@ class Requests:
     """Waiting requests of a service: the oldest `count` of its queue, or those named.
 
     Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
-    batches are padded.  `tasks` is None as long as nobody needs the requests as objects.
+    batches are padded.  `tasks` is None as long as the requests are not needed as objects.
     """
 
     __slots__ = ("queue", "count", "size", "tasks")

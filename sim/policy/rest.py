@@ -25,7 +25,7 @@ from sim.policy.planned import PlannedScheduler
 
 @dataclass(frozen=True)
 class Rest:
-    """A problem of what is left, and whose rows its tasks are in the whole: `rows[0]` is its first."""
+    """A remaining problem, and its tasks' rows in the whole: `rows[0]` is its first."""
 
     problem: PlanProblem
     rows: list[int]
@@ -122,7 +122,7 @@ class Progress:
         return Rest(problem, rows, list(left_out))
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """The rows all of whose predecessors have ended, run or are among them: others wait for what is to come."""
+        """The rows with all predecessors ended, running or among them: others must wait."""
         before = self.problem.tasks.predecessors
         if before is None:
             return rows

@@ -1,8 +1,10 @@
-"""Who has which GPUs, decided for all at fixed intervals: what `las_intervals`, `optimus_intervals` and `pollux` share.
+"""Allocation of GPUs to all jobs at fixed intervals.
+
+The base of `las_intervals`, `optimus_intervals` and `pollux`.
 
 At every multiple of the interval a subclass says on which nodes each job has how many GPUs until the next one.  A job
-whose GPUs stay what they were runs on; any other is stopped, with its work kept, and started again.  Between two
-instants nothing starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.
+with unchanged GPUs runs on; any other is stopped, with its work kept, and started again.  Between two instants nothing
+starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.
 All this is about one type of accelerator, that of which the cluster has most.  Jobs without a mode of whole devices of
 it, and jobs that do not fit where they should (host memory, a partition), start when they fit, in the order of
 arrival; jobs that are not preemptible stay where they are.

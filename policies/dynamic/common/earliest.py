@@ -17,7 +17,7 @@ from sim.model.tasks import Mode, Task
 from sim.policy import PlanProblem, View
 
 NEAR = 16
-"""Nodes near the data of a task whose devices are looked at one by one."""
+"""Nodes near the data of a task: their devices are looked at one by one."""
 
 
 class Alike:

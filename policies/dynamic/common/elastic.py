@@ -140,7 +140,10 @@ class Elastic(Scheduler):
     # What a policy decides --------------------------------------------------------------------------------------
 
     def first(self, task: Task, left: float) -> Any:
-        """Who gets the least size first: the least key.  `left`: estimated time in the fastest mode."""
+        """The order of jobs for the least size: least key first.
+
+        `left`: estimated time in the fastest mode.
+        """
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
@@ -334,7 +337,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """What to try for whom: one may come twice."""
+        """Modes to try for each task; a task may come twice."""
         elsewhere = []
         for task in waiting:
             if task.index in target:

@@ -135,7 +135,7 @@ class AssigningScheduler(Scheduler):
 
     Where a device fails, what waits before it is assigned anew.
     Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
-    again at those whose head lacks host cores or memory.
+    again at those with a head that lacks host cores or memory.
     """
 
     def __init__(self) -> None:

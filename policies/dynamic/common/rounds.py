@@ -97,7 +97,7 @@ class RoundScheduler(Scheduler):
     """Base of the policies that are fractions of time.
 
     round_length: seconds from one change of hands to the next.
-    rule: who is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
+    rule: which job is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
     mid_round: may jobs start within a round, when they come or when devices come free?
     """
 
@@ -245,7 +245,7 @@ class RoundScheduler(Scheduler):
     # Rounds -----------------------------------------------------------------------------------------------------
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
-        """Choose who runs in this round, stop whoever has to make room, and start the others."""
+        """Choose the jobs of this round, stop those that make room, start the others."""
         room = RoundRoom(view.cluster, self._down)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
@@ -272,7 +272,7 @@ class RoundScheduler(Scheduler):
                 yield self._start(self.jobs[index], placement, view)
 
     def _content(self) -> bool:
-        """Do all run, each in its fastest mode?  Then no fractions could help anybody."""
+        """Do all run, each in its fastest mode?  Then no fractions could help any job."""
         for job in self.jobs.values():
             if job.mode < 0 or job.seconds(job.mode) > min(job.seconds(position) for position in job.positions()):
                 return False
@@ -350,7 +350,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Who gets which devices in the coming round, as if everything but the jobs that are kept were stopped."""
+    """Devices of the coming round, as if all jobs but those kept were stopped."""
 
     def __init__(self, cluster: Cluster, down: dict[int, None]):
         self.cluster = cluster

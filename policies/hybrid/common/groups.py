@@ -22,7 +22,7 @@ Grouping = Literal["type", "node", "rack"] | int
 
 
 class Kind:
-    """Tasks of one class and demand: where they can run, what is known of their times, who waits."""
+    """Tasks of one class and demand: where they can run, known times, waiting tasks."""
 
     __slots__ = ("number", "name", "positions", "modes", "waiting", "holders", "seen", "total", "queued", "turns",
                  "arrived", "rate", "home")  # fmt: skip
@@ -41,7 +41,7 @@ class Kind:
         self.queued = [0.0] * len(task.modes)
         """Of all that wait."""
         self.turns: Turns | None = None
-        """In whose turn tasks are handed out; None: not planned yet."""
+        """Which group's turn it is when tasks are handed out; None: not planned yet."""
         self.arrived = 0
         """In this epoch."""
         self.rate = 0.0

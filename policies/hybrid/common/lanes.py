@@ -152,7 +152,7 @@ class PlanInProgress:
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
         """What is not lent on a node until `end`: accelerators on which planned tasks run, and accelerators, cores and
-        bytes of idle lanes whose next task is due by then, less `slack`."""
+        bytes of idle lanes with a next task that is due by then, less `slack`."""
         devices: dict[Device, None] = {}
         cores = memory = 0.0
         for lane in self.on_node.get(node, ()):

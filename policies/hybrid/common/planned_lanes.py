@@ -35,7 +35,7 @@ class Board:
         self.due: dict[int, PlannedLane] = {}
         """Lanes on which something may be able to start."""
         self.loaded: dict[int, PlannedLane] = {}
-        """Lanes with steps whose tasks wait, by number."""
+        """Lanes with steps of waiting tasks, by number."""
         self.faster: dict[DeviceType, dict[int, float]] = {}
         """Of what runs, by type: what would compute there from the start in less time than it takes where it is, and
         for how long."""

@@ -43,7 +43,7 @@ class PlannedLane:
         self.kind = self.group = 0
         """Numbers that lanes of one type, and of one type and node, share."""
         self.arrived = 0
-        """Steps of the queue whose tasks wait by now."""
+        """Steps of the queue with tasks that have arrived and wait."""
         self.rows: list[int] = []
         """What the last forecast says of this lane."""
         self.holds_until = math.inf

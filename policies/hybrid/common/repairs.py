@@ -40,9 +40,10 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """From the lane that will be done last, the step whose move leaves the lesser of both ends: as it is, and here.
+    """The step to steal from the lane that will be done last: as it is, and here.
 
-    It must end sooner here than there.  Where that lane has none, the next is looked at.
+    Of that lane's steps it is the one that makes the later end of both lanes earliest.  It must end sooner here than
+    there.  If that lane has no such step, the lane that is done next to last is looked at, and so on.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
@@ -72,7 +73,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
 
 
 def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
-    """Steps of a lane whose tasks wait, but for those that cannot end sooner on another one, whatever else there is."""
+    """Steps of waiting tasks on a lane that could end sooner on another lane."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
         job

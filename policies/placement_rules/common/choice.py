@@ -57,7 +57,7 @@ def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> P
 
 
 def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode, int]]:
-    """Modes and nodes on which they fit, the least keys first; sorted only as far as somebody asks."""
+    """Modes and nodes on which they fit, least keys first; sorted as far as read."""
     columns: list[Sequence[np.ndarray]] = []
     nodes: list[np.ndarray] = []
     owners: list[np.ndarray] = []

@@ -48,7 +48,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
     """The least T for which the linear program of `relaxation` exists, from below and to a relative precision.
 
     Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
-    length T satisfy the program with those pairs pruned; hence a T whose program has no solution has no schedule,
+    length T satisfy the program with those pairs pruned; hence if the program of T has no solution, T has no schedule,
     nor has any shorter one, as a shorter T prunes more and offers less.
     """
     low = longest_task(p, q, m, k)

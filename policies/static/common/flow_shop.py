@@ -1,4 +1,4 @@
-"""The order of tasks on an accelerator whose upload, compute and download overlap: a flow shop of three machines.
+"""Order tasks with overlapping upload, compute, download: 3-machine flow shop.
 
 Johnson's rule (Optimal Two- and Three-Stage Production Schedules with Setup Times Included, 1954): jobs that are
 shorter on the first machine than on the second go first, by increasing time there, then the others by decreasing time

@@ -1,8 +1,8 @@
 """Parallel tasks as planners see them: rigid and moldable ones, on several cores or a gang of GPUs of one node.
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
-them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools
-whose node can host its mode.  What is not of whole lanes of one node is refused.
+them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
+the nodes that can host its mode.  What is not of whole lanes of one node is refused.
 Bounds count areas, width × seconds: a task costs at least its least area on each type, and no schedule does more work
 than its lanes hold.  The reference of each algorithm stands in its own file.
 """

@@ -60,7 +60,7 @@ class SearchBudget:
 
 @dataclass
 class Seed:
-    """The best schedule of some fast planners, whose it is, and a lower bound on any where one is known."""
+    """The best schedule of some fast planners, its planner, a lower bound if known."""
 
     schedule: Schedule
     planner: str
@@ -244,7 +244,7 @@ class Ranked(Landscape):
         order = self._placing(keys[:, self.order])
         lanes = lanes[:, self.order]
         free = np.zeros((rows, len(self.lane_kind)))
-        start, finish = np.zeros((rows, size)), np.full((rows, size + 1), -np.inf)  # the last is nobody's
+        start, finish = np.zeros((rows, size)), np.full((rows, size + 1), -np.inf)  # the last column belongs to no task
         place, brought = self._places(rows, size)
         for step in range(size):
             task = order[:, step]

@@ -99,8 +99,11 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Of each task: bytes read by the task that wrote them last before it, items read that nobody wrote before it,
-    and bytes written that nobody reads, which go home at the end."""
+    """Per task: bytes read, by the task that wrote them; first reads; bytes unread.
+
+    The writer is the last one before it.  First reads are the items that it reads and no task wrote before it.  Unread
+    bytes are those that it writes and no task reads; they go home at the end.
+    """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]
     firsts: list[tuple[int, ...]] = [()] * len(tasks)

@@ -46,9 +46,9 @@ def rest_of_two_types(
     kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solved],
 ) -> Plan:
-    """The plan of what is left, with times p and q on the sides whose types are `kinds`; None: no such type.
+    """The plan of what is left, with times p and q on the two sides of types `kinds`.
 
-    Its makespan is that of what runs and what is left.
+    A type that is None does not exist.  The makespan is that of what runs and what is left.
     """
     problem = instance.problem
     assert instance.free is not None
