@@ -15,8 +15,7 @@ By the wait to come:
                            or the batches ahead
     redirect               Redirect: a task that would be late on its best device is sent to the CPU or a slower GPU,
                            if it is in time there
-    erlang_wait            Erlang wait: so many are let in that, by Erlang's formula, at most a share p waits longer
-                           than wanted
+    erlang_wait            Erlang wait: by Erlang's formula, at most a share p waits longer than a target
     adaptive               Adaptive: a limit on the predicted wait that moves until the wanted share of admitted tasks
                            is in time
     codel                  CoDel, controlled delay: refuse now and then, ever more often, while the head of the queue

@@ -1,4 +1,4 @@
-"""Erlang wait: so many are let in that, by Erlang's formula, at most a share p waits longer than wanted.
+"""Erlang wait: by Erlang's formula, at most a share p waits longer than a target.
 
 Decides: arrival rate and mean service time are fitted online (`policies.admission.common.estimates`).  The largest
 rate λ* of M/M/c for which P(W > max_wait) = C(c, λ*/μ) · exp(−(cμ − λ*) · max_wait) is at most p is what may come in;

@@ -26,7 +26,7 @@ from sim.policy import Accept, Admission, Reject, View
 
 YES = Accept()
 MOVED = 0.02
-"""Part by which a rate or time has to move before thresholds are reckoned again."""
+"""Part by which a rate or time has to move before thresholds are computed again."""
 ROUNDING = 1e-9
 
 Objective = Literal["individual", "social", "revenue"]

@@ -6,7 +6,7 @@ admitted or refused as `slo_feasible` does, and so is what has one mode.  Tasks 
 anywhere.
 Reference: the spilling of work to slower processors by predicted completion (Maheswaran, Ali, Siegel, Hensgen and
 Freund, Dynamic Mapping of a Class of Independent Tasks onto Heterogeneous Computing Systems, 1999: minimum completion
-time), here at the door and against a deadline.
+time), here at admission and against a deadline.
 Weakness: tied tasks need a scheduler under which a head that waits for a GPU does not hold up those for the CPU
 (`fcfs_skip`, or discipline: skip).
 Cost: O(modes) questions for work ahead.

@@ -26,7 +26,7 @@ ROUNDING = 1e-9
 
 
 class TokenBucket(Admission):
-    """So many a second.
+    """A rate of admissions, with bursts.
 
     rate: tokens a second.  burst: tokens that the bucket holds; it is full at the start.
     per: one bucket for all, or one for each class or user.

@@ -2,8 +2,7 @@
 
 Simple rules:
     serial_greedy     Serial greedy: when the device is idle, everything that waits goes as one batch
-    fixed_size        Fixed size: a batch is launched when exactly so many wait; the rest of a stream goes when it is
-                      over
+    fixed_size        Fixed size: a batch is launched when it is full, or at the end of the stream
     size_or_timeout   Size or timeout: a batch goes when it is full, or when its first request has waited for so long
     triton_dynamic    Triton's dynamic batcher: preferred sizes, a bounded delay, priority levels, and limits and
                       timeouts of each level

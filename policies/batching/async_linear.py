@@ -115,7 +115,7 @@ class AsyncLinear(Batching):
     # When -----------------------------------------------------------------------------------------------------
 
     def _until_upload(self, computing: float, waiting: int) -> float:
-        """Seconds until the upload of what waits, and of what will come until then, must start."""
+        """Seconds until the upload of waiting and still arriving requests must start."""
         computing += self._hesitation(self.upload.of(waiting + self._rate() * computing))
         return (computing - self.upload.of(waiting)) / (1.0 + self.upload.slope * self._rate())
 
@@ -140,7 +140,7 @@ class AsyncLinear(Batching):
         return high * sigma
 
     def _look_again(self, left: float) -> float:
-        """Seconds after which to reckon again: how many will come is uncertain, less so the less time is left."""
+        """Seconds after which to estimate again: arrivals are less uncertain by then."""
         early = self.upload.slope * 2.0 * math.sqrt(self._rate() * left)
         return left - early if early < 0.25 * left else left
 

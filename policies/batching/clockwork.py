@@ -1,10 +1,10 @@
 """Clockwork: no batch that would miss its SLO is launched; most urgent first.
 
-Decides how many (the largest batch for which so many wait that can wait for all of it), which not to serve (the older
-ones that such a batch leaves no time for, which are rejected, and those that could not make it even alone and at once
-on any of the service's devices, which expire), when (transfers of the next batch overlap the batch that computes, but a
-batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of several services
-(least latest start: deadline less what its batch takes).
+Decides how many (the largest batch for which there are enough requests that can wait for all of it), which not to serve
+(the older ones that such a batch leaves no time for, which are rejected, and those that could not make it even alone
+and at once on any of the service's devices, which expire), when (transfers of the next batch overlap the batch that
+computes, but a batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of
+several services (least latest start: deadline less what its batch takes).
 Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
 Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
 batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its time
@@ -87,7 +87,7 @@ class Clockwork(Batching):
         most = min(waiting, limit(placement, self.max_batch))
 
         def late(size: int) -> int:
-            """How many of the oldest a batch of so many would keep too long."""
+            """How many of the oldest a batch of this size would delay too long."""
             end = ahead.end(queue, size, placement) + ROUNDING
             return largest(waiting, lambda count: queue.deadline(count - 1) < end)
 

@@ -123,14 +123,14 @@ class Continuous(IterationPolicy):
         return not reading or reading + request.left - replica.cached(request) <= budget
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Tokens too many if it joins after so many decode-only steps and all answers get as long as announced."""
+        """Excess tokens if it joins after `steps` decodes and answers end as announced."""
         block = replica.service.block
         each = [self._to_hold(other, block, steps) for other in replica.members]
         each.append(self._to_hold(request, block, 0))
         return self._need(each) - replica.service.blocks * block
 
     def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
-        """Tokens that it has yet to hold after so many steps and its next one, and those that it holds then.
+        """Tokens yet to hold after `steps` and its next one, and those it holds then.
 
         All but the last of its tokens are held, n of them in at most n + block - 1 tokens' worth of blocks.  The step
         that reads what is left of its prompt gives a token, which the next one holds.

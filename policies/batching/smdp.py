@@ -3,9 +3,9 @@
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus
 `power_weight` times the mean power of batches ((busy − idle) watts while computing).  States end at `states`; what
-comes beyond is counted there, and costs as if it were answered after so many full batches.
-Solved by sweeps of value iteration, after each of which the values of the greedy table are reckoned exactly, so that
-a handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
+comes beyond is counted there, and costs as if it were answered after that number of full batches.
+Solved by sweeps of value iteration, after each of which the values of the greedy table are evaluated exactly, so that a
+handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
 Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC 2023),
 where relative values are iterated and the overflow state is charged likewise.
 Proven: optimal for the model.  Weakness: the model knows neither deadlines nor any other arrivals than Poisson's; the

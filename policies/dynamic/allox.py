@@ -63,7 +63,8 @@ class AlloX(Scheduler):
     """Matching for the least mean response.
 
     alpha: part of the users (rounded up) that have their jobs considered, those with the least attained service.
-    window: so many waiting jobs at most, the shortest, are matched at once; the others would come after them anyway.
+    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would come after them
+        anyway.
     """
 
     def __init__(
@@ -80,9 +81,9 @@ class AlloX(Scheduler):
         self._having: dict[str, np.ndarray] = {}
         """Nodes by type of processor."""
         self._ends: list[list[float]] = []
-        """By type, when what runs will have ended, ascending, for each device once."""
+        """By type, when running jobs will have ended, ascending, once for each device."""
         self._held: dict[int, tuple[int, float, int]] = {}
-        """Of what runs: number of the type, expected end, and devices."""
+        """Of running jobs: number of the type, expected end, and devices."""
         self._tried: tuple[int, int] = (-1, -1)
         self._arrivals = 0
 
@@ -219,7 +220,7 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
-    """The mode that costs least on a place of a type with so many behind it; the first of equal ones."""
+    """The cheapest mode on a place with `behind` jobs behind it; ties: the first."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
 

@@ -121,7 +121,7 @@ class SharingByTable(ListScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """When two pieces of work end that begin together, each so many times slower while both are there."""
+    """When two pieces of work end that begin together and slow each other down."""
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower

@@ -57,7 +57,7 @@ class Similarity(ListScheduler):
         return None if placement_anywhere is None else self._noted(task, placement_anywhere)
 
     def _unease(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
-        """Likeness of all that runs on the node and, of fractions, again of what runs on the device."""
+        """Likeness of running jobs of the node and, for fractions, again of the device."""
         device = placement.devices[0]
         others = self._on_node.get(device.node, {}).values()
         alike = sum(likeness(task, other) for other in others)

@@ -108,7 +108,7 @@ class SlurmMultifactor(Scheduler):
         self._owed: dict[Member, float] = {}
         """Factors of fair share, as far as they were asked for in this round."""
         self._running: dict[int, RunningUsage] = {}
-        """What runs, by row, in the order of the starts."""
+        """Running jobs by row, in the order of their starts."""
         self._constant = True
         """Does all that runs receive at a constant rate?"""
         self._plain: dict[int, tuple[float, float, float]] = {}
@@ -259,7 +259,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._backfill(behind, view)
 
     def _ranked(self, view: View) -> list[Task]:
-        """What waits, in order."""
+        """The waiting jobs, in order."""
         waiting = view.waiting()
         if len(waiting) == 1:
             return waiting

@@ -1,4 +1,4 @@
-"""Model predictive control: a plan for what waits, made anew every so often, and followed only where it is worth it.
+"""Model predictive control: periodic plans of waiting tasks, followed if better.
 
 Decides, around a base scheduler, in which order and where the next tasks start.  Every `every` seconds, as long as
 something waits, the run is forked (`View.fork`) three times: with the plan that is followed, with the base alone, and

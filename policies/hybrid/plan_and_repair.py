@@ -1,11 +1,12 @@
 """A plan that is followed as long as it holds, and repaired when it does not.
 
 Decides where and when.  A planner lays out what is there; every lane (core or accelerator) has its steps in order, and
-starts the next when it is free.  What runs, with its estimated end, and the steps to come give a forecast of the end.
+starts the next when it is free.  Running tasks, with their estimated ends, and the steps to come give a forecast of the
+end.
 Repairs, the cheap ones first:
 1. Order.  A lane with a next step that cannot start yet takes one from behind it that delays nothing.
 2. Theft.  A lane with nothing to do takes a step from the lane that will be done last, if it ends sooner so; and, with
-   `restart`, starts over what runs elsewhere and would end sooner here (the work done there is lost).
+   `restart`, starts over a task that runs elsewhere and would end sooner here (the work done there is lost).
 3. A new plan of what has not started, when the forecast of the end is off by more than `threshold` of the time that was
    planned, or devices failed or came back.  It is taken only if it ends sooner by the forecast.
 A task that takes longer than its estimate is expected to take as long as others did that were as late (`Experience`).
@@ -72,7 +73,7 @@ class PlanAndRepair(Scheduler):
         accelerated first), longest first, or by arrival.
     threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.
     foresight: does the planner know the tasks that will come later, as static policies do?
-    restart: may a lane with nothing to do start over what runs elsewhere?
+    restart: may a lane with nothing to do start over a task that runs elsewhere?
     prefetch: is what the next step of an accelerator reads brought there while the one before it runs?
     """
 
@@ -221,7 +222,7 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Idle lanes look in their own queues, then in those of others, then at what runs elsewhere."""
+        """Idle lanes try their own queues, then those of others, then restarts."""
         for lane in idle:
             job = reordered(self._board, lane, self._look(view), view) if lane.queue else None
             if job is not None:

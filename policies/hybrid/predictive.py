@@ -233,7 +233,7 @@ class Predictive(Scheduler):
     # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
-        """Work came for a type of device, of so many tasks of a class or requests to a service."""
+        """Work came for a type of device, from tasks of a class or requests to a service."""
         if self.scale and self.signal == "arrivals" and kind in self.loads:
             self.loads[kind].note(seconds, count)
         if name in self.protected and kind in self.peaks:
@@ -278,7 +278,7 @@ class Predictive(Scheduler):
             series = self.loads[kind]
             pool.want(view.now, (series.demand + waiting.get(kind, 0.0) / series.lead) / self.target)
             if stuck and kind in waiting:
-                pool.want_all()  # what waits does not fit on what is awake, and nothing will come free
+                pool.want_all()  # waiting tasks do not fit on the devices awake, and nothing will come free
 
     # Reserving --------------------------------------------------------------------------------------------------
 

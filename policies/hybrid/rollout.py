@@ -193,7 +193,7 @@ class Rollout(Scheduler):
         self._seen: dict[int, None] = {}
         """Rows of the tasks that wait or run, each of which has come once."""
         self._begun: dict[int, tuple[float, float]] = {}
-        """Of what runs, by row: its start, and for how long it was estimated to run."""
+        """Start and estimated run time of running tasks, by row."""
         self._ratios: deque[float] = deque(maxlen=KNOWN)
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0

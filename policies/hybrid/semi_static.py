@@ -12,8 +12,8 @@ Reference: the split by what is known is that of Hawk, which plans long jobs cen
 own way on the rest (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).
 Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
-tasks never use devices that are not kept, even idle ones; shared links are not reckoned with.  When a lane's device
-fails, what was planned there joins the rest.
+tasks never use devices that are not kept, even idle ones; contention on shared links is not modeled.  When a lane's
+device fails, what was planned there joins the rest.
 Cost: the planner's; a round O(lanes of the plan), O(lanes of a node) for each placement looked at, and where the first
 one is refused a pass over the nodes on which the task fits.
 """
@@ -259,7 +259,7 @@ class SemiStatic(Scheduler):
 
 
 class GapView:
-    """The view of the rest: what fits now is what leaves the plan in peace."""
+    """The view of the other tasks: fits only what does not delay the plan."""
 
     def __init__(self, view: View, planned: PlanInProgress, slack: float, margin: float):
         self._view = view

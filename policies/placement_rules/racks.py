@@ -140,7 +140,7 @@ def _racks(mode: Mode, view: View) -> list[list[int]]:
 
 
 def _packed(count: int, racks: list[list[int]]) -> list[int]:
-    """So many nodes of the fewest racks; fewer where there are no more."""
+    """`count` nodes of the fewest racks; fewer where there are no more."""
     chosen: list[int] = []
     left = list(racks)
     while left and len(chosen) < count:

@@ -148,7 +148,7 @@ def _slots(season: float, slot: float) -> int:
 
 
 def _part(weight: float, slots: float) -> float:
-    """The weight of observations that stand for so many slots."""
+    """The weight of observations that stand for this number of slots."""
     return 1.0 - (1.0 - weight) ** slots
 
 

@@ -68,7 +68,7 @@ class Series:
         """Of what was forecast of a lead, its mean less what came, without its sign."""
 
     def note(self, amount: float, arrivals: float = 1.0) -> None:
-        """So much came (device-seconds, say), in so many arrivals."""
+        """Add an amount (device-seconds, say) that came in a number of arrivals."""
         self._noted += amount
         self._arrivals += arrivals
 

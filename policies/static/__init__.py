@@ -6,7 +6,7 @@ Lists, task by task:
     mct                   Minimum completion time: one task after the other goes where it will be complete first
     min_min               Min-min: of all tasks left, the one that can be complete first goes where it is complete
                           first; then again
-    max_min               Max-min: next is the task with the latest earliest completion, on that lane
+    max_min               Max-min: place next the task with the latest earliest completion time
     sufferage             Sufferage: the task that would lose most by not getting its best lane gets it; then again
     load_balance          Load balancing: each task goes to the lane with least projected load per speed
     prioritized           Priorities: one task after the other, in an order of its own, gets the first interval

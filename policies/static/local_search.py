@@ -44,7 +44,7 @@ HOTTEST = 0.02
 FALSE_HOPE = 1.02
 """A change with a timetable above this times the former one is not simulated."""
 HOPES = 200
-"""So many changes in a row that are not simulated end the search."""
+"""This number of changes in a row that are not simulated ends the search."""
 
 
 class LocalSearch(PlannedScheduler):

@@ -47,7 +47,7 @@ class BatchReport(NamedTuple):
 
 
 class Take:
-    """Launch the oldest `count` requests, or these, as one batch; `size`: as if they were so many (padding)."""
+    """Launch the oldest `count` requests, or these, as one batch of `size` (padding)."""
 
     __slots__ = ("which", "size")
 

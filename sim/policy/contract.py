@@ -498,7 +498,7 @@ class View(Protocol):
         """When an engine of a device will have served all in flight; "stream": when one more launch may start."""
         ...
 
-    # What runs and what waits?
+    # Running and waiting tasks
 
     def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         """Running tasks, on one device or all, by estimated finish or by start."""

@@ -3,9 +3,8 @@
 A replica goes from step to step.  At a boundary the engine asks its batching policy in this order, and carries each
 answer out before the next question: which sequence is preempted (as long as the sequences that decode lack KV blocks
 for their next tokens), which request joins (as long as the head of the waiting requests may), and what the step does.
-Steps that only decode
-are all alike: the policy is not asked again before a sequence ends, a request arrives that may join, or blocks run
-out.  It never sees how long an answer will be.
+Steps that only decode are all alike: the policy is not asked again before a sequence ends, a request arrives that may
+join, or blocks run out.  It never sees how long an answer will be.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Replica(Protocol):
 
 
 class Step(NamedTuple):
-    """What a step does: so many tokens of these members are prefilled, and whether the others decode."""
+    """A step: numbers of tokens to prefill by member, and whether the others decode."""
 
     prefill: Iterable[tuple[Any, int]] = ()
     decode: bool = True
@@ -151,7 +150,7 @@ class IterationPolicy:
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """How many of so many steps, which only decode, may pass before it must be asked again (`changes` only)?
+        """The number of decode-only steps until it must be asked again (`changes` only).
 
         request: the head of the waiting requests, which may not join now.  At least one; too few costs time only.
         """

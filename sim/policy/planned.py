@@ -189,7 +189,7 @@ class PlannedScheduler(Scheduler):
         return tasks, Placement(fused_mode(own), device, cores)
 
     def _reach(self, task: int | None, moment: Moment) -> None:
-        """What waits for this moment may be copied now."""
+        """Copies that wait for this moment may be made now."""
         if self._copies:
             self._copying += self._copies.pop((task, moment), ())
 

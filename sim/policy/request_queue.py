@@ -72,11 +72,11 @@ class RequestQueue(Protocol):
         ...
 
     def recent(self, seconds: float) -> int:
-        """How many joined the queue within the last so many seconds."""
+        """The number of requests that joined the queue in the last `seconds`."""
         ...
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """What a batch of so many would take there, as far as estimates tell."""
+        """Estimated stage times of a batch of this size there."""
         ...
 
     def first(self, count: int, size: int | None = None) -> Requests:
@@ -102,5 +102,5 @@ class RequestQueue(Protocol):
         ...
 
     def want(self, count: int) -> None:
-        """Have the policy asked when so many wait, or the last of the stream has come; 0: do not."""
+        """Ask the policy again when `count` wait or the stream has ended; 0: do not."""
         ...

@@ -150,7 +150,7 @@ class Stations:
         return station.arrives(task.class_ if self.classed else "", self.view.now)
 
     def joins(self, task: Task, station: DeviceStation, flow: ClassFlow, width: float) -> None:
-        """A task was admitted that keeps so many devices busy."""
+        """A task was admitted that keeps a number of devices busy."""
         self._there[task.index] = station, flow, width
         station.joins(flow, width)
 

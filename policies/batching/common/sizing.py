@@ -63,7 +63,7 @@ class Outlook(NamedTuple):
     loading: float = 0.0
 
     def end(self, queue: RequestQueue, size: int, placement: Placement) -> float:
-        """When a batch of so many would end there."""
+        """When a batch of this size would end there."""
         times = queue.stages(size, placement)
         at = self.now
         if times.upload or self.loading:

@@ -53,7 +53,7 @@ class IntervalJob:
         return mode.fixed + self.task.estimates[self.task.shape.position[mode]]
 
     def left(self, gpus: int, done: float) -> float:
-        """Estimated seconds from `done` to the end on so many GPUs over the fewest nodes."""
+        """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
         curve = self.sizes[gpus].curve
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
 

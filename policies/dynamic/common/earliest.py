@@ -23,7 +23,7 @@ NEAR = 16
 class Alike:
     """Lines of one type on nodes of one kind, by the time at which their first lane is free.
 
-    A heap with an entry for every change; entries that are out of date are thrown away when they come to the top.
+    A heap with an entry for every change; entries that are out of date are dropped when they come to the top.
     """
 
     def __init__(self, kind: DeviceType) -> None:

@@ -95,7 +95,7 @@ def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray
     """Fractions with the greatest least progress / base, then by water filling.
 
     Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
-    the others.  After so many levels the last one maximizes the sum of progress / base of those left.
+    the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
     A job with a base of 0 (nothing that it can use is up) is left out.
     Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
     """

@@ -53,7 +53,7 @@ class Occupancy:
         self._new: dict[int, Task] = {}
         """Started since the last update, in the order of the starts."""
         self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]
-        """Rows of what runs, by node."""
+        """Rows of running tasks, by node."""
         self._ends: list[tuple[float, int]] = []
         """Expected ends, as a heap; void where the task has ended."""
         self._overrun: dict[int, None] = {}
@@ -185,7 +185,7 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def first_times(self, mode: Mode) -> list[float]:
-        """By node, from when on it has room for a mode as far as what runs is concerned (perhaps a time that is past);
+        """By node, from when on it has room for a mode beside its running tasks (perhaps a time that is past);
         inf: never.  Of nodes with fractions nothing is known: -inf."""
         times, known = self._first.get(mode, (None, 0))
         changes = self._changes

@@ -2,7 +2,7 @@
 
 Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
 modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the
-devices, and what runs otherwise is stopped with its work kept.
+devices, and other running jobs are stopped with their work kept.
 By `ratio` the most urgent pair is that of the greatest time due / time received, as in Narayanan et al.,
 Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020); both are summed over
 the job's life, so that no history is lost when fractions change.  By `deficit` it is that of the greatest difference.

@@ -51,7 +51,10 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """The rows for columns with these labels (beside -1: alone), each for so many alike jobs as its group counts."""
+    """Rows for columns with these labels, each for the number of jobs in its group.
+
+    beside -1: alone.
+    """
     if own is None or beside is None or not (beside >= 0).any():
         return None
     paired = np.flatnonzero(beside >= 0)

@@ -188,7 +188,7 @@ class PlanInProgress:
         return float(view.nodes.memory[node])
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """A placement on one of these nodes that leaves what is planned in peace; None if there is none."""
+        """A placement on one of these nodes that does not delay the plan; None if none."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

@@ -61,7 +61,7 @@ class Board:
         self._joint = problem.tasks.predecessors is not None
         """Does a step on one lane depend on another lane?"""
         self._due: list[tuple[float, int, float]] = []
-        """When what runs should have ended: that time, row and start, as a heap; of what has ended too."""
+        """When tasks should end: a heap of time, row and start; of ended tasks too."""
         self._overdue: dict[int, None] = {}
         """Rows that may be late."""
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
@@ -105,7 +105,7 @@ class Board:
     # Changes --------------------------------------------------------------------------------------------------
 
     def _touch(self, lane: PlannedLane) -> None:
-        """Its queue, or what runs there, has changed."""
+        """Its queue, or its running task, has changed."""
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
         for movable in self.movable.values():
@@ -124,7 +124,7 @@ class Board:
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
-        """So many tasks more (or less) wait there."""
+        """The number of tasks that wait there has changed by this."""
         lane.arrived += more
         if lane.arrived:
             self.loaded[lane.number] = lane
@@ -321,7 +321,7 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Does what happens on a lane say nothing of another, and does what runs end as it was to end?"""
+        """Are lanes independent of each other, and do running tasks end as expected?"""
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
@@ -372,7 +372,7 @@ class Board:
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
-        """What runs and should have ended by now, or is about to; nothing else is late."""
+        """Running tasks that should have ended by now, or are about to; no other is late."""
         while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
             _, row, since = heapq.heappop(self._due)
             job, began = self.running.get(row, (None, 0.0))
@@ -381,7 +381,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """When the next of what runs should have ended or is late by half as much again: idle lanes could help then."""
+        """When a running task is due, or late by half as much again: lanes could help."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -398,7 +398,7 @@ class Board:
         return soonest
 
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
-        """In a steady run: what runs and might end sooner on a lane of this type, with its end.
+        """In a steady run: running tasks that might end sooner on this type, with ends.
 
         What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
         computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 """What is gained has to be more than this part of the time to go."""
 
 Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
-"""By type of lane: what runs and might end sooner there, with its end."""
+"""By type of lane: running tasks that might end sooner there, with their ends."""
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
@@ -107,7 +107,7 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
 
 
 def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float, PlannedJob]]:
-    """What runs and might end sooner on a lane of this type, with its end; what ends last first."""
+    """Running tasks that might end sooner on this type, with ends; latest first."""
     if view.changes.steady:
         found = board.restartable(lane.device.type, view, ROUNDING)
     else:

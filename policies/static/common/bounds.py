@@ -81,7 +81,8 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
     or later; counted from 0.
 
     The area falls as r grows, so between two release times r + area is at most the later one + the area of the
-    earlier: stretches that cannot beat the best are not looked into.  So many areas at most; fewer give a bound too.
+    earlier: stretches that cannot beat the best are not looked into.  The number of areas is limited; fewer give a
+    bound too.
     """
     if not len(p):
         return 0.0

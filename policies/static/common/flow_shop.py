@@ -28,7 +28,7 @@ def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:
 
 
 def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
-    """When a lane that is idle at first has done jobs in their order, with at most so many in flight."""
+    """Time for a lane, idle at first, to do jobs in order, with `streams` in flight."""
     free = [0.0, 0.0, 0.0]
     ends: list[float] = []
     for number, job in enumerate(stages):

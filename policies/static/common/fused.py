@@ -18,7 +18,7 @@ from sim.model.plan import Plan, Step
 from sim.model.tasks import Tasks
 
 MANY = 64
-"""So many launches are tried one by one where they are not possible all together."""
+"""Number of launches tried one by one where they are not possible all together."""
 
 Patterns = Sequence[Sequence[str]]
 

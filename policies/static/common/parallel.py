@@ -80,7 +80,7 @@ class WideTasks:
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     def least_areas(self, longest: float = np.inf) -> np.ndarray:
-        """The least area of each task on each type among options of at most so many seconds; inf: none."""
+        """The least area of each task on each type within a time limit; inf: none."""
         found = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(found, (self.task[some], self.kind[some]), self.area[some])
@@ -199,7 +199,7 @@ class PoolLanes:
         self.placed: list[Placing] = []
 
     def earliest(self, homes: Iterable[int], width: int, ready: float = 0.0) -> tuple[float, int]:
-        """When so many lanes of one of these pools are free together, and the first pool where they are."""
+        """When `width` lanes of one of these pools are free, and the first such pool."""
         start, pool = min((self.free[home][width - 1][0], home) for home in homes)
         return max(start, ready), pool
 

@@ -31,13 +31,13 @@ from sim.model.plan import Plan
 from sim.policy import PlanProblem
 
 MOST_ROUNDS = 2_000
-"""Above so many tasks planners of quadratic cost are no quick seeds."""
+"""Above this number of tasks planners of quadratic cost are no quick seeds."""
 MOST_PAIRS = 40_000
-"""Above so many pairs of tasks and types nor is a linear program."""
+"""Above this number of pairs of tasks and types nor is a linear program."""
 
 
 class SearchBudget:
-    """So many evaluated schedules, or so many seconds of wall clock."""
+    """A number of evaluated schedules, or of seconds of wall clock."""
 
     def __init__(self, evaluations: int, seconds: float | None):
         self.evaluations, self.seconds = evaluations, seconds
