@@ -60,7 +60,7 @@ class ClipperQuantile(Batching):
         self.seen: dict[Device, deque[tuple[int, float]]] = {}
         """Sizes and times of the last batches of each device."""
         self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
-        """Of those before the last of each power of two: without them the slope is lost when all sizes are alike."""
+        """Older batches, the last of each power of two, which keep the slope known."""
         self.fresh: dict[Device, int] = {}
         """Batches since the last fit."""
 

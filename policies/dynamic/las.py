@@ -78,7 +78,7 @@ class Las(PreemptiveList):
         self._level.pop(task.index, None)
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterable[Task]:
-        """Those behind in the order of queues and arrivals, the last first."""
+        """Running tasks behind in the order of queues and arrivals, the last first."""
         ranked = sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True)
         for level in ranked:
             rank = self.order_of_levels[level]

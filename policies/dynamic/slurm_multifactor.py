@@ -104,7 +104,7 @@ class SlurmMultifactor(Scheduler):
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
         self._shares = 0.0
-        """Of all users."""
+        """Sum of the shares of all users."""
         self._owed: dict[Member, float] = {}
         """Factors of fair share, as far as they were asked for in this round."""
         self._running: dict[int, RunningUsage] = {}
@@ -171,11 +171,11 @@ class SlurmMultifactor(Scheduler):
             self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
 
     def _owner(self, task: Task) -> Member:
-        """To which usage is added what it receives: without accounts, its user's."""
+        """The owner that its usage is charged to: without accounts, its user."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or "nobody")
 
     def _counted(self, entry: RunningUsage) -> float:
-        """What a running task has received that is in the usage."""
+        """Service of a running task that is already in the usage."""
         if self._constant:
             return entry.received + entry.mode.width * (self._usage.as_of - entry.since)
         return entry.received
@@ -366,5 +366,5 @@ class RunningUsage:
 
 
 def _millionths(mode: Mode) -> int:
-    """What a launch in a mode receives a second."""
+    """Service per second of a launch in a mode."""
     return mode.gpus * mode.share if mode.gpus else mode.millicores * 1000

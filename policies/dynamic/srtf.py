@@ -42,7 +42,7 @@ class Srtf(PreemptiveList):
         """(-end, number of the start, task): running tasks, the latest end first, and void entries."""
 
     def rank(self, task: Task, view: View) -> float:
-        """Of a running task: the fraction still to do, times its estimate on its best mode."""
+        """The remaining fraction of a running task times its estimate on its best mode."""
         placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode

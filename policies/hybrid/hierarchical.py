@@ -208,7 +208,7 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """What a group's scheduler is told of: a group without the node's cores loses its accelerators with them."""
+        """Devices to report to a group's scheduler: with cores, their accelerators too."""
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]
@@ -463,7 +463,7 @@ class Hierarchical(Scheduler):
         return group if group.mask is None or all(group.mask >> d.node & 1 for d in placement.devices) else None
 
     def _candidate(self, kind: Kind, position: int, group: DeviceGroup, view: View) -> tuple[float, GroupedTask] | None:
-        """Of the newest tasks of a kind in the groups that hold it the one that would wait longest there."""
+        """Of the newest tasks of a kind, one a group, the one that would wait longest."""
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

@@ -95,7 +95,7 @@ class PlanAndRepair(Scheduler):
         self.notes: dict[str, Any] = {"plans": 0, "plans_kept": 0, "reordered": 0, "stolen": 0, "restarted": 0}
         self._waiting: dict[int, Task] = {}
         self._new: dict[int, Task] = {}
-        """Of these, those that need a place in the plan."""
+        """Waiting tasks that need a place in the plan."""
         self._beside = ListScheduler(self._key, discipline="skip")
         """And the queue of those that no plan can have a place for."""
         self._stranded: dict[int, Task] = {}
@@ -195,12 +195,12 @@ class PlanAndRepair(Scheduler):
         return self._board.start(job, view)
 
     def _follow(self, view: View) -> Iterator[Decision]:
-        """What heads its lanes starts, as the plan has it."""
+        """Start the steps that head all their lanes, as the plan has it."""
         for job in self._board.startable(view):
             yield self._start(job, view)
 
     def _start_beside(self, view: View) -> Iterator[Decision]:
-        """What no plan has a place for, in the fallback's order: whatever fits."""
+        """Start unplannable tasks that fit, in the order of the fallback."""
         for decision in self._beside.schedule(view):
             if isinstance(decision, Wait):
                 return
@@ -210,7 +210,7 @@ class PlanAndRepair(Scheduler):
             yield decision
 
     def _fetch(self, view: View) -> Iterator[Decision]:
-        """What the head of a busy accelerator's queue reads is brought while the step before it runs."""
+        """Fetch the inputs of the next step of a busy accelerator while the former runs."""
         for lane in self._board.lanes.values():
             job = lane.head() if lane.running and lane.device.type.kind != "cpu" else None
             if job is None or job.task is None or job.fetched or not view.holds(job.task, job.placement):
@@ -361,7 +361,7 @@ class PlanAndRepair(Scheduler):
         known = [time for time in times if math.isfinite(time)]
         return -(max(known) / min(known) if known and min(known) > 0 else 1.0), task.index
 
-    # What can be planned ----------------------------------------------------------------------------------------
+    # Plannable tasks --------------------------------------------------------------------------------------------
 
     def _find_plannable(self) -> None:
         """Try the planner on one task of each shape; ScenarioError if one that was named refuses all of them."""

@@ -107,9 +107,9 @@ class Predictive(Scheduler):
         self.score = Score()
         self.pools: dict[DeviceType, DevicePool] = {}
         self.loads: dict[DeviceType, Series] = {}
-        """Of everything, for scaling."""
+        """Loads of all tasks, for scaling."""
         self.peaks: dict[DeviceType, Series] = {}
-        """Of the protected, for reserving."""
+        """Loads of the protected tasks, for reserving."""
         self.kept: dict[DeviceType, int] = {}
         """Devices for the protected, as forecast last."""
         self._counters: Sequence[Counter] = ()
@@ -121,7 +121,7 @@ class Predictive(Scheduler):
         self._held: dict[int, None] = {}
         """Tasks that were held back for the protected, by row."""
         self._declined: dict[int, Task] = {}
-        """Those of this round."""
+        """Tasks held back in this round."""
         self._next = 0.0
         self._since = 0.0
         self._busy: dict[DeviceType, float] = {}
@@ -134,7 +134,7 @@ class Predictive(Scheduler):
                 raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.by"))
             self.by.placement = partial(self._place, self.by.placement)
 
-    # What it is told --------------------------------------------------------------------------------------------
+    # Hooks ------------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         self.by.check(problem)

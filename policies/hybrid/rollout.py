@@ -198,7 +198,7 @@ class Rollout(Scheduler):
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0
 
-    # What it is told ------------------------------------------------------------------------------------------
+    # Hooks ----------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
@@ -329,7 +329,7 @@ class Rollout(Scheduler):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """What comes, the same for all candidates: the first has the times that were estimated."""
+        """Arrivals, the same for all candidates; the first draw has the estimated times."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         ratios = self._drawn() if number else ()
         coming: list[tuple[float, Task]] = []

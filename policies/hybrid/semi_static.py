@@ -83,7 +83,7 @@ class SemiStatic(Scheduler):
         self.planned: PlanInProgress | None = None
         self._down: dict[int, None] = {}
         self._tasks: dict[int, Task] = {}
-        """Those that wait or run."""
+        """Waiting and running tasks."""
 
     # The plan -------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class SemiStatic(Scheduler):
         self.rest.device(device, up)
 
     def _give_up(self, planned: PlanInProgress, device: Device) -> None:
-        """What was planned on a device that failed joins the rest."""
+        """Tasks planned on a device that failed join the tasks that are not planned."""
         for number in planned.forget(device):
             row = planned.steps[number].task
             del planned.number[row]
@@ -245,7 +245,7 @@ class SemiStatic(Scheduler):
             if not isinstance(decision, Wait):
                 yield decision
                 continue
-            # What the rest waits for is not all that may happen: planned tasks come and end.
+            # The other scheduler does not wait for everything that may happen: planned tasks come and end.
             yield Wait(until=decision.until) if self.planned is not None else decision
             return
 

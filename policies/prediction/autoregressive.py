@@ -21,7 +21,7 @@ from pydantic import Field
 from policies.prediction.contract import Predictor
 
 MOST_STEPS = 10_000
-"""Of a forecast: beyond, a stable fit has long come to rest."""
+"""Maximum steps of a forecast: beyond, a stable fit has long converged."""
 
 
 class Autoregressive(Predictor):

@@ -271,7 +271,7 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
     return tuple(Together(group) for group in groups if len(group) > 1)
 
 
-# What the program cannot see ------------------------------------------------------------------------------------
+# Not in the program ---------------------------------------------------------------------------------------------
 
 
 class SharingTree:
@@ -303,7 +303,7 @@ class SharingTree:
         return [int(self.traffic.place[offset[site.kind] + site.lanes[0]]) for site in self.sites]
 
     def _depths(self) -> dict[int, int]:
-        """Of each task: how many others stand on the longest way to it."""
+        """The number of tasks on the longest path to each task."""
         depth: dict[int, int] = {}
         before = graph_of(self.tasks)
         for task in topological(before):
@@ -529,7 +529,7 @@ class SharingTree:
                 yield tuple(row)
 
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
-        """What hangs together by its data is finished before the next of its kind begins.
+        """A chain of tasks joined by data is finished before the next of its kind begins.
 
         By ranks alone a device goes through all first operators, then all second ones, and a task on another device
         that waits for the last of them waits for all.

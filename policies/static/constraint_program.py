@@ -120,7 +120,7 @@ class IntervalModel:
         self.start: list[Any] = []
         self.end: list[Any] = []
         self.place: list[dict[tuple[int, int], Any]] = []
-        """Of each task, whether it is on a type (lane -1) or a lane."""
+        """For each task, whether it is on a type (lane -1) or a lane."""
         self.busy: dict[int, list[Any]] = {kind: [] for kind in range(len(instance.types))}
         self._tasks()
         self._lanes()

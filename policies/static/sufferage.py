@@ -1,7 +1,7 @@
 """Sufferage: the task that would lose most by not getting its best lane gets it; then again.
 
-Decides where, and in which order.  What a task would suffer is the difference between its completion on the best
-and on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.
+Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and on
+the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.
 Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
 Heterogeneous Computing Systems (1999); placing one task a round, as here, Casanova et al., Heuristics for Scheduling
 Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.

@@ -26,7 +26,7 @@ class VirtualTokens:
         self.input_weight = input_weight
         self.output_weight = output_weight
         self.charged: dict[str, float] = {}
-        """Of what is over, and of the prompts of those that are in the replica."""
+        """Tokens of requests that left, and of the prompts of those in the replica."""
         self.inside: dict[str, list[tuple[Any, int]]] = {}
         """Requests in the replica, and how many of their tokens no step decodes."""
 

@@ -42,7 +42,7 @@ class IntervalJob:
     sizes: dict[int, Mode]
     """Its modes by number of GPUs, in ascending order."""
     share: Share = field(default_factory=dict)
-    """What it has; empty while it waits."""
+    """Its GPUs now; empty while it waits."""
     done: float = 0.0
     """Fraction of its work that is done, by estimate."""
     attained: float = 0.0

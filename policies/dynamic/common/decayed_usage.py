@@ -18,7 +18,7 @@ SMALLEST_UNIT = 1e-100
 
 
 class _Account:
-    """What one owner has received: `amount` units at `reckoned` on the clock, and `rate` a second of it since."""
+    """Service of one owner: `amount` units at time `reckoned`, `rate` a second since."""
 
     __slots__ = ("amount", "rate", "reckoned")
 
@@ -36,7 +36,7 @@ class DecayedUsage(Generic[Owner]):
         self.half_life = half_life
         self.as_of = 0.0
         self._unit = 1.0
-        """What one unit is worth by now."""
+        """The present weight of one unit."""
         self._clock = 0.0
         """The units that a rate of one device has received since the units were 1."""
         self._accounts: dict[Owner, _Account] = {}

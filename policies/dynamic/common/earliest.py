@@ -1,4 +1,4 @@
-"""What `eft`, `dmda` and `dmdas` share: each task, once ready, goes into the line in which it is expected to end first.
+"""Base of `eft`, `dmda`, `dmdas`: ready tasks join the line where they end first.
 
 Lines stand before each accelerator and before the cores of each node.  Of lines that are alike (of one type, on
 nodes of one kind, equally far from the task's data) only the one that is free first is looked at.

@@ -151,7 +151,7 @@ class AssigningScheduler(Scheduler):
         self._releases = -1
         self.waiting = 0
 
-    # What a policy gives --------------------------------------------------------------------------------------
+    # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         """All lines, numbered from 0."""

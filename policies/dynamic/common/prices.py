@@ -1,4 +1,4 @@
-"""What devices cost, for policies that weigh it: the cluster's own prices, or others given to the policy.
+"""Prices of devices: the cluster's own, or others given to the policy.
 
 The scenario says prices once, at the cluster (`price: 2.5/h` at a type of device or a node), and the metric `cost`
 counts with the same.  `costs` of a policy stand in where the cluster has none; for a type that has a price they are

@@ -1,4 +1,4 @@
-"""What each node will have free, and when: the profile on which backfilling makes its reservations.
+"""Future free resources of each node: the profile for backfilling reservations.
 
 Computed from the cluster, running tasks until their expected ends, and the reservations made so far.
 Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here a node at a time.

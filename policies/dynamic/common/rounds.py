@@ -76,7 +76,7 @@ class RoundJob:
         self.share = 0.0
         """Its progress, jobs per second, on an equal share."""
         self.alone = 0.0
-        """What part of it would be done by now if it had had an equal share all its life."""
+        """The part of it that would be done by now on an equal share since its arrival."""
 
     def positions(self) -> range | tuple[int, ...]:
         return self.task.allowed or range(len(self.task.modes))
@@ -127,7 +127,7 @@ class RoundScheduler(Scheduler):
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
-        """What is kept of a task."""
+        """The record of a task."""
         return RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class RoundScheduler(Scheduler):
     # Fractions --------------------------------------------------------------------------------------------------
 
     def _account(self, view: View) -> None:
-        """What was due and what was received since the last round began."""
+        """Add the time due and the time received since the last round began."""
         now, seconds = view.now, view.now - self._counted
         for job in self.jobs.values():
             for position, target in enumerate(job.target):

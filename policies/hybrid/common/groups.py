@@ -39,7 +39,7 @@ class Kind:
         self.total = [0.0] * len(task.modes)
         """Estimated seconds of all that came, by mode."""
         self.queued = [0.0] * len(task.modes)
-        """Of all that wait."""
+        """Estimated seconds of all that wait."""
         self.turns: Turns | None = None
         """Which group's turn it is when tasks are handed out; None: not planned yet."""
         self.arrived = 0

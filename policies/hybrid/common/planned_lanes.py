@@ -1,4 +1,4 @@
-"""What is left of a plan, lane by lane: the ground of `plan_and_repair`.
+"""The remaining plan, lane by lane: the base of `plan_and_repair`.
 
 Lanes and steps are those of `policies.hybrid.common.planned_steps`.  What was found is kept by lane until something
 changes there, so that an event costs little that grows with the lanes.
@@ -37,8 +37,7 @@ class Board:
         self.loaded: dict[int, PlannedLane] = {}
         """Lanes with steps of waiting tasks, by number."""
         self.faster: dict[DeviceType, dict[int, float]] = {}
-        """Of what runs, by type: what would compute there from the start in less time than it takes where it is, and
-        for how long."""
+        """By type: running tasks with less time there from a restart, and for how long."""
         self.changes = 0
         """Since the last forecast."""
         self.movable: dict[DeviceType, Movable] = {}
@@ -289,7 +288,7 @@ class Board:
         return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
 
     def forecast(self, view: View) -> LaneForecast:
-        """What stands on a lane that is down never ends.
+        """A task on a lane that is down never ends.
 
         Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
         have ended since: all others go on as the last forecast said, which is changed in place.
@@ -346,7 +345,7 @@ class Board:
         lane.holds_until = now if lane.queue and not lane.running else until
 
     def _forecast(self, view: View) -> LaneForecast:
-        """Of all lanes together."""
+        """The forecast of all lanes together."""
         made, now = LaneForecast(), view.now
         finish, free = made.finish, made.lane
         for job, _ in self.running.values():

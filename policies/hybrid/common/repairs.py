@@ -1,4 +1,4 @@
-"""What a lane without work can do about it, short of a new plan: the repairs of `plan_and_repair`.
+"""Repairs of `plan_and_repair`: work for idle lanes, short of a new plan.
 
 Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
 delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
@@ -17,7 +17,7 @@ from sim.model.tasks import RUNNING, Task
 from sim.policy import View
 
 ROUNDING = 1e-9
-"""What is gained has to be more than this part of the time to go."""
+"""The gain has to be more than this part of the remaining time."""
 
 Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
 """By type of lane: running tasks that might end sooner there, with their ends."""

@@ -177,7 +177,7 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """What the solver found in integers: the site of each task, None if it found nothing; its lower bound on T."""
+    """The integer solution: site of each task, or None; and its lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float

@@ -113,7 +113,7 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
 @dataclass(frozen=True)
 class Relaxation:
-    """What the linear program says about a guess it does not refuse.
+    """The linear program's result for a guess that it does not refuse.
 
     `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
     marks what the relaxed optimum puts on the GPUs entirely.

@@ -1,4 +1,4 @@
-"""What could delay the tasks of a plan that its timetable does not model: shared links, memory, host cores, sharing."""
+"""Delays that a timetable does not model: shared links, memory, cores, sharing."""
 
 from __future__ import annotations
 

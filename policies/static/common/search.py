@@ -1,4 +1,4 @@
-"""What searches for better schedules share: a seed, a budget, and the makespans of many schedules at once.
+"""Shared parts of schedule searches: seed, budget, makespans of many schedules.
 
 A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
 key: tasks are placed in ascending order of keys, each after those it waits for.
