@@ -391,7 +391,7 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
     """Move each task, the largest first, to its cheapest lane, a few times over.
 
-    For tasks that arrive together.  A lane that exceeds the deadline is charged for the excess, so that moves repair
+    For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
     it.
     """
     instance, kind, device, watts = machine.instance, machine.lane_kind, machine.device, machine.watts
