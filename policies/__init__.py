@@ -1,8 +1,8 @@
 """The policies that ship, by kind and name; each is loaded when it is used.
 
 `sim.registry` reads this table and adds what other packages register.  A scheduler is a class, or a key function
-that the list scheduler orders its queue by; a placement is a rule `(task, view) -> Placement | None`, or a class
-whose objects are such rules.
+that the list scheduler orders its queue by; a placement is a rule `(task, view) -> Placement | None`, or a class with
+instances that are such rules.
 """
 
 CATALOGUE: dict[str, dict[str, str]] = {

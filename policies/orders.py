@@ -1,6 +1,6 @@
 """Orders of the waiting queue: one key a function, the least goes first, ties by arrival.
 
-A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, whose
+A key is constant while its task waits.  Registered as a scheduler, a key becomes a `ListScheduler`, of which
 `placement` and `discipline` (block: nothing passes a head that does not fit; skip: whatever fits may start; keep: a
 head once chosen stays the head) are then its parameters.  Cost of all: O(log n) a task, O(1) where keys come in
 ascending order.
@@ -111,7 +111,7 @@ def wfp3_schedgym(task: Task) -> float:
     the paper (`wfp3`) prefers those that have waited long for their length, and wide ones.
 
     Reference: SchedGym in Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using
-    Reinforcement Learning (SC 2020), whose tables have these figures.  Weakness: not what its name says.
+    Reinforcement Learning (SC 2020), with these figures in its tables.  Weakness: not what its name says.
     """
     seconds, processors = _request(task)
     return ((1.0 + task.arrival) / seconds) ** 3 * processors if seconds > 0 else math.inf
@@ -123,7 +123,7 @@ def unicep_schedgym(task: Task) -> float:
     The least (1 + arrival) / (log2(processors) × estimated time) goes first: early, long and wide tasks.
 
     Reference: SchedGym in Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using
-    Reinforcement Learning (SC 2020), whose tables have these figures.  Weakness: not what its name says (`unicep`).
+    Reinforcement Learning (SC 2020), with these figures in its tables.  Weakness: not what its name says (`unicep`).
     """
     seconds, processors = _request(task)
     size = math.log2(processors + 1e-15) * seconds

@@ -1,10 +1,10 @@
-"""Policies that decide who may wait, one algorithm a file.
+"""Policies that decide which tasks may wait, one algorithm a file.
 
 Everything, and simple limits:
     accept_all             Everything may wait
     queue_limit            A limit on how many wait: globally, for each class, for each type of device
     token_bucket           A token bucket: `rate` admissions a second in the long run, at most `burst` at once
-    utilization_threshold  A threshold on utilization: nobody is admitted while so much of a device type is taken
+    utilization_threshold  A threshold on utilization: no admission while a device type is at or above it
     trunk_reservation      Trunk reservation: a class is admitted only while more servers are free than are kept for
                            others
 
@@ -15,16 +15,14 @@ By the wait to come:
                            or the batches ahead
     redirect               Redirect: a task that would be late on its best device is sent to the CPU or a slower GPU,
                            if it is in time there
-    erlang_wait            Erlang wait: so many are let in that, by Erlang's formula, at most a share p waits longer
-                           than wanted
+    erlang_wait            Erlang wait: by Erlang's formula, at most a share p waits longer than a target
     adaptive               Adaptive: a limit on the predicted wait that moves until the wanted share of admitted tasks
                            is in time
     codel                  CoDel, controlled delay: refuse now and then, ever more often, while the head of the queue
                            stays older than a target
 
 By gain and cost:
-    naor                   Naor's thresholds: join while the reward is worth the wait; for oneself, for all, or for
-                           whoever sells admission
+    naor                   Naor's thresholds: individual, social or revenue-maximizing limits on queues
     mdp_threshold          An optimal admission of several classes: rewards for answers, costs of holding, by a Markov
                            decision process
 """

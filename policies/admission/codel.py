@@ -1,12 +1,12 @@
 """CoDel, controlled delay: refuse now and then, ever more often, while the head of the queue stays older than a target.
 
-Decides: CoDel looks at packets as they leave the queue and drops the one at the head.  Here who has come may not be
-thrown out again, so the rule is applied at the door: the age of whoever has waited longest stands for the sojourn
-time, and the newcomer is refused.  If that age has been above `target` for a whole `interval`, one is refused, the
-next interval/√count later, and so on until it is below.  A service has a queue of its own; tasks have one together.
+Decides: CoDel looks at packets as they leave the queue and drops the one at the head.  Here an admitted task may not be
+dropped, so the rule is applied at admission: the age of the task that has waited longest stands for the sojourn time,
+and the newcomer is refused.  If that age has been above `target` for a whole `interval`, one is refused, the next
+interval/√count later, and so on until it is below.  A service has a queue of its own; tasks have one together.
 Reference: Nichols and Jacobson, Controlling Queue Delay, ACM Queue 10(5) (2012); RFC 8289 for the control law.
-Weakness: the law is for closed loops whose senders slow down; open arrivals far above capacity need many intervals
-until refusals are frequent enough.  At the door the answer comes a queueing delay late.  Where the order is not that
+Weakness: the law is for closed loops with senders that slow down; open arrivals far above capacity need many intervals
+until refusals are frequent enough.  At admission the answer comes a queueing delay late.  Where the order is not that
 of arrival, one starved task keeps the head old.
 Cost: O(1).
 """

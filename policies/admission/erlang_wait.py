@@ -1,4 +1,4 @@
-"""Erlang wait: so many are let in that, by Erlang's formula, at most a share p waits longer than wanted.
+"""Erlang wait: by Erlang's formula, at most a share p waits longer than a target.
 
 Decides: arrival rate and mean service time are fitted online (`policies.admission.common.estimates`).  The largest
 rate λ* of M/M/c for which P(W > max_wait) = C(c, λ*/μ) · exp(−(cμ − λ*) · max_wait) is at most p is what may come in;
@@ -6,8 +6,9 @@ while more comes each task is admitted with probability λ*/λ, by the policy's 
 of Poisson arrivals is Poisson again and the formula holds.
 Reference: Erlang, Solution of Some Problems in the Theory of Probabilities of Significance in Automatic Telephone
 Exchanges (1917); thinning: Kingman, Poisson Processes (1993).
-Proven: for M/M/c, once the estimates are right.  Weakness: blind to who waits right now: refuses before idle devices
-and admits to long queues, both with the same probability; with heavy tails the formula promises too much.
+Proven: for M/M/c, once the estimates are right.  Weakness: blind to the number of waiting tasks right now: refuses
+before idle devices and admits to long queues, both with the same probability; with heavy tails the formula promises too
+much.
 Cost: O(1), and some tens of Erlang formulas when the service time has moved by 2 %.
 """
 

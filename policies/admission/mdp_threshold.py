@@ -1,12 +1,12 @@
 """An optimal admission of several classes: rewards for answers, costs of holding, by a Markov decision process.
 
 Decides: with n_i tasks of each class there, a newcomer of class k is admitted if its reward is worth more than what its
-presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all who are
-there, `room` more than c may be there; long-run rewards less holding costs per second are to be greatest.
-Solved by value iteration whose values are reckoned exactly after each sweep, so that a handful of sweeps reaches the
+presence costs from then on.  The model: Poisson arrivals, exponential times, c servers shared fairly by all tasks
+present, `room` more than c may be there; long-run rewards less holding costs per second are to be greatest.
+Solved by value iteration with values evaluated exactly after each sweep, so that a handful of sweeps reaches the
 optimum (Puterman, Markov Decision Processes, 1994, sections 8.6 and 11.4).
 Rates and times of each class are estimated online, and the table is solved again when one of them has moved by
-`tolerance`; until they are known everybody is admitted.
+`tolerance`; until they are known every task is admitted.
 Reference: Lippman, Applying a New Device in the Optimization of Exponential Queueing Systems, Operations Research 23
 (1975); Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on Automatic Control 30 (1985).
 Proven: optimal for the model; with one class it is Naor's social threshold, with several of equal times and no room
@@ -138,7 +138,7 @@ class MdpThreshold(Admission):
 
 
 class ThresholdTable:
-    """Whom to admit in every state of c servers and so many places."""
+    """Which classes to admit in every state of c servers and a number of places."""
 
     def __init__(self, servers: int, places: int, classes: int):
         self.servers = servers
@@ -161,7 +161,7 @@ class ThresholdTable:
         return found
 
     def admits(self, present: tuple[int, ...], class_: int) -> bool:
-        """May one of this class come in?  Beyond the model's states nobody may."""
+        """May a task of this class be admitted?  Beyond the model's states none may."""
         state = self.index.get(present)
         return state is not None and bool(self.accept[state, class_])
 

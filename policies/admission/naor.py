@@ -1,9 +1,10 @@
-"""Naor's thresholds: join while the reward is worth the wait; for oneself, for all, or for whoever sells admission.
+"""Naor's thresholds: individual, social or revenue-maximizing limits on queues.
 
 Decides: a task is admitted while fewer than a threshold are there.  With reward R for an answer and cost C for each
-second in the system: the individual threshold is the last place whose expected stay costs no more than R; the social
-one maximizes λ(1 − P_block)·R − C·L; the revenue one the price times those who pay it, where the price is what leaves
-the last who joins nothing.  Social and revenue thresholds need λ and the mean service time, both estimated online.
+second in the system: the individual threshold is the last place with an expected stay that costs no more than R; the
+social one maximizes λ(1 − P_block)·R − C·L; the revenue one the price times the rate of tasks that pay it, where the
+price leaves the last task to join no surplus.  Social and revenue thresholds need λ and the mean service time, both
+estimated online.
 Reference: Naor, The Regulation of Queue Size by Levying Tolls, Econometrica 37 (1969); on c servers Knudsen,
 Individual and Social Optimization in a Multiserver Queue, Econometrica 40 (1972).
 Proven: optimal for M/M/c in order of arrival, all alike; revenue ≤ social ≤ individual (Naor).  Weakness: says nothing
@@ -25,7 +26,7 @@ from sim.policy import Accept, Admission, Reject, View
 
 YES = Accept()
 MOVED = 0.02
-"""Part by which a rate or time has to move before thresholds are reckoned again."""
+"""Part by which a rate or time has to move before thresholds are computed again."""
 ROUNDING = 1e-9
 
 Objective = Literal["individual", "social", "revenue"]
@@ -35,7 +36,7 @@ class Naor(Admission):
     """Thresholds on the number in the system.
 
     reward: what an answer is worth.  cost: what each second in the system costs, in the same money.
-    objective: whose gain is to be greatest.
+    objective: the gain to maximize.
     memory: arrivals over which rates are estimated.
     arrival_rate, service_time: where they are not to be estimated.
     """
@@ -89,11 +90,11 @@ class Naor(Admission):
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:
-    """The number in an M/M/c from which on nobody joins; `worth` is R/C in seconds."""
+    """The number in an M/M/c from which on no task joins; `worth` is R/C in seconds."""
     worth *= 1.0 + ROUNDING
     if worth < time:
         return 0
-    individual = math.floor(servers * worth / time)  # the stay of who finds n ≥ c − 1 there is (n + 1)·time/c
+    individual = math.floor(servers * worth / time)  # a task that finds n ≥ c − 1 stays (n + 1)·time/c
     if objective == "individual":
         return individual
     # Both gains are unimodal in the threshold (Naor; Knudsen): the first fall is the end.  Blocking and mean number

@@ -27,11 +27,11 @@ YES = Accept()
 
 
 class QueueLimit(Admission):
-    """Limits on who waits; at least one is to be given.
+    """Limits on waiting tasks; at least one is to be given.
 
     limit: most tasks waiting in all.
     per_class: most of a class, by its name.
-    per_device: most waiting for a device type or kind (cpu, gpu), by its name: those whose best mode is of it.
+    per_device: most waiting for a device type or kind (cpu, gpu), by its name: those with a best mode on it.
     """
 
     queueing = "limit"
@@ -79,5 +79,5 @@ class QueueLimit(Admission):
 
     @staticmethod
     def _starts_at_once(task: Task, view: View, waiting: int) -> bool:
-        """Does nobody who counts wait, and does it fit now?"""
+        """Does no task that counts wait, and does it fit now?"""
         return waiting == 0 and any(view.fits(mode) for mode in task.modes)

@@ -1,11 +1,12 @@
 """Redirect: a task that would be late on its best device is sent to the CPU or a slower GPU, if it is in time there.
 
-Decides: the modes are gone through from the fastest on; the first whose predicted finish meets the deadline is the one
-the task is tied to; if there is none it is refused.  Requests, which share the mode of their batch, are admitted or
-refused as `slo_feasible` does, and so is what has one mode.  Tasks without a deadline are free to run anywhere.
+Decides: the modes are gone through from the fastest on; the first with a predicted finish that meets the deadline is
+the one the task is tied to; if there is none it is refused.  Requests, which share the mode of their batch, are
+admitted or refused as `slo_feasible` does, and so is what has one mode.  Tasks without a deadline are free to run
+anywhere.
 Reference: the spilling of work to slower processors by predicted completion (Maheswaran, Ali, Siegel, Hensgen and
 Freund, Dynamic Mapping of a Class of Independent Tasks onto Heterogeneous Computing Systems, 1999: minimum completion
-time), here at the door and against a deadline.
+time), here at admission and against a deadline.
 Weakness: tied tasks need a scheduler under which a head that waits for a GPU does not hold up those for the CPU
 (`fcfs_skip`, or discipline: skip).
 Cost: O(modes) questions for work ahead.

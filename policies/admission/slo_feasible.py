@@ -27,7 +27,7 @@ ROUNDING = 1e-9
 
 
 class SloFeasible(Admission):
-    """Who can meet the deadline.
+    """Admits tasks that can meet their deadline.
 
     safety: factor on the predicted time; above 1 is cautious.
     """

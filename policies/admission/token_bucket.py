@@ -6,7 +6,7 @@ Reference: Turner, New Directions in Communications (or Which Way to the Informa
 Magazine 24 (1986); refusals of Poisson arrivals are the loss of a M/D/1 queue with `burst` places, shaping with a
 burst of 1 its waiting time.
 Proven: in any interval of length t at most burst + rate · t are admitted.  Weakness: knows nothing of the load: idle
-devices help nobody, and a rate above capacity protects nobody.
+devices do not raise the rate, and a rate above capacity does not limit the queue.
 Cost: O(1).
 """
 
@@ -26,11 +26,11 @@ ROUNDING = 1e-9
 
 
 class TokenBucket(Admission):
-    """So many a second.
+    """A rate of admissions, with bursts.
 
     rate: tokens a second.  burst: tokens that the bucket holds; it is full at the start.
     per: one bucket for all, or one for each class or user.
-    excess: refuse who finds no token, or defer until one is due.
+    excess: refuse a task that finds no token, or defer it until one is due.
     """
 
     queueing = "token bucket"

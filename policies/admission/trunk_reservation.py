@@ -2,13 +2,13 @@
 
 Decides: of the servers of a task's best device type (launches of its mode that fit at once, times the largest batch
 for requests) those not taken by admitted tasks are free; a task of a class that has r in `reserve` needs r + 1 of
-them.  Nobody waits where each task is admitted to a server of its own; `servers` says another number of places.
+them.  No task waits where each is admitted to a server of its own; `servers` says another number of places.
 Reference: Miller, A Queueing Reward System with Several Customer Classes, Management Science 16 (1969); Key, Optimal
 Control and Trunk Reservation in Loss Networks, Probability in the Engineering and Informational Sciences 4 (1990).
 Proven: the best policy for classes with rewards and equal mean times at one group of servers without waiting (Miller);
 the number in service is then a birth-and-death chain.
-Weakness: of tasks of different widths or times other rules are better (`mdp_threshold`), and who admits to more
-devices than the best type (a fallback) has more servers than are counted.
+Weakness: of tasks of different widths or times other rules are better (`mdp_threshold`), and where tasks may use more
+devices than those of the best type (a fallback) there are more servers than are counted.
 Cost: O(1).
 """
 

@@ -1,4 +1,4 @@
-"""A threshold on utilization: nobody is admitted while so much of a device type is taken.
+"""A threshold on utilization: no admission while a device type is at or above it.
 
 Decides: a task is refused while the share of devices taken of its best mode's type is at the threshold or above, now
 or, with `window`, on average (exponentially weighted) over it.
@@ -28,7 +28,7 @@ ROUNDING = 1e-9
 class UtilizationThreshold(Admission):
     """So much and no more.
 
-    threshold: share of the devices (cores) of a type from which on nobody is admitted to it.
+    threshold: share of the devices (cores) of a type from which on no task is admitted to it.
     window: seconds over which the share is averaged; 0: as it is now.
     """
 

@@ -115,17 +115,17 @@ class AsyncLinear(Batching):
     # When -----------------------------------------------------------------------------------------------------
 
     def _until_upload(self, computing: float, waiting: int) -> float:
-        """Seconds until the upload of what waits, and of what will come until then, must start."""
+        """Seconds until the upload of waiting and still arriving requests must start."""
         computing += self._hesitation(self.upload.of(waiting + self._rate() * computing))
         return (computing - self.upload.of(waiting)) / (1.0 + self.upload.slope * self._rate())
 
     def _hesitation(self, upload: float) -> float:
         """How long after the expected end of the compute the upload should end, where that end is uncertain.
 
-        Each second too late costs the waiting requests, each second too early those that come in it and miss the
-        batch, who wait for a whole one: at flow balance as many.  And when the compute does end, the upload starts.
-        For an error of standard deviation σ the best is where 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1: next to 0 where uploads
-        are long, and late, as on one stream, where they are short beside σ.
+        Each second too late costs the waiting requests, each second too early those that come in it and miss the batch,
+        which wait for a whole one: at flow balance as many.  And when the compute does end, the upload starts.  For an
+        error of standard deviation σ the best is where 2 Φ(x/σ) - Φ((x - τ_up)/σ) = 1: next to 0 where uploads are
+        long, and late, as on one stream, where they are short beside σ.
         """
         sigma = math.sqrt(self.compute.variance) * self.compute.of(self.running)
         if sigma <= 0.05 * upload:
@@ -140,7 +140,7 @@ class AsyncLinear(Batching):
         return high * sigma
 
     def _look_again(self, left: float) -> float:
-        """Seconds after which to reckon again: how many will come is uncertain, less so the less time is left."""
+        """Seconds after which to estimate again: arrivals are less uncertain by then."""
         early = self.upload.slope * 2.0 * math.sqrt(self._rate() * left)
         return left - early if early < 0.25 * left else left
 

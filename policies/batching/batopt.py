@@ -6,11 +6,11 @@ the last `window` seconds, rounded to the nearest power of 1.1.  Batches do not 
 Model: the chain of requests left behind by batches, N states, exact; mean response by Little's law from the mean held
 over a cycle of waiting and service.
 Reference: Zhang, Luo, Wang, Kui and Ren, BatOpt: Optimizing GPU-Based Deep Learning Inference Using Dynamic Batch
-Processing (IEEE Transactions on Cloud Computing 2024), whose M/G(a, b)/1/N also weighs GPU memory, which here is the
+Processing (IEEE Transactions on Cloud Computing 2024), where M/G(a, b)/1/N also weighs GPU memory, which here is the
 bound b; Neuts, A General Class of Bulk Queues with Poisson Input (1967).
-Weakness: it knows Poisson arrivals only.  With linear batch times a threshold gains little over taking what waits;
-after the rate has fallen requests wait for others that do not come, until twice the expected time has passed or their
-SLO calls.
+Weakness: it knows Poisson arrivals only.  With linear batch times a threshold gains little over taking all waiting
+requests; after the rate has fallen requests wait for others that do not come, until twice the expected time has passed
+or their SLO calls.
 Cost: O(1) a batch; of each new rate up to 20 linear systems of N unknowns (0.2 s at N = 256).
 """
 

@@ -1,4 +1,4 @@
-"""Clipper, quantile regression: the largest batch whose estimated 99th percentile of batch time is within the SLO.
+"""Clipper, quantile regression: largest batch with 99th percentile in the SLO.
 
 Decides how many: all that wait, up to a limit for each device.  The quantile is a line in the batch size, refitted
 from the last `window` batches, and the last of each power of two, every few of them.  Batches do not overlap.
@@ -60,7 +60,7 @@ class ClipperQuantile(Batching):
         self.seen: dict[Device, deque[tuple[int, float]]] = {}
         """Sizes and times of the last batches of each device."""
         self.of_class: dict[Device, dict[int, tuple[int, float]]] = {}
-        """Of those before the last of each power of two: without them the slope is lost when all sizes are alike."""
+        """Older batches, the last of each power of two, which keep the slope known."""
         self.fresh: dict[Device, int] = {}
         """Batches since the last fit."""
 

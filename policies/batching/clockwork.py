@@ -1,20 +1,20 @@
-"""Clockwork: nothing is launched that would miss its SLO; who must start soonest goes first.
+"""Clockwork: no batch that would miss its SLO is launched; most urgent first.
 
-Decides how many (the largest batch for which so many wait that can wait for all of it), which not to serve (the older
-ones that such a batch leaves no time for, which are rejected, and those that could not make it even alone and at once
-on any of the service's devices, which expire), when (transfers of the next batch overlap the batch that computes, but a
-batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of several services
-(least latest start: deadline less what its batch takes).
+Decides how many (the largest batch for which there are enough requests that can wait for all of it), which not to serve
+(the older ones that such a batch leaves no time for, which are rejected, and those that could not make it even alone
+and at once on any of the service's devices, which expire), when (transfers of the next batch overlap the batch that
+computes, but a batch is closed only `ahead` seconds before it is needed, so that it can still grow), and which of
+several services (least latest start: deadline less what its batch takes).
 Reference: Gujarati, Karimi, Alzayat, Hao, Kaufmann, Vigfusson and Mace, Serving DNNs like Clockwork: Performance
 Predictability from the Bottom Up (OSDI 2020); the choice among sizes is that of its published scheduler, which has
 batches of 1, 2, 4, 8 and 16.  A model that the device lacks is loaded with the batch that needs it, for which its time
 counts, and takes the place of those used least recently; none is loaded ahead of demand.
 Proven: where stage times are exact and a device's links are its own, no request that is launched misses its deadline.
-Weakness: a model whose loading takes longer than the SLO is never loaded at all.  It trusts estimates: with noise it
+Weakness: a model that takes longer to load than the SLO is never loaded at all.  It trusts estimates: with noise it
 launches what misses by a little.  It is greedy: a large batch of one service can make the next of another impossible;
 the device is the one it is offered, the emptiest.
 Cost: O(log b · log n + devices) a batch and O(1) a dropped request; O(b) where deadlines do not come in order of
-arrival (then nobody older is passed over for a larger batch).
+arrival (then no older request is passed over for a larger batch).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Clockwork(Batching):
         most = min(waiting, limit(placement, self.max_batch))
 
         def late(size: int) -> int:
-            """How many of the oldest a batch of so many would keep too long."""
+            """How many of the oldest a batch of this size would delay too long."""
             end = ahead.end(queue, size, placement) + ROUNDING
             return largest(waiting, lambda count: queue.deadline(count - 1) < end)
 
@@ -97,7 +97,7 @@ class Clockwork(Batching):
         return 0, self._in_order(queue, placement, ahead, most)
 
     def _in_order(self, queue: RequestQueue, placement: Placement, ahead: Outlook, most: int) -> int:
-        """The largest batch of the oldest whose members all make it, whatever the order of their deadlines."""
+        """The largest batch of the oldest that are all in time, in any deadline order."""
         deadline = queue.deadline(0) - ROUNDING
         size = largest(most, lambda count: ahead.end(queue, count, placement) <= deadline)
         for position in range(1, size):

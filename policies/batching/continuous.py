@@ -1,7 +1,7 @@
 """Continuous batching: requests join and leave a running batch between any two steps of a language model.
 
-Decides at each boundary who joins (in an order, as long as memory and sequences allow), what is prefilled, and who
-gives way when the KV blocks run out: the sequence that joined last.
+Decides at each boundary which requests join (in an order, as long as memory and sequences allow), what is prefilled,
+and which sequence is preempted when the KV blocks run out: the one that joined last.
 References: Yu, Jeong, Kim, Kim and Chun, Orca: A Distributed Serving System for Transformer-Based Generative Models
 (OSDI 2022), joining between steps (`phases: mixed` with whole prompts); Kwon, Li, Zhuang, Sheng, Zheng, Yu, Gonzalez,
 Zhang and Stoica, Efficient Memory Management for Large Language Model Serving with PagedAttention (SOSP 2023), blocks,
@@ -12,7 +12,7 @@ under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of the memo
 (`reserve: peak`); virtual token counters as in `virtual_tokens`.
 Weakness: `prefill_first`, and whole prompts in general, halt every answer under way while a long prompt is read;
 chunks bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
-`reserve: whole` never has to let anybody give way and leaves much memory unused; `peak` uses it.
+`reserve: whole` never has to preempt a sequence and leaves much memory unused; `peak` uses it.
 Cost: O(members that prefill) a boundary; O(log waiting) a request; with `reserve` O(members log members) a request
 that is looked at, and with `peak` as much for every step or so in which the head may come to fit.
 """
@@ -45,9 +45,10 @@ def _weight(name: str, value: float) -> float:
 
 
 class Continuous(IterationPolicy):
-    """Join between steps, as long as KV blocks are free; last come, first to give way.
+    """Join between steps while KV blocks are free; last to join, first preempted.
 
-    order: who joins first: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients: virtual tokens).
+    order: which request joins first: fcfs, shortest_prompt, priority (highest first) or vtc (fair among clients:
+        virtual tokens).
     phases: mixed (a step decodes and then reads prompts, in chunks where max_num_batched_tokens ends it), prefill_first
         (while prompts are read, answers halt) or decode_first (no prompt is read before all answers under way have
         ended).  The latter two read whole prompts, as many as max_num_batched_tokens allows and at least one.
@@ -84,7 +85,7 @@ class Continuous(IterationPolicy):
         self._read_at: dict[int, int] = {}
         """Steps that each replica had decoded when it read a prompt last."""
 
-    # Who joins ---------------------------------------------------------------------------------------------------
+    # Joining -----------------------------------------------------------------------------------------------------
 
     def key(self, request: Generation) -> Any:
         if self.order == "priority":
@@ -122,14 +123,14 @@ class Continuous(IterationPolicy):
         return not reading or reading + request.left - replica.cached(request) <= budget
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
-        """Tokens too many if it joins after so many decode-only steps and all answers get as long as announced."""
+        """Excess tokens if it joins after `steps` decodes and answers end as announced."""
         block = replica.service.block
         each = [self._to_hold(other, block, steps) for other in replica.members]
         each.append(self._to_hold(request, block, 0))
         return self._need(each) - replica.service.blocks * block
 
     def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
-        """Tokens that it has yet to hold after so many steps and its next one, and those that it holds then.
+        """Tokens yet to hold after `steps` and its next one, and those it holds then.
 
         All but the last of its tokens are held, n of them in at most n + block - 1 tokens' worth of blocks.  The step
         that reads what is left of its prompt gives a token, which the next one holds.

@@ -1,4 +1,4 @@
-"""Fixed size: a batch is launched when exactly so many wait; the rest of a stream goes when it is over.
+"""Fixed size: a batch is launched when it is full, or at the end of the stream.
 
 Decides only when: the size is a parameter.  Batches overlap as far as the device has streams.
 Reference: bulk service with a fixed batch, M/D^[b]/1; Bailey, On Queueing Processes with Bulk Service (1954).
@@ -19,7 +19,7 @@ from sim.policy import Batching, Linger, RequestQueue, Take, View
 
 
 class FixedSize(Batching):
-    """Exactly so many at a time.
+    """Batches of exactly one size.
 
     size: requests of a batch (less where the mode's own limit is less).
     """

@@ -1,9 +1,9 @@
 """Nexus: the largest batch of which two fit into the SLO, and requests that would hold it up are dropped early.
 
-Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (who just misses a batch waits for all
-of it and then computes in the next); and whom not to serve.  A window of b requests moves from the head of the queue
-to the first request whose deadline lets the whole window compute; those before are dropped: expired where even alone
-they could not make it any more, rejected where they could.  Batches do not overlap.
+Decides how many: all that wait, up to the largest b with 2·τ(b) within the SLO (a request that just misses a batch
+waits for all of it and then computes in the next); and which requests not to serve.  A window of b requests moves from
+the head of the queue to the first request with a deadline late enough for the whole window to compute; those before are
+dropped: expired where even alone they could not make it any more, rejected where they could.  Batches do not overlap.
 Reference: Shen, Chen, Jin, Zhao, Kong, Philipose, Krishnamurthy and Sundaram, Nexus: A GPU Cluster Engine for
 Accelerating DNN-Based Video Analysis (SOSP 2019), sections 4.2 and 6.3; packing sessions onto GPUs is not part of it.
 Weakness: early drop refuses requests that alone would have made it, to keep batches large; at low load batches are as
@@ -29,8 +29,8 @@ ROUNDING = 1e-9
 class Nexus(Batching):
     """Half the SLO a batch, with early drop.
 
-    drop: "early": drop whoever cannot wait for a whole window; "lazy": only whoever cannot make it even alone, and
-    then no more than the oldest can wait for.
+    drop: "early": drop requests that cannot wait for a whole window; "lazy": drop only those that would be late even
+    alone, and then launch no more than the oldest can wait for.
     max_batch: largest batch (the mode's own limit holds besides).
     """
 

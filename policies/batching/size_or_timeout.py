@@ -1,12 +1,12 @@
 """Size or timeout: a batch goes when it is full, or when its first request has waited for so long.
 
-Decides when and how many; sizes may be padded up to one of a list, and what comes while so many batches' worth
-already wait is rejected.
+Decides when and how many; sizes may be padded up to one of a list, and requests that come while `max_enqueued_batches`
+full batches already wait are rejected.
 Reference: the batching of TensorFlow Serving (parameters max_batch_size, batch_timeout, allowed_batch_sizes,
 max_enqueued_batches; a device's streams are its batch threads); Olston et al., TensorFlow-Serving: Flexible,
 High-Performance ML Serving (2017).
 Weakness: timeout and size are set by hand and fit one rate; below it every batch waits in vain for its timeout, above
-it the queue alone decides.  Padding computes for nobody.
+it the queue alone decides.  Padding is computed in vain.
 Cost: O(1) a batch; with max_enqueued_batches each request is an object, and O(1) for each.
 """
 
@@ -32,8 +32,8 @@ class SizeOrTimeout(Batching):
     batch_timeout: how long the first request of a batch waits for others while the device has room; 0: not at all.
     allowed_batch_sizes: increasing, the last being max_batch_size where that is given; a batch computes as if it had
         the next of them.
-    max_enqueued_batches: when so many full batches wait, what comes is rejected.  Rejections are noted when the
-    device next has room.
+    max_enqueued_batches: when this many full batches wait, arrivals are rejected.  Rejections are noted when the device
+    next has room.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SizeOrTimeout(Batching):
     def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
         waiting = len(queue)
         if self.capacity is not None and waiting > self.capacity:
-            # Nobody has left since the queue was full, so those that came since stand behind its last place.
+            # No request has left since the queue was full, so those that came since stand behind its last place.
             return Discard(queue.tasks()[self.capacity :], "the queue is full", expired=False)
         most = limit(placement, self.max_batch)
         if self.sizes and self.sizes[-1] > most:

@@ -3,11 +3,11 @@
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus
 `power_weight` times the mean power of batches ((busy − idle) watts while computing).  States end at `states`; what
-comes beyond is counted there, and costs as if it were answered after so many full batches.
-Solved by sweeps of value iteration, after each of which the values of the greedy table are reckoned exactly, so that
-a handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
+comes beyond is counted there, and costs as if it were answered after that number of full batches.
+Solved by sweeps of value iteration, after each of which the values of the greedy table are evaluated exactly, so that a
+handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
 Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC 2023),
-who iterate relative values and charge the overflow state likewise.
+where relative values are iterated and the overflow state is charged likewise.
 Proven: optimal for the model.  Weakness: the model knows neither deadlines nor any other arrivals than Poisson's; the
 rate is that of the last `window` seconds, rounded to a power of 1.1.  Batches do not overlap.
 Cost: O(1) a batch; of each new rate some sweeps of O(states² · sizes) and linear systems (0.03 s at 256 states).
@@ -103,9 +103,9 @@ class DecisionProcess:
         states, sizes, rate = model.states, len(model.times), model.rate
         self.time = np.concatenate(([1 / rate], model.times))
         present, held = np.arange(states + 1)[:, None], rate * self.time**2 / 2
-        held[0] = 0.0  # whoever comes ends the wait
+        held[0] = 0.0  # the next arrival ends the wait
         self.cost = (present * self.time + held) / rate + np.concatenate(([0.0], batch_costs))
-        answered = states * model.times[-1]  # who finds no room: without a price overload would be welcome
+        answered = states * model.times[-1]  # arrivals that find no room: without a price, overload would be free
         for size in range(1, sizes + 1):
             self.cost[size:, size] += answered / rate * model.beyond(size)[: states + 1 - size]
         action = np.arange(sizes + 1)

@@ -1,10 +1,10 @@
 """Triton's dynamic batcher: preferred sizes, a bounded delay, priority levels, and limits and timeouts of each level.
 
-Decides when and how many: the largest preferred size that can be filled goes at once; else what waits goes when its
-oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
-comes while `max_queue_size` of it wait; after its `timeout` a request expires, or is delayed: it then waits behind
-all others of its level.  Batches overlap as far as the device has streams (Triton's model instances).
-Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), whose parameters it has.
+Decides when and how many: the largest preferred size that can be filled goes at once; else the waiting requests go when
+its oldest has waited for `max_queue_delay`, or at once without a delay.  Higher levels go first.  A level refuses what
+comes while `max_queue_size` of it wait; after its `timeout` a request expires, or is delayed: it then waits behind all
+others of its level.  Batches overlap as far as the device has streams (Triton's model instances).
+Reference: NVIDIA Triton Inference Server, model configuration: dynamic batcher (2018-), with the same parameters.
 Weakness: sizes, delay and timeouts are set by hand; lower levels and delayed requests can starve; timeouts and limits
 are applied when a batch is formed, so a late request expires only then.
 Cost: each request is an object: O(1) for each, O(levels) a batch, and the queue's own bookkeeping.
@@ -50,7 +50,7 @@ class Level:
         return len(self.timely) + len(self.delayed)
 
     def time_out(self, now: float) -> list[Task]:
-        """Move on requests whose time is up; those that expire."""
+        """Move requests that have timed out; returns those that expire."""
         expired: list[Task] = []
         goes = self.delayed if self.policy.timeout_action == "delay" else expired
         while self.timely and self.next_timeout <= now:
@@ -159,7 +159,7 @@ class TritonDynamic(Batching):
             yield level.delayed
 
     def _oldest(self, count: int) -> float:
-        """The earliest arrival among the next so many."""
+        """The earliest arrival among the next `count`."""
         oldest = math.inf
         for line in self._lines():
             if line and count > 0:
@@ -168,7 +168,7 @@ class TritonDynamic(Batching):
         return oldest
 
     def _first(self, count: int) -> list[Task]:
-        """Take the next so many out of their lines."""
+        """Take the next `count` out of their lines."""
         taken: list[Task] = []
         for line in self._lines():
             while line and len(taken) < count:

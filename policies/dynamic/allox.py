@@ -1,16 +1,16 @@
 """AlloX: jobs matched to devices and to places in their queues, so that the mean response is least.
 
-Decides when and in which mode, without preemption.  Whoever runs k-th from the end on a device delays itself and the
-k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds d.
-The cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs; those at
-the front of a free device's queue start, and the matching is made anew when jobs come or go.
+Decides when and in which mode, without preemption.  A job that runs k-th from the end on a device delays itself and the
+k - 1 behind it, so on that place a job of time p costs k × p, and a device that is busy for d more seconds adds d.  The
+cheapest matching of jobs to places is the schedule of least total completion time of the waiting jobs; those at the
+front of a free device's queue start, and the matching is made anew when jobs come or go.
 Reference: Le, Sun, Chowdhury, Liu, AlloX: Compute Allocation in Hybrid Clusters (EuroSys 2020); the matching is that
 of Horn, Minimizing Average Flow Time with Parallel Machines (1973), and Bruno, Coffman, Sethi, Scheduling Independent
 Tasks to Reduce Mean Finishing Time (1974): optimal for sequential jobs that are all there, on devices that are free.
-`alpha` below 1 offers devices only to that part of the users (rounded up) who received least, AlloX's fairness.
-Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its devices; that is no optimum, and
-a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates are believed; as with sjf long jobs
-may starve; where devices are busy the matching is the best only if busy ones do not reorder their places.
+`alpha` below 1 offers devices only to that part of the users (rounded up) with the least attained service, AlloX's
+fairness.  Here a gang of w devices costs p + (k - 1) w p, as if it delayed the w queues of its devices; that is no
+optimum, and a gang that does not fit is passed, so gangs may wait long.  Weakness: estimates are believed; as with sjf
+long jobs may starve; where devices are busy the matching is the best only if busy ones do not reorder their places.
 Cost: a matching whenever something was released or has come and a device is free.  It takes a matrix of n jobs by some
 n ln n places of each type, of which those are kept that are among the n best of any job, and O(n³) steps at worst: with
 n = 32, 64 and 128 on four types of 128 devices 0.5, 1.5 and 6 ms.  n is at most `window`; of the queue only the order
@@ -62,8 +62,9 @@ class Waiting(NamedTuple):
 class AlloX(Scheduler):
     """Matching for the least mean response.
 
-    alpha: part of the users (rounded up) whose jobs are considered, those who received least first.
-    window: so many waiting jobs at most, the shortest, are matched at once; the others would come after them anyway.
+    alpha: part of the users (rounded up) that have their jobs considered, those with the least attained service.
+    window: the maximum number of waiting jobs, the shortest, that are matched at once; the others would come after them
+        anyway.
     """
 
     def __init__(
@@ -80,9 +81,9 @@ class AlloX(Scheduler):
         self._having: dict[str, np.ndarray] = {}
         """Nodes by type of processor."""
         self._ends: list[list[float]] = []
-        """By type, when what runs will have ended, ascending, for each device once."""
+        """By type, when running jobs will have ended, ascending, once for each device."""
         self._held: dict[int, tuple[int, float, int]] = {}
-        """Of what runs: number of the type, expected end, and devices."""
+        """Of running jobs: number of the type, expected end, and devices."""
         self._tried: tuple[int, int] = (-1, -1)
         self._arrivals = 0
 
@@ -128,7 +129,7 @@ class AlloX(Scheduler):
                 yield from self._any(view)
         self._tried = (view.changes.releases, self._arrivals)
 
-    # Who waits, and who runs --------------------------------------------------------------------------------------
+    # Waiting and running jobs -------------------------------------------------------------------------------------
 
     def _leave(self, task: Task) -> None:
         del self._order[bisect_left(self._order, self.waiting.pop(task.index))]
@@ -219,7 +220,7 @@ def matching(ways: Sequence[Sequence[JobMode]], delays: Sequence[np.ndarray]) ->
 
 
 def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
-    """The mode that costs least on a place of a type with so many behind it; the first of equal ones."""
+    """The cheapest mode on a place with `behind` jobs behind it; ties: the first."""
     return min((way.time * (1 + behind * way.width), order, way.mode)
                for order, way in enumerate(ways) if way.kind == kind)[2]  # fmt: skip
 
@@ -227,15 +228,15 @@ def _cheapest(ways: Sequence[JobMode], kind: int, behind: int) -> int:
 def _places(jobs: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
     """Places on the devices of a type that could be taken: how many run after it, and number of the device.
 
-    A place is no better for anybody than one with as many or fewer behind it on a device that is free as early.
-    Where there are as many such places as jobs, one of them is left to whoever would take it.
+    A place is no better for any job than one with as many or fewer behind it on a device that is free as early.  Where
+    there are as many such places as jobs, one of them is left for the job that would take it.
     """
     each = [min(devices, jobs // (behind + 1)) for behind in range(jobs if devices else 0)]
     return np.repeat(np.arange(len(each)), each), np.concatenate([np.arange(0), *map(np.arange, each)])
 
 
 def _wanted(cost: np.ndarray) -> np.ndarray:
-    """Places that are among the n best of any of the n jobs: one of its own n best is left to everybody."""
+    """Places among the n best of any of the n jobs: each has one of its n best left."""
     count, places = cost.shape
     if places <= count:
         return np.arange(places)
@@ -253,7 +254,7 @@ def _layers(ways: Sequence[Sequence[JobMode]], kind: int) -> Iterator[tuple[np.n
 
 
 def _fronts(found: Sequence[Matched]) -> list[Matched]:
-    """Who goes first on each device: those with the most behind them first."""
+    """The first job on each device: those with the most behind them first."""
     front: dict[tuple[int, int], Matched] = {}
     for place in sorted(found, key=lambda place: (-place.behind, place.job)):
         front.setdefault((place.kind, place.device), place)

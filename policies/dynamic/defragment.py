@@ -1,9 +1,10 @@
 """Defragmentation by migration: running tasks move together so that the oldest waiting task fits on one node.
 
-Decides when, and who moves where.  What fits starts, in order of arrival.  If then the oldest waiting task wants whole
-GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough of one node:
-smallest gangs first, each to the tightest node that takes it.  It is carried out if it pays: the wait that it spares
-(until the task would fit otherwise, by estimates) × its GPUs must exceed `margin` × the pauses of the moved × theirs.
+Decides when, and which task moves where.  What fits starts, in order of arrival.  If then the oldest waiting task wants
+whole GPUs and enough are free, but on several nodes, the cheapest set of moves is sought that empties enough of one
+node: smallest gangs first, each to the tightest node that takes it.  It is carried out if it pays: the wait that it
+spares (until the task would fit otherwise, by estimates) × its GPUs must exceed `margin` × the pauses of the moved ×
+theirs.
 
 Reference: the migration of Xiao et al., Gandiva: Introspective Cluster Scheduling for Deep Learning (OSDI 2018).
 Weakness: greedy, one waiting task at a time; by wrong estimates it moves in vain; fractions of GPUs are not moved.
@@ -61,7 +62,7 @@ class Defragment(ListScheduler):
         self.minimum_run = minimum_run
         self.most = most
         self._in_vain = -1.0
-        """The last instant at which moves did not let the one start for whom they were made."""
+        """The last instant at which moves did not let the intended task start."""
 
     def schedule(self, view: View) -> Iterator[Decision]:
         last: Decision = Wait()

@@ -1,8 +1,8 @@
 """Deque model data aware (`dmda` of StarPU): each task, once ready, goes to the worker where it would end first.
 
 Decides where.  As `eft`, but the time to bring what the task reads and is not there yet counts, from where copies
-lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a
-node, whose tasks start in the order in which they came.
+lie when the task becomes ready; so do `bytes_in` and `bytes_out`.  A worker is an accelerator, or the cores of a node;
+its tasks start in the order in which they came.
 Reference: Augonnet, Thibault, Namyst, Wacrenier, StarPU: A Unified Platform for Task Scheduling on Heterogeneous
 Multicore Architectures (2011); Augonnet, Clet-Ortega, Thibault, Namyst, Data-Aware Task Scheduling on
 Multi-Accelerator Based Platforms (2010).  There a core drives each GPU: `driver_cores: 1` of the nodes says so,

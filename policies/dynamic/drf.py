@@ -1,10 +1,11 @@
-"""Dominant resource fairness: who has the least dominant share goes first.
+"""Dominant resource fairness: the user with the least dominant share goes first.
 
 Decides when.  A user's dominant share is the greatest of the parts of the cluster's resources (cores, memory, GPUs,
-GPU memory aside) that his running tasks hold, over his weight; the first task of the user with the least starts next.
+GPU memory aside) that the user's running tasks hold, over the user's weight; the first task of the user with the least
+starts next.
 Reference: Ghodsi et al., Dominant Resource Fairness: Fair Allocation of Multiple Resource Types (2011): progressive
 filling is strategy-proof, envy-free and Pareto-efficient for divisible demands.
-Weakness: looks at what is held now, not at the past, so a user who comes late is owed nothing; without preemption a
+Weakness: looks at what is held now, not at the past, so a user that comes late is owed nothing; without preemption a
 share that has grown shrinks only as tasks end.
 Cost: O(log users) a start and an end; under `skip` the users that wait, once a round.
 """

@@ -1,13 +1,13 @@
-"""EASY backfilling: the head of the queue has a reservation, and whoever cannot delay it may pass.
+"""EASY backfilling: the head has a reservation; tasks that cannot delay it pass.
 
 Decides when.  Tasks start in the order of arrival until one, the head, does not fit.  Its shadow is the earliest
 time, and the node, at which it could start if running tasks ended as estimated.  Tasks behind it start, in order of
 arrival, if they end by then, run elsewhere, or leave there what the head needs.
 Reference: Lifka, The ANL/IBM SP Scheduling System (1995); Mu'alem and Feitelson, Utilization, Predictability,
 Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling (2001).  With exact estimates a head
-never starts after the shadow it had when it became head.  Nobody but the head is promised anything.
-Estimates wrong in both directions: who ends early lets the shadow come nearer, since it is found anew after every
-release; who overruns counts as ending at once, and keeps what it has.
+never starts after the shadow it had when it became head.  Only the head has a guarantee.
+Estimates wrong in both directions: a task that ends early lets the shadow come nearer, since it is found anew after
+every release; a task that overruns counts as ending at once, and keeps what it has.
 Weakness: a wide task far down the queue can be passed by any number of others; overestimates hide holes.
 Cost: O(log n) a task, the tasks of the window that may fit, and one shadow a round in which one does.
 """

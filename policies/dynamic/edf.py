@@ -1,6 +1,6 @@
-"""Earliest deadline first: the waiting task whose deadline is nearest goes first; those without come last.
+"""Earliest deadline first: nearest deadline goes first, tasks without one last.
 
-Decides when, if preemptive who must give way, and if wanted which tasks to give up.
+Decides when, with preemption which running task is preempted, and if wanted which tasks are dropped.
 Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming (1973); Dertouzos (1974): preemptive and on
 one server it meets all deadlines whenever any policy can.  Not so on several (Dhall and Liu, 1978).
 Weakness: under overload it runs what is about to be late and misses one deadline after the other; `drop_expired`

@@ -6,8 +6,8 @@ Reference: the online list scheduling of Graham, Bounds for Certain Multiprocess
 machines; compared in Amaris, Lucarelli, Mommessin, Trystram, Generic Algorithms for Scheduling Applications on Hybrid
 Multi-core Machines (2017).  Known as `dm` in StarPU.  On m unlike lanes at most m times the least makespan of
 independent tasks (Aspnes, Azar, Fiat, Plotkin, Waarts, On-line Routing of Virtual Circuits, 1997: greedy).
-Weakness: greedy; a task that hardly gains takes the device that the next one needs; a graph whose data are large is
-torn apart (see `dmda`).
+Weakness: greedy; a task that hardly gains takes the device that the next one needs; a graph with large data is torn
+apart (see `dmda`).
 Cost: O(kinds of node × types + log devices) a task; linear in the devices of a type for gangs, tasks of several
 cores and fractions.
 """

@@ -1,11 +1,11 @@
-"""Finish-time fairness over time fractions: nobody should end much later than alone on an equal share.
+"""Finish-time fairness over time fractions: minimize the worst finish-time ratio.
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  The greatest ratio of
 (time since arrival + time left at the present progress) to the time on an equal share, both as they look now, is
 made least.  The time on an equal share counts the shares that the job would have had so far.
 Reference: Mahajan, Balasubramanian, Singhvi, Venkataraman, Akella, Phanishayee, Chawla, Themis: Fair and Efficient GPU
 Cluster Scheduling (NSDI 2020), as the program over fractions of Gavel (Narayanan et al., OSDI 2020).
-Weakness: who is far behind takes nearly everything, and estimates of the time left are believed.
+Weakness: a job that is far behind takes nearly everything, and estimates of the time left are believed.
 Cost: some five linear programs a round, in which hardly any two jobs are alike; with pairs (`side_by_side`) 0.2 s each
 for 128 jobs of 26 classes on three types.
 """

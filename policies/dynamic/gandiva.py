@@ -4,7 +4,7 @@ Decides when and where; tasks start in the order of arrival, on a place of their
 joins a running job, both on fractions: the classes that did best together so far, or a pair not yet tried, by
 lot.  After `trial` seconds the progress of both, against each alone on its fastest mode, is added up: below
 `threshold` the newcomer goes back to the queue and the pair of classes is not tried again.  A job that is left alone
-on a fraction gets the whole GPU again when nobody waits.
+on a fraction gets the whole GPU again when no job waits.
 Reference: Xiao, Bhardwaj, Ramjee, Sivathanu, Kwatra, Han, Patel, Peng, Zhao, Zhang, Yang, Zhou, Gandiva: Introspective
 Cluster Scheduling for Deep Learning (OSDI 2018).  Left out: time slices of a minute (see `round_robin`), migration to
 defragment, growing to idle GPUs; progress is measured as the run shows it, without noise.

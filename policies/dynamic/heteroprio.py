@@ -65,7 +65,7 @@ class TwoEnded:
 class HeteroPrio(Scheduler):
     """Sorted by acceleration, taken from both ends.
 
-    spoliation: may idle devices restart what runs on the other side?
+    spoliation: may idle devices restart tasks that run on the other side?
     """
 
     def __init__(self, spoliation: bool = True):

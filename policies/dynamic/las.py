@@ -1,14 +1,14 @@
-"""Least attained service, discretized: who has received least goes first, in a few queues.
+"""Least attained service, discretized into a few queues; the least goes first.
 
-Decides when, and who must give way.  The service a task has attained is GPUs × time (cores × time in CPU modes).
-Between two thresholds all are alike and go in the order of arrival; a task that crosses one falls into the next
-queue, and gives way to all that are now before it.  Needs no estimates.
+Decides when, and which task is preempted.  The service a task has attained is GPUs × time (cores × time in CPU modes).
+Between two thresholds all are alike and go in the order of arrival; a task that crosses one falls into the next queue,
+and is preempted by all that are now before it.  Needs no estimates.
 Reference: Nuyens and Wierman, The Foreground-Background Queue: A Survey (2008); discretized and for gangs: Gu et al.,
 Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019).  Where sizes are heavy-tailed (decreasing
 hazard rate) and stops cost nothing, least attained service minimizes the mean response in M/G/1 among orders that do
 not know sizes (Righter and Shanthikumar, 1989).
 Weakness: long tasks starve while load is high; with equal sizes worse than fcfs.
-Cost: O(log n) a task, a stop and a threshold crossed; one timer a crossing while somebody waits.
+Cost: O(log n) a task, a stop and a threshold crossed; one timer a crossing while tasks wait.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Las(PreemptiveList):
         self._level.pop(task.index, None)
 
     def victims(self, key: tuple[int, float, int], view: View) -> Iterable[Task]:
-        """Those behind in the order of queues and arrivals, the last first."""
+        """Running tasks behind in the order of queues and arrivals, the last first."""
         ranked = sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True)
         for level in ranked:
             rank = self.order_of_levels[level]

@@ -1,9 +1,9 @@
 """Least attained service at fixed intervals: gangs in a few queues, over any nodes.
 
-Decides when, where and who must give way.  As in `las` a job falls into the next queue when its GPU time crosses a
+Decides when, where and which job is preempted.  As in `las` a job falls into the next queue when its GPU time crosses a
 threshold, and never comes back; within a queue jobs go in the order in which they came into it.  At every multiple of
-the interval the jobs are gone through in that order, and each runs whose GPUs are there, wherever they lie; those
-that ran before keep their GPUs, others take them from the emptiest nodes.
+the interval the jobs are gone through in that order, and each job runs for which there are enough GPUs, wherever they
+lie; those that ran before keep their GPUs, others take them from the emptiest nodes.
 Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
 (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
 Weakness: as `las`; a gang is spread over nodes although it would fit on one that is less empty.

@@ -1,7 +1,7 @@
-"""Locality work stealing (`lws` of StarPU): tasks wait where they were set free; who is idle takes from its neighbors.
+"""Locality work stealing (`lws` of StarPU): idle workers take from neighbors.
 
 Decides where and when.  A task that becomes ready is put into the deque of the worker that ended the last of its
-predecessors, whose data are still there; tasks without predecessors go round the workers.  An idle worker takes the
+predecessors, where its data still are; tasks without predecessors go round the workers.  An idle worker takes the
 newest task of its own deque, else the oldest of the nearest deque that has one it can run: first those of its node,
 then those of the nodes beside it, nearest first.  Higher `priority` goes before age.  A worker is an accelerator, or
 the cores of a node.
@@ -10,8 +10,8 @@ expected time of a fully strict computation is T1/P + O(T_inf), with random vict
 (Augonnet et al., 2011).
 Weakness: no estimates, so that a core takes what a GPU would do in no time; no bound on unlike workers.
 Gangs and tasks that need much memory start when an idle worker's node has room for them, or wait while others pass.
-Cost: O(shapes + log n) a task that starts at home; to steal, and to find a taker for a task whose home is busy, as
-many nodes as must be looked at, nearest first.
+Cost: O(shapes + log n) a task that starts at home; to steal, and to find a worker for a task with a busy home, as many
+nodes as must be looked at, nearest first.
 """
 
 from __future__ import annotations

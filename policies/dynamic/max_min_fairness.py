@@ -2,9 +2,9 @@
 
 Decides which part of the time each job runs on which type of device; `rounds` realizes it.  Progress is measured
 against that on an equal share of every type (by weight), so a job that profits more from a fast GPU gets more of it,
-and nobody less than an equal share, as that is a solution too.  Then by water filling: whoever cannot get more is
-left there, and the others are raised.  With `pairs` a job may also be beside another on its devices (`side_by_side`);
-the least progress in the program is never below that without, as all that was feasible still is.
+and no job makes less progress than on an equal share, as that is a solution too.  Then by water filling: a job that
+cannot get more is left there, and the others are raised.  With `pairs` a job may also be beside another on its devices
+(`side_by_side`); the least progress in the program is never below that without, as all that was feasible still is.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (Gavel, OSDI 2020).  Weakness: all jobs progress at once, so mean response is far from least;
 realized only in rounds, with a change of hands in each (see `rounds` for how far that strays).
@@ -32,7 +32,7 @@ class MaxMinFairness(SideBySideScheduler):
     """Greatest least progress against an equal share.
 
     levels: programs of water filling; after these the sum of progress of those left is made greatest.
-    pairs: may two jobs share devices where that was measured?  Then nobody shares them otherwise.
+    pairs: may two jobs share devices where that was measured?  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater; at 2 hardly any.
     """
 

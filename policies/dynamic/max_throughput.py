@@ -7,7 +7,7 @@ brings.  A job with a deadline gets at least what it still needs to end in time,
 them.  With `pairs` a job may also be beside another on its devices (`side_by_side`), and each pays for half of them.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020); the ratio by Dinkelbach, On Nonlinear Fractional Programming (1967).
-Weakness: jobs that bring little wait as long as others come; without deadlines nobody is promised anything.
+Weakness: jobs that bring little wait as long as others come; without deadlines no job has any guarantee.
 Cost: one linear program at the next round when jobs have come or gone, two a round where there are deadlines; some
 five times as many with costs.
 """
@@ -35,7 +35,7 @@ class MaxThroughput(SideBySideScheduler):
     """Greatest sum of progress, or of progress per cost.
 
     costs: `prices` takes those of the cluster; or by name of type, of a device for an hour or any other time, where the
-        cluster has none.  Types that nobody prices cost 1.
+        cluster has none.  Types without a price cost 1.
     pairs, threshold: as of `max_min_fairness`.
     """
 

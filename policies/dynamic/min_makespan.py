@@ -5,7 +5,7 @@ the job with the most left against its progress ends last, so the least ratio of
 greatest: the program of `max_min_fairness` with another base.  Its optimum is the least makespan of all preemptive
 schedules of the jobs there, if devices of a type are one pool; with `pairs` (see `side_by_side`) it is a lower bound.
 Reference: Lawler, Labetoulle, On Preemptive Scheduling of Unrelated Parallel Processors by Linear Programming (1978),
-whose program this is; as a policy in Gavel (Narayanan et al., OSDI 2020).
+the source of the program; as a policy in Gavel (Narayanan et al., OSDI 2020).
 Weakness: short jobs are stretched to the end of the longest, so mean response is bad by design.
 Cost: two linear programs a round, with pairs as of `finish_time_fairness`.
 """

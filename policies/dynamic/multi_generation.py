@@ -2,8 +2,8 @@
 
 Decides when and in which mode.  A job may use the modes in which it needs at most `budget` times the least energy (or
 cost) of all its modes.  Of the waiting jobs that may use a device that is free, the one goes first that saves most
-time a device-second there, against the slowest of its modes that are allowed: a fast device goes to whoever makes
-most of it, and a job that gains little leaves it to others.
+time a device-second there, against the slowest of its modes that are allowed: a fast device goes to the job that gains
+most from it, and a job that gains little leaves it to others.
 Energy of a mode: devices × estimated time × watts above idle; cost: devices × estimated time × the type's price in the
 cluster, or in `costs`.
 References: Smith, Various Optimizers for Single-Stage Production (1956), for the gain a unit of time as the order;
@@ -35,7 +35,7 @@ class MultiGeneration(Scheduler):
 
     budget: most energy or cost of a job, in multiples of its least.
     measure: energy or cost.
-    costs: price of a device and time by name of type, where the cluster has none; types that nobody prices cost 1.
+    costs: price of a device and time by name of type, where the cluster has none; types without a price cost 1.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Optimus: the next GPU goes to the job whose remaining time it shortens most.
+"""Optimus: the next GPU goes to the job with the greatest cut in remaining time.
 
 Decides the size of elastic jobs, and when they are resized.  Every job first gets its least size, the shortest first;
 then sizes grow where the time saved, over the GPUs added, is greatest.

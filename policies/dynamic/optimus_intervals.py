@@ -1,9 +1,9 @@
-"""Optimus at fixed intervals: GPUs one by one to the job whose remaining time the next one shortens most.
+"""Optimus at fixed intervals: each GPU to the job with most remaining time saved.
 
 Decides sizes and nodes of elastic jobs, and when they change.  Every job gets one GPU in the order of arrival, while
 there are any; then one GPU at a time goes where it saves most time, and a job that the next one would not speed up
-gets no more.  A job whose number of GPUs stays keeps those that it has; others take theirs from the emptiest nodes,
-small jobs first.  The remaining time is that of the parts of the work (epochs) after the present one.
+gets no more.  A job with an unchanged number of GPUs keeps those that it has; others take theirs from the emptiest
+nodes, small jobs first.  The remaining time is that of the parts of the work (epochs) after the present one.
 Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), as Qiao et
 al., Pollux (OSDI 2021), simulate it: with step times and numbers of epochs that it is told, every 60 s.
 Weakness: what `optimus` has; and a step that does not pay hides all beyond it, such as the fifth GPU where nodes have

@@ -165,7 +165,7 @@ class Search:
 
     @staticmethod
     def _layout(gpus: int, nodes: int) -> tuple[int, ...]:
-        """So many GPUs on so many nodes, in equal parts as far as possible."""
+        """`gpus` GPUs on a number of nodes, in equal parts as far as possible."""
         least, more = divmod(gpus, nodes)
         return (least + 1,) * more + (least,) * (nodes - more)
 

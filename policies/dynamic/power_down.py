@@ -13,7 +13,7 @@ what is busy, if it comes to half a device at least: square-root staffing as in 
 Kozuch, AutoScale: Dynamic, Robust Capacity Management for Multi-Tier Data Centers (2012).  Cores stay awake: their
 nodes' accelerators could not be fed.
 Weakness: no forecast sees a burst come; a task for which devices wake waits for them even if others come free
-before; devices whose watts asleep are not below those idle never sleep.
+before; devices that draw no less asleep than idle never sleep.
 Cost: linear in the accelerators for each round in which something was idle or asleep.
 """
 
@@ -110,7 +110,7 @@ class PowerDown(ListScheduler):
         """The fewest sleeping accelerators on one node with which a mode of the task would have its devices.
 
         Of a gang across nodes, and where cores or memory lack besides, all that is asleep of its type: a task must
-        not wait for what nobody wakes.
+        not wait for devices that would never be woken.
         """
         if not self.asleep:
             return []
@@ -151,7 +151,7 @@ class PowerDown(ListScheduler):
     # Sleeping ---------------------------------------------------------------------------------------------------
 
     def _put_to_sleep(self, view: View, waiting: bool) -> Generator[Decision, None, float]:
-        """Send whoever has been idle for long enough to sleep; returns when to look again."""
+        """Put to sleep what has been idle long enough; returns when to look again."""
         now, soonest = view.now, math.inf
         idle: dict[DeviceType, list[Device]] = {}
         for device in self._sleepers:
@@ -172,7 +172,7 @@ class PowerDown(ListScheduler):
                     soonest = min(soonest, due)
             kept = min(len(devices), self.wanted_awake(kind, now))
             if kept and not waiting:
-                soonest = min(soonest, now + self.memory / 4)  # the forecast falls while nobody comes
+                soonest = min(soonest, now + self.memory / 4)  # the forecast falls while no task comes
         return soonest
 
     def _patience(self, kind: DeviceType) -> float:
@@ -210,6 +210,6 @@ def saves(kind: DeviceType) -> bool:
 
 
 def break_even(kind: DeviceType) -> float:
-    """Idle seconds whose saving would pay for one waking, which draws at most what idling draws."""
+    """Idle seconds with a saving that pays for one waking at no more than idle power."""
     power = kind.power
     return power.wake * power.idle / (power.idle - power.sleep)

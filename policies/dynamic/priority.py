@@ -1,7 +1,7 @@
 """Priority: the waiting task of the highest priority goes first, with aging and preemption if wanted.
 
-Decides when, and if preemptive who must give way.  Equal priorities go in the order of arrival and never stop
-each other.
+Decides when, and with preemption which running task is preempted.  Equal priorities go in the order of arrival and
+never stop each other.
 Reference: Cobham, Priority Assignment in Waiting Line Problems (1954), and for preemption White and Christie,
 Queuing with Preemptive Priorities (1958); both give the exact mean waits for M/M/1.  Aging, a priority that grows
 with time in the system, is Kleinrock's delay-dependent discipline (1964).

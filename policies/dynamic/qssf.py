@@ -7,7 +7,7 @@ were from what came is noted with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
 (2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here the
 means stand alone.
-Weakness: a user who changes habits is misjudged; without preemption long jobs of users known for short ones block.
+Weakness: a user with changing habits is misjudged; without preemption long jobs of users known for short ones block.
 Cost: O(log n) a job; a prediction is made once, when the job begins to wait.
 """
 
@@ -27,7 +27,7 @@ class Qssf(ListScheduler):
     """Quasi-shortest service first.
 
     decay: weight of the history against the latest job in a user's mean.
-    trust: jobs of a user until which all users' jobs count as much as his own.
+    trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: predicted duration while nothing has ended.
     quantile: predict this quantile of the last `window` durations; none: the mean.
     """

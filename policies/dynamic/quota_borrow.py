@@ -1,13 +1,13 @@
 """Quotas with borrowing: every user (virtual cluster) owns some GPUs, lends what lies idle, and takes it back.
 
-Decides when, and who must give way.  A job within its user's quota goes first, in the order of arrival; beyond the
+Decides when, and which job is preempted.  A job within its user's quota goes first, in the order of arrival; beyond the
 quota it may borrow what fits while no job within a quota waits for the room.  When a job within its quota does not fit,
 borrowers are stopped, the latest start first, just as many as it needs; they wait again, with their work kept.
 Reference: Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads (2019), section
 2.3: virtual clusters with quotas, used beyond them while others are idle, and reclaim by preemption.
-Whose the quotas are is said by `of`: users, accounts, virtual clusters (the column `vc`), partitions or classes.
+`of` names the owners of the quotas: users, accounts, virtual clusters (the column `vc`), partitions or classes.
 `tiers` order jobs of one kind by their quality of service (the label `qos`, without one the class), the highest first,
-and a lower tier gives way first.
+and a lower tier is preempted first.
 Weakness: a quota in GPUs says nothing of where they lie, so that a gang within its quota can wait for a whole node
 held by others within theirs; borrowers pay for every stop.
 Cost: O(users) a round, and one pass over the borrowers for a job within its quota that does not fit.
@@ -46,7 +46,7 @@ class QuotaBorrow(ByUser):
     """Quotas, borrowing and reclaim.
 
     quotas: GPUs by owner; the others own `default`.  Tasks on cores alone count nothing.
-    of: who owns them: user, account, vc, partition or class.
+    of: their owner: user, account, vc, partition or class.
     borrow: may owners go beyond their quotas?
     reclaim: are borrowers stopped for jobs within quotas?
     tiers: quality of service by its name; the highest goes first, others have 0.
@@ -135,7 +135,8 @@ class QuotaBorrow(ByUser):
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
         """Start heads of users, those within their quotas or those that borrow.
 
-        owed: bitmask of the nodes on which somebody within his quota waits.  Returns those of whom it passed over.
+        owed: bitmask of the nodes on which a job within its quota waits.  Returns the nodes of the jobs that it passed
+            over.
         """
         passed: dict[Line, None] = {}
         waited_for = 0
@@ -162,7 +163,7 @@ class QuotaBorrow(ByUser):
             yield Start(task, placement)
 
     def _for_good(self, task: Task) -> bool:
-        """Could what this task borrows not be taken back?  Then it waits while somebody within his quota does."""
+        """Can what it borrows not be taken back?  Then it waits for jobs within quotas."""
         return not (self.reclaim and task.shape.preemptible)
 
     def _take_back(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:

@@ -1,9 +1,9 @@
-"""Round robin: a task runs for a quantum, then gives way to the head of the queue and joins its tail.
+"""Round robin: a task runs for a quantum, then joins the tail of the queue.
 
-Decides when, and who must give way.  A turn that is over goes on while nobody waits who could use the device; then
-it ends as soon as somebody does.
+Decides when, and which task is preempted.  A turn that is over goes on while no waiting task could use the device, and
+ends as soon as one could.
 Reference: Kleinrock, Analysis of a Time-Shared Processor (1964); as the quantum shrinks it becomes processor
-sharing, whose mean response in M/G/1 depends on the sizes only through their mean.  Needs no estimates.
+sharing, with a mean response in M/G/1 that depends on the sizes only through their mean.  Needs no estimates.
 Weakness: tasks of equal length all end late; every turn pays for restoring and saving, so a quantum should be long
 against these.  Cost: one event a quantum while tasks wait, and one pass over the running tasks.
 """

@@ -7,10 +7,10 @@ best such pair is formed; a partner that has the GPU to itself moves to its mode
 The table holds, by class and class of the partner, how many times slower a job gets beside the other; without one the
 device's own figures are taken (its measured `pairs`, `interference` of mps, shares and `switch_cost` of time slices).
 Reference: Weng et al., MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale Heterogeneous GPU Clusters
-(NSDI 2022), of whose GPU sharing this is the careful form; tables of measured pairs as in Gavel (Narayanan et al.,
-OSDI 2020).
-Weakness: the wait for a place of its own is estimated as if nobody else came, so it looks too short and sharing is
-chosen less often than would pay; who waits behind the head counts for nothing.
+(NSDI 2022); this is the careful form of its GPU sharing; tables of measured pairs as in Gavel (Narayanan et al., OSDI
+2020).
+Weakness: the wait for a place of its own is estimated as if no other task came, so it looks too short and sharing is
+chosen less often than would pay; tasks that wait behind the head are not counted.
 Cost: linear in the running tasks for each head that finds no place, and a sort of them for the wait.
 """
 
@@ -121,7 +121,7 @@ class SharingByTable(ListScheduler):
 
 
 def finish_times(one: float, one_slower: float, other: float, other_slower: float) -> tuple[float, float]:
-    """When two pieces of work end that begin together, each so many times slower while both are there."""
+    """When two pieces of work end that begin together and slow each other down."""
     first, second = one * one_slower, other * other_slower
     if first <= second:
         return first, first + other - first / other_slower

@@ -2,8 +2,8 @@
 
 Decides where; tasks start in the order of arrival.  Two jobs are the more alike the closer the ratios of their times
 on the types of device are (the cosine of their speeds by type), and jobs of one class are alike altogether.
-`together` goes to the node whose running jobs are most alike, where data or caches are shared; `apart` to the node
-whose running jobs are least alike, as jobs of one model ask for the same part of a device at the same time.
+`together` goes to the node with the running jobs most alike, where data or caches are shared; `apart` to the node with
+the running jobs least alike, as jobs of one model ask for the same part of a device at the same time.
 References: Gu, Chowdhury, Shin, Zhu, Jeon, Qian, Liu, Guo, Tiresias: A GPU Cluster Manager for Distributed Deep
 Learning (NSDI 2019), which places by profiles of models; Delimitrou, Kozyrakis, Paragon: QoS-Aware Scheduling for
 Heterogeneous Datacenters (ASPLOS 2013), for similar jobs apart.  The rule here is simpler than either: no training,
@@ -57,7 +57,7 @@ class Similarity(ListScheduler):
         return None if placement_anywhere is None else self._noted(task, placement_anywhere)
 
     def _unease(self, task: Task, placement: Placement, view: View) -> tuple[float, float]:
-        """Likeness of all that runs on the node and, of fractions, again of what runs on the device."""
+        """Likeness of running jobs of the node and, for fractions, again of the device."""
         device = placement.devices[0]
         others = self._on_node.get(device.node, {}).values()
         alike = sum(likeness(task, other) for other in others)

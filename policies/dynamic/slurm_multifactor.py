@@ -1,8 +1,8 @@
 """Slurm's multifactor priority with backfilling: many weighted reasons, and reservations for the first few.
 
-Decides when, and who gives way.  Jobs of partitions of a higher tier come first.  Within a tier the priority is the
-sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs over
-those of the cluster), partition, quality of service, and the task's own priority.
+Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
+is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs
+over those of the cluster), partition, quality of service, and the task's own priority.
 Fair share is that of `accounts` by Fair Tree (`policies.dynamic.common.fair_tree`) where they are given; else of users
 alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is halved
 every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
@@ -11,8 +11,8 @@ every `half_life`.  In that order jobs start.  One that does not fit may preempt
 scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
 Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
 Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
-Weakness: many weights, whose joint effect is hard to foresee; jobs beyond `depth` cannot backfill; requeued work is
-lost, and a busy high tier can requeue a long job for ever.
+Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
+is lost, and a busy high tier can requeue a long job for ever.
 Cost: a round in which a waiting job fits somewhere sorts the waiting jobs, and makes the reservations (at most `depth`)
 behind the first one that moved in the order (`policies.dynamic.common.standing`).  Usage takes O(1) a start and an
 end; where rates change (transfers, shared devices, failures), a look at every running job a round.
@@ -104,11 +104,11 @@ class SlurmMultifactor(Scheduler):
         self._usage: DecayedUsage[Member] = DecayedUsage(half_life)
         """GPU time received, by account and user, or by user alone."""
         self._shares = 0.0
-        """Of all users."""
+        """Sum of the shares of all users."""
         self._owed: dict[Member, float] = {}
         """Factors of fair share, as far as they were asked for in this round."""
         self._running: dict[int, RunningUsage] = {}
-        """What runs, by row, in the order of the starts."""
+        """Running jobs by row, in the order of their starts."""
         self._constant = True
         """Does all that runs receive at a constant rate?"""
         self._plain: dict[int, tuple[float, float, float]] = {}
@@ -171,11 +171,11 @@ class SlurmMultifactor(Scheduler):
             self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
 
     def _owner(self, task: Task) -> Member:
-        """To which usage is added what it receives: without accounts, its user's."""
+        """The owner that its usage is charged to: without accounts, its user."""
         return ("", task.user) if self.tree is None else (task.label("account"), task.user or "nobody")
 
     def _counted(self, entry: RunningUsage) -> float:
-        """What a running task has received that is in the usage."""
+        """Service of a running task that is already in the usage."""
         if self._constant:
             return entry.received + entry.mode.width * (self._usage.as_of - entry.since)
         return entry.received
@@ -259,7 +259,7 @@ class SlurmMultifactor(Scheduler):
             yield from self._backfill(behind, view)
 
     def _ranked(self, view: View) -> list[Task]:
-        """What waits, in order."""
+        """The waiting jobs, in order."""
         waiting = view.waiting()
         if len(waiting) == 1:
             return waiting
@@ -278,7 +278,7 @@ class SlurmMultifactor(Scheduler):
         return all(demand_fits_nowhere(demand, view) for demand in self._demands)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Stop jobs of qualities of service that give way to the task's, the latest start first, if that makes room."""
+        """Preempt jobs of lower qualities of service, the latest start first, if enough."""
         lower = self.tiers.tier(task).preempts
         if not lower or view.over_limit(task):
             return None
@@ -327,7 +327,7 @@ class SlurmMultifactor(Scheduler):
         return -1
 
     def _looked_at(self, order: list[Task]) -> list[Task]:
-        """Those who get reservations: the first and `depth` behind it, a few of each user."""
+        """The jobs to get reservations: the first and `depth` behind it, a few per user."""
         if self.depth_per_user is None:
             return order[: 1 + self.depth]
         chosen: list[Task] = []
@@ -366,5 +366,5 @@ class RunningUsage:
 
 
 def _millionths(mode: Mode) -> int:
-    """What a launch in a mode receives a second."""
+    """Service per second of a launch in a mode."""
     return mode.gpus * mode.share if mode.gpus else mode.millicores * 1000

@@ -1,6 +1,6 @@
 """Shortest remaining time first: the task with the least estimated time left runs, by preemption if need be.
 
-Decides when, and who must give way.  Times are those on a task's best mode, so that a task that runs on a slow
+Decides when, and which task is preempted.  Times are those on a task's best mode, so that a task that runs on a slow
 device is not taken for a long one.
 Reference: Schrage, A Proof of the Optimality of the Shortest Remaining Processing Time Discipline (1968): on one
 server, with exact estimates and stops that cost nothing, no policy has fewer tasks in the system at any time.  On
@@ -29,7 +29,7 @@ ROUNDING = 1e-9
 class Srtf(PreemptiveList):
     """Shortest remaining time first.
 
-    margin: a running task gives way only to one that is shorter by more than this (what a stop costs, say).
+    margin: a running task is preempted only by one that is shorter by more than this (what a stop costs, say).
     """
 
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
@@ -42,7 +42,7 @@ class Srtf(PreemptiveList):
         """(-end, number of the start, task): running tasks, the latest end first, and void entries."""
 
     def rank(self, task: Task, view: View) -> float:
-        """Of a running task: the fraction still to do, times its estimate on its best mode."""
+        """The remaining fraction of a running task times its estimate on its best mode."""
         placement = view.launch_of(task).placement
         assert placement is not None
         mode = placement.mode
@@ -67,7 +67,7 @@ class Srtf(PreemptiveList):
         return self._latest_ends(key, view) if self._steady and view.changes.steady else super().victims(key, view)
 
     def _latest_ends(self, key: float, view: View) -> Iterator[Task]:
-        """The running tasks that must give way, the latest end first."""
+        """The running tasks to preempt, the latest end first."""
         now = view.now
         for end, start, task in self._ends:
             if task.state == RUNNING and task.memo == start:

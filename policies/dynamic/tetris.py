@@ -1,4 +1,4 @@
-"""Multi-resource packing: of the tasks that fit, the one whose demand points most in the direction of what is free.
+"""Multi-resource packing: the task best aligned to the free resources goes first.
 
 Decides when and where.  The alignment of a task with a node is the dot product of its demand and what is free there,
 over cores, host memory and GPUs, each as a fraction of the largest node.  Of all waiting tasks that fit, the one with

@@ -1,15 +1,15 @@
-"""Themis: finish-time fairness, by giving GPUs to whom the cluster has treated worst so far.
+"""Themis: finish-time fairness, by giving GPUs to the job treated worst so far.
 
-Decides when, and who must give way.  A job's ρ is its expected time in the cluster over the time that it would need on
-an exclusive 1/N share: (waited and run so far + time left) / (time in its fastest mode × N / the part of the cluster it
-uses, at least its time alone), N the jobs in the system.  At the end of each lease the jobs of highest ρ are offered
-the GPUs first; those whose lease has not ended keep theirs, and whoever keeps them at its end while others wait has
-a new lease.
+Decides when, and which job is preempted.  A job's ρ is its expected time in the cluster over the time that it would
+need on an exclusive 1/N share: (waited and run so far + time left) / (time in its fastest mode × N / the part of the
+cluster it uses, at least its time alone), N the jobs in the system.  At the end of each lease the jobs of highest ρ are
+offered the GPUs first; those with a lease that has not ended keep theirs, and a job that keeps them at the end of its
+lease while others wait has a new lease.
 Reference: Mahajan et al., Themis: Fair and Efficient GPU Cluster Scheduling (2020).  There the worst-off part of the
-jobs bid in an auction whose payments make honest bids the best; here estimates are taken as they are, so the auction
-comes down to the order of ρ.
+jobs bid in an auction with payments that make honest bids the best; here estimates are taken as they are, so the
+auction comes down to the order of ρ.
 Weakness: ρ needs good estimates; a lease too short pays for stops, one too long is fcfs.
-Cost: one pass over all jobs in the system a round in which somebody waits.
+Cost: one pass over all jobs in the system a round in which a job waits.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Themis(Scheduler):
         ranked = sorted(((-self.rho(task, view, jobs), task.index, task) for task in waiting), key=lambda e: e[:2])
         over = [task for task in running if self._leases.get(task.index, 0.0) <= view.now]
         worst = {task.index: self.rho(task, view, jobs) for task in over}
-        over.sort(key=lambda task: (worst[task.index], task.index))  # who is best off gives way first
+        over.sort(key=lambda task: (worst[task.index], task.index))  # the job that is best off is preempted first
         for negative, _, task in ranked:
             placement = view.fit(task, self.rule)
             if placement is None and over and not any(view.fits(mode) for mode in task.modes):
@@ -82,7 +82,7 @@ class Themis(Scheduler):
             if placement is not None:
                 yield self._begin(task, placement, view)
         if view.num_waiting():
-            for task in over:  # outbid by nobody (a newcomer's ρ is 1/N, as that of a job never disturbed)
+            for task in over:  # not outbid (a newcomer's ρ is 1/N, as that of a job never disturbed)
                 self._leases[task.index] = view.now + self.lease
             yield Wait(until=min((end for end in self._leases.values() if end > view.now), default=math.inf))
 

@@ -1,8 +1,8 @@
 """Tiresias with a known distribution of sizes: queues of attained service, ranked by their Gittins index.
 
-Decides when, and who must give way: as `las`, but which queue goes first follows from the distribution of GPU time.
-The index of a queue is the chance that a task that has got there ends before the next threshold, over the service it
-is expected to take until then: sup over the thresholds ahead.  The greatest goes first.
+Decides when, and which task is preempted: as `las`, but which queue goes first follows from the distribution of GPU
+time.  The index of a queue is the chance that a task that has got there ends before the next threshold, over the
+service it is expected to take until then: sup over the thresholds ahead.  The greatest goes first.
 Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), its discretized
 2D-Gittins index; Gittins, Bandit Processes and Dynamic Allocation Indices (1979): optimal mean response in M/G/1
 among orders that know only the distribution, in the limit of many thresholds.

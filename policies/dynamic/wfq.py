@@ -5,10 +5,10 @@ finish tag, its finish that plus its service (GPUs × estimated time; cores × t
 start tag starts next; the virtual time is that of what started last (start-time fair queueing, which needs no
 simulated fluid system).
 Reference: Demers, Keshav, Shenker, Analysis and Simulation of a Fair Queueing Algorithm (1989); Goyal, Vin, Cheng,
-Start-time Fair Queueing (1996): on one server the service of two users who both wait differs, over their weights, by
-no more than one task of each.
-Weakness: estimates decide who pays; a user gains nothing from having been idle.  On many servers the bound grows with
-their number.  Cost: O(log n) a task under `block`, O(shapes) a round more under `skip`.
+Start-time Fair Queueing (1996): on one server the service of two users with waiting tasks differs, over their weights,
+by no more than one task of each.
+Weakness: estimates decide which user pays; a user gains nothing from having been idle.  On many servers the bound grows
+with their number.  Cost: O(log n) a task under `block`, O(shapes) a round more under `skip`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ Plans:
 Looking ahead:
     rollout          Rollout: before another scheduler goes on, its first decision is tried against others, by playing
                      each to the end
-    mpc              Model predictive control: a plan for what waits, made anew every so often, and followed only
-                     where it is worth it
+    mpc              Model predictive control: periodic plans of waiting tasks, followed if better
 
 Groups and scaling:
     hierarchical     Two levels: a coarse plan hands classes of tasks to groups of devices, a scheduler in each group

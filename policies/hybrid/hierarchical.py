@@ -1,12 +1,12 @@
 """Two levels: a coarse plan hands classes of tasks to groups of devices, a scheduler in each group does the rest.
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
-`epoch` the plan is made anew from what waits and from the arrival rates seen so far: the share of each class that each
-group is to run (`policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns, so that after
-any number of tasks of a class a group is less than one task off its share; what waits already is moved until it lies in
-these shares too.  A class seen for the first time is planned for at once.  Between plans a group that *starves* (it
-has devices on which a task could start, nothing waits in it for their type, and such tasks wait elsewhere) takes the
-newest task of the class that loses least there, if the task would end earlier so by estimates.
+`epoch` the plan is made anew from the waiting tasks and from the arrival rates seen so far: the share of each class
+that each group is to run (`policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns, so
+that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are moved
+until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a group that
+*starves* (it has devices on which a task could start, nothing waits in it for their type, and such tasks wait
+elsewhere) takes the newest task of the class that loses least there, if the task would end earlier so by estimates.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
 and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
 Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
@@ -102,7 +102,7 @@ class Hierarchical(Scheduler):
         """Tasks that wait or run, by row."""
         self._new: list[Task] = []
         self._dirty: dict[int, None] = {}
-        """Groups whose scheduler has to be asked."""
+        """Groups with a scheduler that has to be asked."""
         self._down: dict[int, None] = {}
         self._next = 0.0
         self._counted = 0.0
@@ -208,7 +208,7 @@ class Hierarchical(Scheduler):
             self._look_at(group)
 
     def _told(self, device: Device, group: DeviceGroup) -> list[Device]:
-        """What a group's scheduler is told of: a group without the node's cores loses its accelerators with them."""
+        """Devices to report to a group's scheduler: with cores, their accelerators too."""
         if device.type in group.lanes:
             return [device]
         node = self._cluster.nodes[device.node]
@@ -250,7 +250,7 @@ class Hierarchical(Scheduler):
             self._plan(unplanned, new, kinds)
         for task, kind in zip(new, kinds, strict=True):
             self._hand_out(task, kind)
-        if view.items:  # data that come free are nobody's finish
+        if view.items:  # data that come free are the completion of no task
             self._dirty = dict.fromkeys(range(len(self.groups)))
         if self._with_timers:
             self._dirty.update((group.number, None) for group in self.groups if group.until <= now)
@@ -301,7 +301,7 @@ class Hierarchical(Scheduler):
         return kind
 
     def _plan_epoch(self, now: float) -> int:
-        """Count arrivals, plan, and move what waits in other shares than planned: how many were moved."""
+        """Count arrivals, plan, move waiting tasks to their shares; returns how many."""
         passed = now - self._counted
         for kind in self.kinds.values():
             if passed > 0:
@@ -463,7 +463,7 @@ class Hierarchical(Scheduler):
         return group if group.mask is None or all(group.mask >> d.node & 1 for d in placement.devices) else None
 
     def _candidate(self, kind: Kind, position: int, group: DeviceGroup, view: View) -> tuple[float, GroupedTask] | None:
-        """Of the newest tasks of a kind in the groups that hold it the one that would wait longest there."""
+        """Of the newest tasks of a kind, one a group, the one that would wait longest."""
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf
         for number in [*kind.holders][:LOOK]:

@@ -1,4 +1,4 @@
-"""Model predictive control: a plan for what waits, made anew every so often, and followed only where it is worth it.
+"""Model predictive control: periodic plans of waiting tasks, followed if better.
 
 Decides, around a base scheduler, in which order and where the next tasks start.  Every `every` seconds, as long as
 something waits, the run is forked (`View.fork`) three times: with the plan that is followed, with the base alone, and
@@ -49,7 +49,7 @@ SLACK = 1e-9
 
 @dataclass
 class Change:
-    """What is followed from now on: a plan with the rows of the whole run, or (None) the base alone."""
+    """A plan to follow from now on, by rows of the whole run, or (None) the base."""
 
     plan: Plan | None
     problem: PlanProblem
@@ -120,7 +120,7 @@ class Guided(Scheduler):
         for decision in self.by.schedule(view):
             if isinstance(decision, Start) and isinstance(decision.tasks, Task):
                 self._taken(decision.tasks)
-            # What the base waits for is not all that may happen: steps of the plan wait for other things.
+            # The base does not wait for everything that may happen: steps of the plan wait for other events.
             yield Wait(until=decision.until) if self._waiting and isinstance(decision, Wait) else decision
 
     def _taken(self, task: Task) -> None:
@@ -179,7 +179,7 @@ class Mpc(Scheduler):
         self._next = 0.0
         self._plannable: dict[Shape, bool] = {}
 
-    # What it is told ------------------------------------------------------------------------------------------
+    # Hooks ----------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         self.by.check(problem)

@@ -1,20 +1,21 @@
 """A plan that is followed as long as it holds, and repaired when it does not.
 
 Decides where and when.  A planner lays out what is there; every lane (core or accelerator) has its steps in order, and
-starts the next when it is free.  What runs, with its estimated end, and the steps to come give a forecast of the end.
+starts the next when it is free.  Running tasks, with their estimated ends, and the steps to come give a forecast of the
+end.
 Repairs, the cheap ones first:
-1. Order.  A lane whose next step cannot start yet takes one from behind it that delays nothing.
+1. Order.  A lane with a next step that cannot start yet takes one from behind it that delays nothing.
 2. Theft.  A lane with nothing to do takes a step from the lane that will be done last, if it ends sooner so; and, with
-   `restart`, starts over what runs elsewhere and would end sooner here (the work done there is lost).
+   `restart`, starts over a task that runs elsewhere and would end sooner here (the work done there is lost).
 3. A new plan of what has not started, when the forecast of the end is off by more than `threshold` of the time that was
    planned, or devices failed or came back.  It is taken only if it ends sooner by the forecast.
 A task that takes longer than its estimate is expected to take as long as others did that were as late (`Experience`).
 Tasks that come later are put on the lane where they end first, and are in the next plan.  With exact estimates and
 nothing unforeseen it does what the plan says, up to thefts that end a task sooner.
 Reference: the three levels are those of dynamic rescheduling after Sakellariou and Zhao, A Low-cost Rescheduling Policy
-for Efficient Mapping of Workflows on Grid Systems (2004), who plan anew only what has become late, and of Agullo,
-Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), who follow plans loosely; restarts are the
-spoliation of `heteroprio`.
+for Efficient Mapping of Workflows on Grid Systems (2004), where only what has become late is planned anew, and of
+Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? (2016), where plans are followed loosely; restarts
+are the spoliation of `heteroprio`.
 No ratio is proven once anything differs from its estimate.  Weakness: it plans for the makespan, so that under a steady
 load others have shorter responses; it believes estimates until they are proven wrong; a device that is slow as a whole
 looks like tasks that are late one by one; what the planner cannot plan (gangs, parts of GPUs) starts as soon as it
@@ -72,7 +73,7 @@ class PlanAndRepair(Scheduler):
         accelerated first), longest first, or by arrival.
     threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.
     foresight: does the planner know the tasks that will come later, as static policies do?
-    restart: may a lane with nothing to do start over what runs elsewhere?
+    restart: may a lane with nothing to do start over a task that runs elsewhere?
     prefetch: is what the next step of an accelerator reads brought there while the one before it runs?
     """
 
@@ -94,7 +95,7 @@ class PlanAndRepair(Scheduler):
         self.notes: dict[str, Any] = {"plans": 0, "plans_kept": 0, "reordered": 0, "stolen": 0, "restarted": 0}
         self._waiting: dict[int, Task] = {}
         self._new: dict[int, Task] = {}
-        """Of these, those that need a place in the plan."""
+        """Waiting tasks that need a place in the plan."""
         self._beside = ListScheduler(self._key, discipline="skip")
         """And the queue of those that no plan can have a place for."""
         self._stranded: dict[int, Task] = {}
@@ -194,12 +195,12 @@ class PlanAndRepair(Scheduler):
         return self._board.start(job, view)
 
     def _follow(self, view: View) -> Iterator[Decision]:
-        """What heads its lanes starts, as the plan has it."""
+        """Start the steps that head all their lanes, as the plan has it."""
         for job in self._board.startable(view):
             yield self._start(job, view)
 
     def _start_beside(self, view: View) -> Iterator[Decision]:
-        """What no plan has a place for, in the fallback's order: whatever fits."""
+        """Start unplannable tasks that fit, in the order of the fallback."""
         for decision in self._beside.schedule(view):
             if isinstance(decision, Wait):
                 return
@@ -209,7 +210,7 @@ class PlanAndRepair(Scheduler):
             yield decision
 
     def _fetch(self, view: View) -> Iterator[Decision]:
-        """What the head of a busy accelerator's queue reads is brought while the step before it runs."""
+        """Fetch the inputs of the next step of a busy accelerator while the former runs."""
         for lane in self._board.lanes.values():
             job = lane.head() if lane.running and lane.device.type.kind != "cpu" else None
             if job is None or job.task is None or job.fetched or not view.holds(job.task, job.placement):
@@ -221,7 +222,7 @@ class PlanAndRepair(Scheduler):
                     yield Fetch(item, lane.device)
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
-        """Idle lanes look in their own queues, then in those of others, then at what runs elsewhere."""
+        """Idle lanes try their own queues, then those of others, then restarts."""
         for lane in idle:
             job = reordered(self._board, lane, self._look(view), view) if lane.queue else None
             if job is not None:
@@ -360,7 +361,7 @@ class PlanAndRepair(Scheduler):
         known = [time for time in times if math.isfinite(time)]
         return -(max(known) / min(known) if known and min(known) > 0 else 1.0), task.index
 
-    # What can be planned ----------------------------------------------------------------------------------------
+    # Plannable tasks --------------------------------------------------------------------------------------------
 
     def _find_plannable(self) -> None:
         """Try the planner on one task of each shape; ScenarioError if one that was named refuses all of them."""

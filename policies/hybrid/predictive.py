@@ -70,8 +70,8 @@ class Predictive(Scheduler):
     signal: what is measured: the work that arrives, or how many devices are busy.
     target: part of the awake devices that the load may keep busy.
     interval: seconds between measurements.
-    memory: seconds whose mean is what is measured now, more while fewer than eight arrivals came in them; predictors
-        that expect what was measured (last_value, ewma) have a memory of their own.
+    memory: seconds over which the present value is averaged, more while fewer than eight arrivals came in them;
+        predictors that expect what was measured (last_value, ewma) have a memory of their own.
     stabilization: seconds for which the number of devices that was wanted once is kept.
     reserve: classes, or services, that devices are kept free for; ahead: for how long before their peak.
     """
@@ -107,9 +107,9 @@ class Predictive(Scheduler):
         self.score = Score()
         self.pools: dict[DeviceType, DevicePool] = {}
         self.loads: dict[DeviceType, Series] = {}
-        """Of everything, for scaling."""
+        """Loads of all tasks, for scaling."""
         self.peaks: dict[DeviceType, Series] = {}
-        """Of the protected, for reserving."""
+        """Loads of the protected tasks, for reserving."""
         self.kept: dict[DeviceType, int] = {}
         """Devices for the protected, as forecast last."""
         self._counters: Sequence[Counter] = ()
@@ -121,7 +121,7 @@ class Predictive(Scheduler):
         self._held: dict[int, None] = {}
         """Tasks that were held back for the protected, by row."""
         self._declined: dict[int, Task] = {}
-        """Those of this round."""
+        """Tasks held back in this round."""
         self._next = 0.0
         self._since = 0.0
         self._busy: dict[DeviceType, float] = {}
@@ -134,7 +134,7 @@ class Predictive(Scheduler):
                 raise ScenarioError(Problem(f"{text}; name a list scheduler such as fcfs", key="policy.scheduler.by"))
             self.by.placement = partial(self._place, self.by.placement)
 
-    # What it is told --------------------------------------------------------------------------------------------
+    # Hooks ------------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         self.by.check(problem)
@@ -233,7 +233,7 @@ class Predictive(Scheduler):
     # Measuring --------------------------------------------------------------------------------------------------
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
-        """Work came for a type of device, of so many tasks of a class or requests to a service."""
+        """Work came for a type of device, from tasks of a class or requests to a service."""
         if self.scale and self.signal == "arrivals" and kind in self.loads:
             self.loads[kind].note(seconds, count)
         if name in self.protected and kind in self.peaks:
@@ -278,7 +278,7 @@ class Predictive(Scheduler):
             series = self.loads[kind]
             pool.want(view.now, (series.demand + waiting.get(kind, 0.0) / series.lead) / self.target)
             if stuck and kind in waiting:
-                pool.want_all()  # what waits does not fit on what is awake, and nothing will come free
+                pool.want_all()  # waiting tasks do not fit on the devices awake, and nothing will come free
 
     # Reserving --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0,
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
 Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios are
-drawn for each task by itself, whoever sent it; where devices are shared they hold the waiting for others as well.
+drawn for each task by itself, whatever its user; where devices are shared they hold the waiting for others as well.
 Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the base's work until its end.
 """
 
@@ -131,7 +131,7 @@ class Led(Scheduler):
 
 
 class Rollout(Scheduler):
-    """A base scheduler whose first decision in each round is tried against others in forks.
+    """A base scheduler; forks try its first decision in each round against others.
 
     by: the base; none given: fcfs.  It must not plan beforehand, put devices to sleep, nor give tasks turns or sizes
         of its own (`round_robin`, `afs`, `optimus`, `speedup_mean`, `pollux`, `las_intervals`, `optimus_intervals`).
@@ -193,12 +193,12 @@ class Rollout(Scheduler):
         self._seen: dict[int, None] = {}
         """Rows of the tasks that wait or run, each of which has come once."""
         self._begun: dict[int, tuple[float, float]] = {}
-        """Of what runs, by row: its start, and for how long it was estimated to run."""
+        """Start and estimated run time of running tasks, by row."""
         self._ratios: deque[float] = deque(maxlen=KNOWN)
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0
 
-    # What it is told ------------------------------------------------------------------------------------------
+    # Hooks ----------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
         tasks = problem.tasks
@@ -329,7 +329,7 @@ class Rollout(Scheduler):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """What comes, the same for all candidates: the first has the times that were estimated."""
+        """Arrivals, the same for all candidates; the first draw has the estimated times."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
         ratios = self._drawn() if number else ()
         coming: list[tuple[float, Task]] = []

@@ -11,9 +11,9 @@ most `cv`, their mean time at least that of all tasks, and they are tasks that p
 Reference: the split by what is known is that of Hawk, which plans long jobs centrally and lets short ones find their
 own way on the rest (Delgado, Dinu, Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015);
 filling gaps by estimates is that of Mu'alem and Feitelson (2001).
-Weakness: a lent lane whose task overruns its estimate delays the plan (`margin` stretches these estimates); planned
-tasks never use devices that are not kept, even idle ones; shared links are not reckoned with.  When a lane's device
-fails, what was planned there joins the rest.
+Weakness: a task that overruns its estimate on a lent lane delays the plan (`margin` stretches these estimates); planned
+tasks never use devices that are not kept, even idle ones; contention on shared links is not modeled.  When a lane's
+device fails, what was planned there joins the rest.
 Cost: the planner's; a round O(lanes of the plan), O(lanes of a node) for each placement looked at, and where the first
 one is refused a pass over the nodes on which the task fits.
 """
@@ -83,7 +83,7 @@ class SemiStatic(Scheduler):
         self.planned: PlanInProgress | None = None
         self._down: dict[int, None] = {}
         self._tasks: dict[int, Task] = {}
-        """Those that wait or run."""
+        """Waiting and running tasks."""
 
     # The plan -------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class SemiStatic(Scheduler):
         self.rest.device(device, up)
 
     def _give_up(self, planned: PlanInProgress, device: Device) -> None:
-        """What was planned on a device that failed joins the rest."""
+        """Tasks planned on a device that failed join the tasks that are not planned."""
         for number in planned.forget(device):
             row = planned.steps[number].task
             del planned.number[row]
@@ -245,7 +245,7 @@ class SemiStatic(Scheduler):
             if not isinstance(decision, Wait):
                 yield decision
                 continue
-            # What the rest waits for is not all that may happen: planned tasks come and end.
+            # The other scheduler does not wait for everything that may happen: planned tasks come and end.
             yield Wait(until=decision.until) if self.planned is not None else decision
             return
 
@@ -259,7 +259,7 @@ class SemiStatic(Scheduler):
 
 
 class GapView:
-    """The view of the rest: what fits now is what leaves the plan in peace."""
+    """The view of the other tasks: fits only what does not delay the plan."""
 
     def __init__(self, view: View, planned: PlanInProgress, slack: float, margin: float):
         self._view = view

@@ -6,7 +6,7 @@ training (`sim.learning.observation.door`).
 Reference: the agents name theirs; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
 Automatic Control 30 (1985), for what is best where the load has a simple model (`mdp_threshold`).
 No guarantee of any kind.  Weakness: good where the load is like the one it was trained on, under the scheduler that was
-there; of those who run it knows the estimates only.
+there; of running tasks it knows the estimates only.
 Cost: a decision takes some 0.1 ms, more where hundreds wait and run.
 """
 

@@ -11,6 +11,5 @@ Fragmentation and packing:
 Gangs, and networks:
     gangs           Placements of gangs: on the fewest nodes (`consolidate`), within the fastest part of the cluster
                     (`topology`)
-    racks           Placements of jobs over several nodes by the racks in which these are, and by who is on the links
-                    between them
+    racks           Placements of jobs over several nodes by racks, and by the load on their links
 """

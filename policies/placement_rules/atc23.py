@@ -30,7 +30,7 @@ from sim.policy import View
 TOP = 100
 """The greatest score of a node."""
 TYPICAL = 0.95
-"""Share of the tasks whose requests make the typical mix of `fgd_atc23`: the most frequent ones."""
+"""Share of tasks in the typical mix of `fgd_atc23`: the most frequent requests."""
 ROUNDING = 1e-9
 """A score this little below a whole number is that number."""
 

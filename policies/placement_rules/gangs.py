@@ -146,7 +146,7 @@ class Topology:
                     break
 
     def _devices(self, task: Task, mode: Mode, node: int, positions: np.ndarray, view: View) -> Placement | None:
-        """So many of a node's accelerators: those of the switches and islands with the least free first."""
+        """A node's accelerators for a mode: switches and islands with least free first."""
         for level in ("switch", "island"):
             part = self._parts[level][node, positions]
             free = np.array([(part == number).sum() for number in part])

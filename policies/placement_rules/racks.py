@@ -1,4 +1,4 @@
-"""Placements of jobs over several nodes by the racks in which these are, and by who is on the links between them.
+"""Placements of jobs over several nodes by racks, and by the load on their links.
 
 They decide which nodes a job of `nodes: N` takes; all other tasks go to the tightest node that suffices, as under
 best_fit.  Nodes that name no rack count as one.  Cost: linear in the nodes that are free; of `least_contention` besides
@@ -40,7 +40,9 @@ def spread_racks(task: Task, view: View) -> Placement | None:
 
 
 class Skew:
-    """A job whose largest tensor is a great share of its bytes waits for as few racks as an empty cluster would give
+    """Consolidate jobs with one large tensor; put the others on the fullest racks.
+
+    A job with a largest tensor that is a great share of its bytes waits for as few racks as an empty cluster would give
     it; any other goes where racks have the fewest nodes free.
 
     Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (NSDI 2019), which consolidates
@@ -81,7 +83,7 @@ def least_contention(task: Task, view: View) -> Placement | None:
     Compares every rack that suffices, the fewest racks, the racks with the fewest nodes free and the emptiest, and the
     first nodes.  Reference: the compatibility of jobs on links in Rajasekaran, Ghobadi, Akella, CASSINI: Network-Aware
     Job Scheduling in Machine Learning Clusters (NSDI 2024), with predicted times in its place.  Weakness: knows only
-    who is there now.
+    the jobs that run now.
     """
     for modes in equally_fast(task):
         found: list[tuple[float, int, Placement]] = []
@@ -138,7 +140,7 @@ def _racks(mode: Mode, view: View) -> list[list[int]]:
 
 
 def _packed(count: int, racks: list[list[int]]) -> list[int]:
-    """So many nodes of the fewest racks; fewer where there are no more."""
+    """`count` nodes of the fewest racks; fewer where there are no more."""
     chosen: list[int] = []
     left = list(racks)
     while left and len(chosen) < count:

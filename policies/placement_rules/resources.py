@@ -36,7 +36,7 @@ class _Weighing:
 
 
 class DotProduct(_Weighing):
-    """The node whose free resources point most in the direction of the task's demand: the largest dot product.
+    """The node with the largest dot product of free resources and the task's demand.
 
     smallest: the least dot product instead, so that nodes with little left of what the task wants go first.
 
@@ -57,7 +57,7 @@ class DotProduct(_Weighing):
 
 
 class Pack(_Weighing):
-    """The node whose resources would be most allocated, on average over cores, memory and GPUs.
+    """The node that would be most allocated, averaged over cores, memory and GPUs.
 
     Reference: `MostAllocated` of the Kubernetes scheduler.  Leaves whole nodes free, for gangs or to switch off.
     Weakness: a node full of cores and empty of GPUs looks half full, and its GPUs are out of reach.
@@ -68,7 +68,7 @@ class Pack(_Weighing):
 
 
 class Spread(_Weighing):
-    """The node whose resources would be least allocated; a fraction goes on the emptiest GPU of it.
+    """The node that would be least allocated; a fraction goes on its emptiest GPU.
 
     Reference: `LeastAllocated` of the Kubernetes scheduler.  Least interference, and least lost with a node.
     Weakness: leaves no node whole, so wide gangs wait.

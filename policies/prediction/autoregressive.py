@@ -2,7 +2,7 @@
 
 x[t] = c + a1 x[t-1] + ... + ap x[t-p]; a forecast further ahead feeds forecasts back in, a step after the other.
 Reference: Box, Jenkins, Time Series Analysis (1970), ch. 7; for servers' load Dinda, O'Hallaron, Host Load Prediction
-Using Linear Models (2000), who find AR(16) enough a few seconds ahead.
+Using Linear Models (2000), which finds AR(16) enough a few seconds ahead.
 Fall-back: the mean of what is known, until least squares have twice as many equations as weights (3 x order + 2
 observations); a fit that explodes is kept within the window's range, widened by as much again on each side.
 Weakness: knows no season longer than its order; far ahead it tends to the mean.
@@ -21,7 +21,7 @@ from pydantic import Field
 from policies.prediction.contract import Predictor
 
 MOST_STEPS = 10_000
-"""Of a forecast: beyond, a stable fit has long come to rest."""
+"""Maximum steps of a forecast: beyond, a stable fit has long converged."""
 
 
 class Autoregressive(Predictor):

@@ -36,7 +36,7 @@ class Chosen:
 
 
 def chosen(value: str | Mapping[str, Any] | Chosen) -> Chosen:
-    """A choice, checked: ValueError with a sentence for whoever wrote it."""
+    """Check a choice; ValueError with a sentence for its author."""
     if isinstance(value, Chosen):
         return value
     given = {"name": value} if isinstance(value, str) else value

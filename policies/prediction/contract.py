@@ -18,7 +18,7 @@ class Predictor:
         self.seen = 0
         """Observations so far."""
         self.time = -math.inf
-        """Of the last one."""
+        """Time of the last observation."""
         self.gap = 0.0
         """Seconds between the last two; 0 while there is only one."""
         self.last = 0.0

@@ -21,7 +21,7 @@ class DurationHistory:
     """Durations by user and class.
 
     decay: weight of the history against the latest job in a user's mean.
-    trust: jobs of a user until which all jobs count as much as his own.
+    trust: number of a user's jobs at which the mean of all jobs and the user's own mean have equal weight.
     default: predicted while nothing has ended.
     quantile: predict this quantile of the last `window` durations; none: the mean.
     ValueError for a parameter that is none.

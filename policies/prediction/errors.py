@@ -98,10 +98,10 @@ def backtest(
     quantile: float = 0.5,
     skip: int = 0,
 ) -> PredictionError:
-    """The error of a fresh predictor that is led through a series and asked so many observations ahead.
+    """The error of a fresh predictor over a series, a number of observations ahead.
 
-    Each forecast is asked for exactly the time of the value it is held against.  skip: forecasts of the first so many
-    values do not count (a season to learn, say).
+    Each forecast is asked for exactly the time of the value it is held against.  skip: forecasts of this number of
+    first values do not count (a season to learn, say).
     """
     came, at = [float(value) for value in values], [float(time) for time in times]
     if len(came) != len(at):

@@ -27,5 +27,5 @@ class FadingSum:
         self.time = time
 
     def at(self, time: float) -> float:
-        """What is left of all amounts at a time not before the last."""
+        """The faded sum of all amounts at a time not before the last."""
         return math.exp(-(time - self.time) / self.memory) * self.total

@@ -37,7 +37,7 @@ Cells = dict[tuple[int, int], tuple[int, float]]
 """By slots of day and week: how many observations there were, and their sum."""
 
 MOST_SLOTS = 1_000_000
-"""Of a season: more are a mistake in a unit, and would be learnt from nothing."""
+"""Maximum slots of a season: more are a wrong unit, and could not be learned."""
 
 
 class HoltWinters(Predictor):
@@ -71,7 +71,7 @@ class HoltWinters(Predictor):
         self.alpha, self.beta, self.gamma, self.delta = alpha, beta, gamma, delta
         self.level = 0.0
         self.trend = 0.0
-        """Of the level, per second."""
+        """Change of the level, per second."""
         self.day = [0.0] * _slots(season, slot)
         self.of_week = [0.0] * (0 if week is None else _slots(week, week_slot))
         self._first = 0.0
@@ -105,7 +105,7 @@ class HoltWinters(Predictor):
                 _note(self._first_day, k, 0, value)
 
     def _slots_at(self, time: float) -> tuple[int, int]:
-        """Of the day, and of the week; 0 where there is none."""
+        """Slots of the day and of the week; 0 where there is none."""
         k = int(time % self.season / self.slot)
         return k, 0 if self.week is None else int(time % self.week / self.week_slot)
 
@@ -148,7 +148,7 @@ def _slots(season: float, slot: float) -> int:
 
 
 def _part(weight: float, slots: float) -> float:
-    """The weight of observations that stand for so many slots."""
+    """The weight of observations that stand for this number of slots."""
     return 1.0 - (1.0 - weight) ** slots
 
 

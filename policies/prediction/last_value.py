@@ -12,7 +12,7 @@ from policies.prediction.contract import Predictor
 
 
 class LastValue(Predictor):
-    """What was observed last."""
+    """The last observed value."""
 
     flat = True
 

@@ -20,7 +20,7 @@ MEMORIES = 7
 
 
 class Mean(NamedTuple):
-    """What came lately, and what was expected of the same time; both weighted alike."""
+    """Recent arrivals, and those expected over the same time; both weighted alike."""
 
     value: float
     expected: float

@@ -61,14 +61,14 @@ class Series:
         self._ahead = [interval * math.ceil(self._steps * (k + 1) / count) for k in range(count)]
         """Seconds from the middle of the last interval to the middles of those that are forecast."""
         self._said: deque[tuple[float, float]] = deque()
-        """Of the last forecasts: the sum of all loads until then, and the mean expected."""
+        """Last forecasts: the sum of all loads until then, and the mean expected."""
         self._sum = 0.0
         self._recent = Recent(memory)
         self._error = Ewma(LEADS * lead)
-        """Of what was forecast of a lead, its mean less what came, without its sign."""
+        """Absolute error of the forecast mean over a lead."""
 
     def note(self, amount: float, arrivals: float = 1.0) -> None:
-        """So much came (device-seconds, say), in so many arrivals."""
+        """Add an amount (device-seconds, say) that came in a number of arrivals."""
         self._noted += amount
         self._arrivals += arrivals
 
@@ -91,7 +91,7 @@ class Series:
         self.fallbacks += not self.predictor.own
 
     def _demanded(self, end: float, value: float) -> float:
-        """Of what is measured and what is forecast, as the head of this file says."""
+        """The demand from measurement and forecast, as the head of this file says."""
         self._recent.observe(end, value, max(0.0, self.predictor.forecast(0.0)), self._arrivals)
         measured, expected, error = self._recent.mean
         rise = self.peak - expected

@@ -21,7 +21,7 @@ from sim.policy import Generation, Replica, Routing
 class PrefixAffinity(Routing):
     """Most cached tokens among the replicas that are not overloaded; without any, the fewest requests.
 
-    slack: a replica is overloaded with so many requests more than the one with the fewest.
+    slack: a replica is overloaded if it has this many requests more than the one with the fewest.
     """
 
     def __init__(self, slack: Annotated[int, Field(ge=1)] = 8):

@@ -24,7 +24,7 @@ class RoundRobinRouting(Routing):
         self._last = -1
 
     def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
-        """The first whose number is above that of the last turn; replicas may come and go."""
+        """The replica with the next higher number, cyclically; replicas may come and go."""
         following = [replica for replica in replicas if replica.number > self._last]
         chosen = min(following or replicas, key=lambda replica: replica.number)
         self._last = chosen.number

@@ -6,11 +6,9 @@ Lists, task by task:
     mct                   Minimum completion time: one task after the other goes where it will be complete first
     min_min               Min-min: of all tasks left, the one that can be complete first goes where it is complete
                           first; then again
-    max_min               Max-min: of all tasks left, the one whose earliest completion is latest goes there; then
-                          again
+    max_min               Max-min: place next the task with the latest earliest completion time
     sufferage             Sufferage: the task that would lose most by not getting its best lane gets it; then again
-    load_balance          Load balancing: one task after the other to the lane whose projected load, for its speed, is
-                          least
+    load_balance          Load balancing: each task goes to the lane with least projected load per speed
     prioritized           Priorities: one task after the other, in an order of its own, gets the first interval
                           without a conflict
     greedy_best_fit       Greedy best fit by memory and compute: the most demanding task first, each where it leaves
@@ -44,8 +42,8 @@ Programs:
                           each is put whole
     integer_program       The assignment program in whole tasks: the least makespan of independent sequential tasks on
                           unlike lanes (R||Cmax)
-    constraint_program    Constraint programming: which type, when, proven optimal where the solver gets that far (CP-
-                          SAT of OR-tools)
+    constraint_program    Constraint programming: which type, when, proven optimal where the solver gets that far
+                          (CP-SAT of OR-tools)
     convex_energy         Least energy before a deadline: a lane for every task and one frequency for every device,
                           from a convex program
 

@@ -6,7 +6,7 @@ runs each once, where the scheduler started it last, which may end sooner or, wh
 elsewhere (round_robin, srtf), much later.  The difference between `as_planned` of a scheduler and
 the scheduler itself is what deciding late is worth when estimates are wrong.
 Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? A Case Study on Cholesky Factorization
-(2016), who follow such plans strictly and loosely.
+(2016), where such plans are followed strictly and loosely.
 Prefetches and drops are part of the plan, in the round in which the scheduler made them.
 Weakness: that of every plan: an order that waits for a late task leaves devices empty.  What else the scheduler does
 besides placing tasks (sleep, frequencies) is not in the plan; batches cannot be planned.

@@ -15,7 +15,7 @@ each, those of the other at most λ each and the one task that moves next, no lo
 longest processing time first ends by 2λ.  With arrivals there is no ratio.  Transfers are not counted.
 Weakness: it tries few partitions, all of them along one order.
 Cost: O(n log n), and O(n) for each limit between a lower bound and the first schedule found, at most n; then
-O(n log n) for each partition whose work a lane is less than the best makespan.
+O(n log n) for each partition with less work per lane than the best makespan.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def balanced_makespan(times: np.ndarray, counts: Sequence[int], ready: np.ndarra
         able = movers[allowed[movers, light] <= limit]
         kept = (work[heavy] - np.cumsum(allowed[able, heavy])) / counts[heavy]
         taken = (work[light] + np.cumsum(allowed[able, light])) / counts[light]
-        before = int(np.searchsorted(taken - kept, 0.0))  # so many moves leave the heavy side the heavier
+        before = int(np.searchsorted(taken - kept, 0.0))  # this number of moves leaves the heavy side the heavier
         moves = [moved for moved in (before, before + 1) if 0 < moved <= len(able)]
         partitions += [(float(max(kept[n - 1], taken[n - 1])), limit, n) for n in moves]
     for share, limit, moved in sorted(partitions):

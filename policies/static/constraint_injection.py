@@ -1,6 +1,6 @@
 """Constraint injection: a linear program assigns; a separate optimizer tells it, by a constraint tree, what it misses.
 
-Decides where and in which order, for sequential tasks with or without a task graph, whose data move over links.
+Decides where and in which order, for sequential tasks with or without a task graph, with data moved over links.
 The assignment program of `assignment` counts work and knows nothing of transfers.  `sharing` looks at what is not
 linear in the assignment: an input that several tasks read is uploaded once if they sit on one device, what one task
 writes for another does not move at all, uploads compete for links and switches, equal kernels are better launched one
@@ -271,7 +271,7 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
     return tuple(Together(group) for group in groups if len(group) > 1)
 
 
-# What the program cannot see ------------------------------------------------------------------------------------
+# Not in the program ---------------------------------------------------------------------------------------------
 
 
 class SharingTree:
@@ -303,7 +303,7 @@ class SharingTree:
         return [int(self.traffic.place[offset[site.kind] + site.lanes[0]]) for site in self.sites]
 
     def _depths(self) -> dict[int, int]:
-        """Of each task: how many others stand on the longest way to it."""
+        """The number of tasks on the longest path to each task."""
         depth: dict[int, int] = {}
         before = graph_of(self.tasks)
         for task in topological(before):
@@ -529,10 +529,10 @@ class SharingTree:
                 yield tuple(row)
 
     def _one_chain_after_the_other(self, group: Sequence[int]) -> Iterator[Before]:
-        """What hangs together by its data is finished before the next of its kind begins.
+        """A chain of tasks joined by data is finished before the next of its kind begins.
 
-        By ranks alone a device goes through all first operators, then all second ones, and whoever waits for the last
-        of them, on another device, waits for all.
+        By ranks alone a device goes through all first operators, then all second ones, and a task on another device
+        that waits for the last of them waits for all.
         """
         chain_of: dict[int, int] = {task: task for task in group}
 

@@ -2,8 +2,8 @@
 
 Decides where and in which order, for sequential tasks with or without a task graph and arrivals.  Every task is one of
 several optional intervals, one a type of device; the lanes of a type run as many intervals at once as there are lanes,
-successors start after predecessors, and the last end is least.  On accelerators whose stages overlap (several streams)
-each lane has three engines without overlap, and as many tasks in flight as streams.
+successors start after predecessors, and the last end is least.  On accelerators with overlapping stages (several
+streams) each lane has three engines without overlap, and as many tasks in flight as streams.
 The best of the quick planners is the hint and the upper limit, their bound is a cut.  Plan and bound are never worse
 than theirs.  Times are rounded down to a 10 millionth of the hint's makespan, so that what the solver proves of them
 is a bound on the true optimum; `optimal` says that plan and bound are the same to 1e-5.
@@ -120,7 +120,7 @@ class IntervalModel:
         self.start: list[Any] = []
         self.end: list[Any] = []
         self.place: list[dict[tuple[int, int], Any]] = []
-        """Of each task, whether it is on a type (lane -1) or a lane."""
+        """For each task, whether it is on a type (lane -1) or a lane."""
         self.busy: dict[int, list[Any]] = {kind: [] for kind in range(len(instance.types))}
         self._tasks()
         self._lanes()
@@ -160,7 +160,7 @@ class IntervalModel:
         return not self.instance.serial[kind] and bool((self.instance.up + self.instance.down)[:, kind].any())
 
     def _lanes(self) -> None:
-        """No more tasks at once than lanes; engines and streams of lanes whose stages overlap."""
+        """No more tasks at once than lanes; engines and streams where stages overlap."""
         model, instance = self.model, self.instance
         for kind, count in enumerate(instance.counts):
             since = [0] * count if instance.free is None else [

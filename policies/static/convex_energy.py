@@ -389,9 +389,10 @@ def rounded(machine: Machine, fractions: np.ndarray) -> np.ndarray:
 
 
 def descended(machine: Machine, lanes: np.ndarray, deadline: float, lowest: float) -> np.ndarray:
-    """Task by task, the largest first, to the lane where it costs least as all others lie, a few times over.
+    """Move each task, the largest first, to its cheapest lane, a few times over.
 
-    Of tasks that arrive together.  What exceeds the deadline counts as long as it does, so that moves mend it.
+    For tasks that arrive together.  A lane that exceeds the deadline is charged for its length, so that moves repair
+    it.
     """
     instance, kind, device, watts = machine.instance, machine.lane_kind, machine.device, machine.watts
     lanes, needs = lanes.copy(), machine.times(lanes)

@@ -2,9 +2,9 @@
 
 Decides where and in which order, for task graphs.  The priority of a task is the length of the longest path through
 it, with mean times over the lanes and the mean time to move data (upward plus downward rank).  The path with the
-highest priority is the critical one; all its tasks go to the one lane on which they take least in sum.  Of the
-tasks whose predecessors have been placed the one with the highest priority is next; off the critical path it goes
-where it finishes first, into a gap if one is long enough.
+highest priority is the critical one; all its tasks go to the one lane on which they take least in sum.  Of the tasks
+with all predecessors placed the one with the highest priority is next; off the critical path it goes where it finishes
+first, into a gap if one is long enough.
 Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
 Computing (2002), which introduces `heft` beside it.  No ratio is proven.  What moving data costs is counted as in
 `heft`.  Where no lane runs every task of the critical path, the one that runs most of them is taken, and the rest of

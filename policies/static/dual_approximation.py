@@ -82,7 +82,7 @@ class TwoSidedSchedule:
 class Solution:
     """A schedule and what is proven about it: no schedule is shorter than `bound`.
 
-    `guess` is the least λ accepted: the shelves of the schedule, whose makespan is at most `guarantee` times it.
+    `guess` is the least λ accepted, the one of the shelves; the schedule's makespan is at most `guarantee` times it.
     `guarantee` is the ratio that the algorithm promised, above the one asked for where the program was too large;
     `ratio`, which the schedule and the bound prove together, is at most that.  `guesses` counts them.
     """
@@ -254,7 +254,7 @@ def counts(part: np.ndarray, s: int) -> np.ndarray:
 
 
 class Shelves:
-    """The dynamic program of one guess, over the tasks whose side is not yet fixed.
+    """The dynamic program of one guess, over the tasks that are not yet on a side.
 
     State: (CPU shelf weight, GPU shelf weight, GPU area units) available to the tasks so far; a long task weighs 2,
     a medium one 1 (½·medium + long ≤ m is medium + 2·long ≤ 2m, one axis).  Value: least CPU area, inf if there is

@@ -7,7 +7,7 @@ at random, or the lane of another task.  The best few live on as they are.
 Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
 Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
 Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
-Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), whose two strings these are.
+Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.
 No ratio of its own: the first generation holds a fast planner's schedule and its changes (the better of greedy_dual
 and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
 Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
@@ -32,13 +32,13 @@ from sim.model.units import Seconds
 from sim.policy import PlannedScheduler, PlanProblem
 
 RIVALS = 3
-"""Of so many drawn at random the best becomes a parent."""
+"""Tournament size: the best of this number of random draws becomes a parent."""
 
 
 class Genetic(PlannedScheduler):
     """Genetic algorithm, for sequential tasks with or without a task graph.
 
-    evaluations: schedules whose makespan is computed before it ends.
+    evaluations: number of schedules evaluated (makespan computed) before it ends.
     seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
     population: schedules of a generation.
     mutation: tasks of a child that change at random, on average.

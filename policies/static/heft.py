@@ -9,9 +9,9 @@ Computing (2002).  No ratio is proven for graphs; the plan carries a certified l
 a graph, arrivals and transfers it is longest mean time first and at most m times the least makespan on m unlike
 lanes, 4/3 - 1/(3m) times on equal ones (Graham, 1969).
 Transfers are those of items between the places where they are written and read, over idle links, hop by hop, and
-start when the writer has finished.  What lies on a host at the start, `bytes_in`, `bytes_out`, items that nobody
-reads any more, and stages given as durations lengthen the task that reads or writes them; what lies there at the
-start moves to each device once.
+start when the writer has finished.  What lies on a host at the start, `bytes_in`, `bytes_out`, items that no later task
+reads, and stages given as durations lengthen the task that reads or writes them; what lies there at the start moves to
+each device once.
 Weakness: it looks one task ahead, and means over unlike devices say little; contention on links, limited memory and
 copies made for other readers are not seen; a plan with `overlap` expects data that its lane will have to wait for.
 Cost: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.

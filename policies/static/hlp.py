@@ -84,7 +84,7 @@ def graph_linear_program(
         Minimize λ + εW over x_jt ≥ 0 and starts s_j ≥ r_j with  Σ_t x_jt = 1,  Σ_j p_jt x_jt ≤ c_t λ,
         s_i + Σ_t p_it x_it ≤ s_j for i before j,  s_j + Σ_t p_jt x_jt ≤ λ.
 
-    The last rows are left out for independent tasks on single lanes, whose own work is then all that counts.
+    The last rows are left out for independent tasks on single lanes, where the tasks' own work is all that counts.
     """
     allowed = allowed_times(times, counts)
     if not len(times):

@@ -46,7 +46,7 @@ EFFORT = 20_000_000
 """Nodes × variables² at most, where no limit is given."""
 LEAST_NODES = 10
 MOST_ROUNDS = 5000
-"""Above so many tasks max_min, whose cost is quadratic, is no quick rival."""
+"""Above this number of tasks max_min, which has quadratic cost, is not tried."""
 MOST_VARIABLES = 2000
 
 

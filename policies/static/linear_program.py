@@ -12,7 +12,7 @@ most T plus the longest task as placed*.  This is no constant ratio, as T may be
 leaves out the pairs that are too long and has ratio 2 for it.  Each split task where most of it is, is tried too, and
 the shorter schedule is taken.
 With a graph each task goes whole to the type that has most of it, at least 1/K, so that work and paths grow by K at
-most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, whose program this then is.
+most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, which solves the same program.
 Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
 Precedence Constraints on Hybrid Multi-core Machines (2015).
 `Plan.bound` is T, certified by its prices, or that of paths and areas (`graph_bounds`) if it is larger.

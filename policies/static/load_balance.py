@@ -1,4 +1,4 @@
-"""Load balancing: one task after the other to the lane whose projected load, for its speed, is least.
+"""Load balancing: each task goes to the lane with least projected load per speed.
 
 Decides where, in the order of the list: by arrival, then as in the table; a task of a graph comes after its
 predecessors.  Devices have one speed, whatever the task: that of a type is the geometric mean, over the tasks that

@@ -4,8 +4,8 @@ Decides where, in which order and what is brought ahead.  It begins with the pla
 dmdas, rehearsed on the estimates, and simulates each, as it is and with prefetches (what the next task of a GPU reads
 moves while the one before computes).  From the best it tries changes, each simulated by the engine with contention,
 memory and prefetches: a task moves to another lane, to another place in the order between its predecessors and
-successors, or both.  A change whose own timetable on idle links (`timing`) is much longer is not simulated.  One that
-ends later than the best by more than a threshold is undone; the threshold falls to 0 while the budget is spent.
+successors, or both.  A change with a much longer timetable on idle links (`timing`) is not simulated.  One that ends
+later than the best by more than a threshold is undone; the threshold falls to 0 while the budget is spent.
 Reference: threshold accepting is that of Dueck, Scheuer, Threshold Accepting: A General Purpose Optimization
 Algorithm Appearing Superior to Simulated Annealing (1990).
 No ratio: the simulated makespan is never above that of any of its seeds, on the estimates.
@@ -42,9 +42,9 @@ from sim.policy import PlannedScheduler, PlanProblem
 HOTTEST = 0.02
 """The threshold at the start, as a part of the best makespan."""
 FALSE_HOPE = 1.02
-"""A change whose timetable on idle links ends later than this times that before is not simulated."""
+"""A change with a timetable above this times the former one is not simulated."""
 HOPES = 200
-"""So many changes in a row that are not simulated end the search."""
+"""This number of changes in a row that are not simulated ends the search."""
 
 
 class LocalSearch(PlannedScheduler):
@@ -78,7 +78,7 @@ class LocalSearch(PlannedScheduler):
 
 @dataclass(frozen=True)
 class Found:
-    """A plan with its rows in order, its simulated makespan, and the planner from whose plan it came."""
+    """A plan with its rows in order, its simulated makespan, its original planner."""
 
     rows: tuple[Placed, ...]
     plan: Plan

@@ -8,12 +8,12 @@ lanes of each type.
 Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).  Theirs
 has a share for each lane; lanes of one type are alike, so here a type of c lanes stands for them, which makes the
 program small (1,000 tasks on 24 lanes of three types: 3,000 variables instead of 24,000).
-Ratio 2 without arrivals.  The least T is at most the least makespan, whose schedule satisfies the program.  A type of c
-lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end last; it starts when every
-lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at most 2T, as no task is longer
-than T where it runs.  With one lane a type that is their proof.  The program changes only where T passes the time of
-a task, so bisection over those times finds its least T exactly, and the plan carries it as a certified bound.  With
-arrivals the bound holds, the ratio does not.  Transfers are not counted.
+Ratio 2 without arrivals.  The least T is at most the least makespan, as the schedule of least makespan satisfies the
+program.  A type of c lanes has at most cT of tasks that are not split, and at most one task more, e.  Let s end last;
+it starts when every lane of the type is busy, so it ends by (cT + e - s)/c + s = T + e/c + s(1 - 1/c), at most 2T, as
+no task is longer than T where it runs.  With one lane a type that is their proof.  The program changes only where T
+passes the time of a task, so bisection over those times finds its least T exactly, and the plan carries it as a
+certified bound.  With arrivals the bound holds, the ratio does not.  Transfers are not counted.
 Weakness: the program sees no lanes, only areas; on two types `dual_approximation` is better and faster.
 Cost: a linear program of n times types variables for each of at most log2(n types) deadlines, often one.
 """
@@ -69,7 +69,7 @@ def lst(
 def listed(
     times: np.ndarray, counts: Sequence[int], kind: np.ndarray, ready: np.ndarray | None = None, since: Free = None
 ) -> Schedule:
-    """Longest processing time first on the lanes of each type, for tasks whose type is chosen."""
+    """Longest processing time first on the lanes of each type, given tasks' types."""
     schedule = Schedule.empty(len(times))
     for number, count in enumerate(counts):
         tasks = np.flatnonzero(kind == number)
@@ -83,7 +83,7 @@ def listed(
 
 
 def least_deadline(times: np.ndarray, counts: Sequence[int]) -> tuple[float, np.ndarray]:
-    """The least T whose program has a solution, from below as far as prices certify it, and a vertex for it."""
+    """The least T with a solvable program, certified by prices, and a vertex for it."""
     allowed = allowed_times(times, counts)
     if not len(times):
         return 0.0, allowed

@@ -1,4 +1,4 @@
-"""Max-min: of all tasks left, the one whose earliest completion is latest goes there; then again.
+"""Max-min: place next the task with the latest earliest completion time.
 
 Decides where, and in which order: long tasks come first, each where it is complete first.
 Reference: Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on Nonidentical Processors (1977),

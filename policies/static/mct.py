@@ -4,7 +4,7 @@ Decides where, in the order of the list: by arrival, then as in the table; a tas
 predecessors have been placed.  A device is chosen although it is busy, if it is fast enough to be worth waiting for.
 Reference: Armstrong, Hensgen, Kidd, The Relative Performance of Various Mapping Algorithms Is Independent of Sizable
 Variances in Run-Time Predictions (1998); Ibarra and Kim, Heuristic Algorithms for Scheduling Independent Tasks on
-Nonidentical Processors (1977), who prove that on m unlike lanes it is at most m times the least makespan, without
+Nonidentical Processors (1977), with the proof that on m unlike lanes it is at most m times the least makespan, without
 a graph and arrivals; on equal lanes it is then list scheduling, at most 2 - 1/m.
 Weakness: it sees one task at a time, so that a task that gains little takes the device that a later one would need;
 a lane is kept for a task that cannot start yet; transfers are not counted.

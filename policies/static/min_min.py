@@ -55,7 +55,7 @@ def min_min(times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None =
 def rounds(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None, choice: Choice, since: Free = None
 ) -> Schedule:
-    """Again and again, the task whose value is greatest goes where it is complete first.
+    """Repeatedly place the task with the greatest value where it is complete first.
 
     since: when each lane of each type is free at first; None: at 0.
     """

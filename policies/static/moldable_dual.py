@@ -3,9 +3,9 @@
 Decides on how many lanes of which type each task runs, where and when, for independent rigid and moldable tasks on
 cores and gangs of GPUs.  For a guess λ, a task takes on each type the option of least area (width × seconds) of at most
 λ seconds, and a linear program deals the areas out to the types.  A guess without a solution is below every makespan: a
-schedule of length λ uses options of at most λ, whose areas are no less, and solves the program.  The least guess that
-has one is the certified bound and the start of the schedule: a vertex splits fewer tasks than there are types, each
-goes whole to a type that takes no other, and the tasks of every type are listed, the longest or the widest first.
+schedule of length λ uses options of at most λ, of no less area, and solves the program.  The least guess that has one
+is the certified bound and the start of the schedule: a vertex splits fewer tasks than there are types, each goes whole
+to a type that takes no other, and the tasks of every type are listed, the longest or the widest first.
 Reference: the guesses are those of Hochbaum and Shmoys, Using Dual Approximation Algorithms for Scheduling Problems
 (1987); allotments of least area and the list after them are those of Turek, Wolf, Yu, Approximate Algorithms for
 Scheduling Parallelizable Tasks (1992); the vertex is that of Lenstra, Shmoys, Tardos (1990).
@@ -58,7 +58,7 @@ def guaranteed(instance: WideTasks) -> float | None:
 
 
 def least_guess(instance: WideTasks) -> tuple[float, Split]:
-    """The least makespan whose program has a solution, and a vertex of it.
+    """The least makespan with a solvable program, and a vertex of that program.
 
     Between two lengths of options the program is the same, so guesses are such lengths, halved.
     """

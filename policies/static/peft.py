@@ -2,10 +2,10 @@
 
 Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane is the longest of the
 shortest ways from there to the end: the most, over the tasks that wait for it, of the least, over their lanes, of
-their time, their own optimistic cost, and the mean time to move the data unless they stay where they are.  Of the
-tasks whose predecessors have been placed the one with the highest mean optimistic cost is next (the longest of those
-with the same, as all independent tasks are), and goes to the lane on which its finish plus its optimistic cost is
-least, into a gap if one is long enough.
+their time, their own optimistic cost, and the mean time to move the data unless they stay where they are.  Of the tasks
+with all predecessors placed the one with the highest mean optimistic cost is next (the longest of those with the same,
+as all independent tasks are), and goes to the lane on which its finish plus its optimistic cost is least, into a gap if
+one is long enough.
 Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table (2014).
 No ratio is proven.  What moving data costs is counted as in `heft`.  Lanes of one host share their data here, so
 nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only the order

@@ -3,8 +3,8 @@
 Decides where and when.  `by: deadline` takes the earliest deadline first (those without last), `demand` the longest
 task first (by its time on its fastest device), `importance` the highest priority first, then the greatest weight.
 Ties go by arrival, then as in the table; in a task graph a task is next once its predecessors have been placed.  It
-goes where it ends first, into a gap between tasks placed before if one is long enough, and these never move: what
-comes first is served first, and nobody after it can be in its way.
+goes where it ends first, into a gap between tasks placed before if one is long enough, and these never move: what comes
+first is served first, and no later task can delay it.
 Reference: Liu and Layland, Scheduling Algorithms for Multiprogramming in a Hard-Real-Time Environment (1973), for
 deadlines; Graham, Bounds on Multiprocessing Timing Anomalies (1969), for the longest first; Coffman (ed.), Computer
 and Job-Shop Scheduling Theory (1976), for both.
@@ -81,7 +81,7 @@ def ranking(tasks: Tasks, times: np.ndarray, by: Criterion) -> list[int]:
 
 
 def _respecting(order: np.ndarray, predecessors: Graph) -> list[int]:
-    """The first of the order whose predecessors have had their turn is next."""
+    """Next is the first task of the order with all predecessors placed."""
     topological(predecessors)  # refuses circles by the table's own rows
     position = np.empty(len(order), dtype=np.int64)
     position[order] = np.arange(len(order))

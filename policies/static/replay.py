@@ -3,7 +3,7 @@
 Decides nothing that the plan does not say.  A task starts when it heads the queues of all its devices, they are
 free and its predecessors are done; the plan fixes no times.  Its makespan on the estimates it was made for is the
 planner's; off them, an order that waits for a late task leaves devices empty that a dynamic policy would use.
-A plan whose orders and predecessors form a cycle could never end and is refused when it is loaded.
+A plan in which orders and predecessors form a cycle could never end and is refused when it is loaded.
 Reference: none; the plan is the user's.
 Weakness: it knows nothing but the plan, and waits for what is late.
 Cost: O(devices of the step) a task, and one look at each device queue's head that does not fit a round.
@@ -210,7 +210,7 @@ def _mode(text: str, shape: Shape) -> int | None:
 
 
 def _scattered(plan: Plan, tasks: Tasks, cluster: Cluster) -> Iterator[str]:
-    """Steps over several nodes whose mode has to stay on one."""
+    """Steps over several nodes with a mode that has to stay on one node."""
     lanes = lane_names(cluster)
     for step in plan.steps:
         mode = tasks.shapes[tasks.shape[step.task]].modes[step.mode]

@@ -115,7 +115,7 @@ def anneal(search: Search, moves: int, temperature: float) -> tuple[np.ndarray, 
 
 
 def _height(ends: np.ndarray) -> np.ndarray:
-    """What is to fall, of each row of ends."""
+    """The objective to minimize, for each row of completion times."""
     return ends.max(axis=1) + np.sqrt(np.square(ends).mean(axis=1))
 
 

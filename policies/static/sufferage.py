@@ -1,12 +1,13 @@
 """Sufferage: the task that would lose most by not getting its best lane gets it; then again.
 
-Decides where, and in which order.  What a task would suffer is the difference between its completion on the best
-and on the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.
+Decides where, and in which order.  The sufferage of a task is the difference between its completion on the best and on
+the second best lane, lanes of one type included; a task that only one lane can run suffers without limit.
 Reference: Maheswaran, Ali, Siegel, Hensgen, Freund, Dynamic Mapping of a Class of Independent Tasks onto
 Heterogeneous Computing Systems (1999); placing one task a round, as here, Casanova et al., Heuristics for Scheduling
 Parameter Sweep Applications in Grid Environments (2000).  No ratio is proven.
-Weakness: with two or more equal lanes that are free alike nobody seems to suffer, and it decides by ties (Casanova
-et al. propose the difference between clusters of lanes for that: `between: types`).  Transfers are not counted.
+Weakness: with two or more equal lanes that are free at the same time the sufferage of every task is 0, and ties decide
+(Casanova et al. propose the difference between clusters of lanes for that: `between: types`).  Transfers are not
+counted.
 Cost: O(n^2 types), vectorized over the tasks, as min-min.
 """
 

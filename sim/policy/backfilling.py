@@ -104,7 +104,7 @@ class Backfilling(ListScheduler):
 
     Where the cluster has partitions, `depth` of each.  A subclass says in `backfill` which of the tasks that fit
     (`fitting`) may start, given when the heads could (`reservation`).
-    Cost: a round looks only at tasks whose demands may fit since something last came free, and at each of them once
+    Cost: a round looks only at tasks with demands that may fit since something last came free, and at each of them once
     until then; what fits nowhere causes no round when it arrives.
     """
 
@@ -161,7 +161,7 @@ class Backfilling(ListScheduler):
 
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
         """Start in order until a task, the head, does not fit; behind it only those that may use none of the nodes
-        of its partition, until one of these does not fit.  Returns the heads, whose partitions share no nodes."""
+        of its partition, until one of these does not fit.  Returns the heads; their partitions share no nodes."""
         window, rule = self.window, self.placement
         tasks = window.tasks
         heads: list[Task] = []
@@ -186,7 +186,10 @@ class Backfilling(ListScheduler):
         return heads
 
     def _look_anew(self, heads: list[Task], view: View) -> None:
-        """Who has to be looked at in this round: those behind `window.changed`, with demands that are not `_full`."""
+        """Note which tasks to look at this round: those that may have come to fit.
+
+        They stand behind `window.changed`, with demands that are not `_full`.
+        """
         window = self.window
         self._shadows.clear()
         if view.changes.releases != self._releases or heads != self._heads:

@@ -1,4 +1,4 @@
-"""Batching: how many of a service's waiting requests are launched now; and who asks for which device.
+"""Batching: number of waiting requests to launch, and which service asks next.
 
 A batching policy is asked for one service and one device with room for a launch, whenever its last answer may no
 longer hold: a batch of its own has ended, its `until` has come, as many requests wait as it asked to be told of, or,
@@ -47,7 +47,7 @@ class BatchReport(NamedTuple):
 
 
 class Take:
-    """Launch the oldest `count` requests, or these, as one batch; `size`: as if they were so many (padding)."""
+    """Launch the oldest `count` requests, or these, as one batch of `size` (padding)."""
 
     __slots__ = ("which", "size")
 

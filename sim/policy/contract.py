@@ -319,7 +319,7 @@ class Admission:
     def admit(self, task: Task, view: View) -> Accept | Reject | Defer:
         """May this task wait?  A task that was deferred is asked about again.
 
-        Requests of a service are answered without `modes`: a batch runs in one mode, whoever is in it.
+        Requests of a service are answered without `modes`: a batch runs in one mode, whatever requests are in it.
         """
         return Accept()
 
@@ -498,7 +498,7 @@ class View(Protocol):
         """When an engine of a device will have served all in flight; "stream": when one more launch may start."""
         ...
 
-    # What runs and what waits?
+    # Running and waiting tasks
 
     def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         """Running tasks, on one device or all, by estimated finish or by start."""
@@ -513,7 +513,7 @@ class View(Protocol):
         ...
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
-        """The number of waiting tasks: all, or those whose best mode is of a kind or type, and of a class."""
+        """Number of waiting tasks: all, or by kind or type of best mode, and by class."""
         ...
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -531,7 +531,7 @@ class View(Protocol):
         ...
 
     def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
-        """Estimated compute seconds waiting and still to run, of tasks whose best mode is of this kind."""
+        """Estimated compute seconds waiting and still to run, by kind of best mode."""
         ...
 
     def request_mix(self) -> Mapping[Shape, int]:

@@ -1,7 +1,7 @@
-"""Many services on like devices: only those are asked whose answer may be another one.
+"""Many services on like devices: asks only those that may answer differently.
 
-A service whose policy lingers has answered for the device that it was offered, in the state in which that was.  While
-the offer is the same, and nothing has happened to its own queue, the answer holds; so a batch costs a question or
+A service with a policy that lingers has answered for the device that it was offered, in the state in which that was.
+While the offer is the same, and nothing has happened to its own queue, the answer holds; so a batch costs a question or
 two, however many services there are.
 """
 
@@ -36,7 +36,7 @@ class QueuedService(NamedTuple):
 
 
 class LikeServices:
-    """Services whose batches need the same, so that they are offered the same device."""
+    """Services with batches of equal demand, so they are offered the same device."""
 
     __slots__ = ("mode", "heaps", "asked", "passed", "released", "idle")
 
@@ -50,13 +50,14 @@ class LikeServices:
         self.released = True
         """Has something come free since all have answered?"""
         self.idle: list[int] = []
-        """Of services without a request, whose next arrival matters only when there is room."""
+        """Services without a request: the next arrival matters only when there is room."""
 
 
 class Index:
     """Gives devices to services in the order of their oldest requests.
 
-    For services with one mode each, on whole devices, without data, whose policies leave the order to the scheduler.
+    For services with one mode each, on whole devices, without data, with policies that leave the order to the
+    scheduler.
     Cost: O(log services) a batch.
     """
 
@@ -124,7 +125,7 @@ class Index:
     # What has happened ----------------------------------------------------------------------------------------
 
     def _hear(self, view: View) -> None:
-        """Take note of what has happened to queues, of those whose time has come, and of what has come free."""
+        """Take note of changes of queues, those that are due, and what has come free."""
         for queue, again in self.bell.items():
             number = self._number[queue]
             counter, waiting = self.counters[number], len(queue)
@@ -209,7 +210,7 @@ class Index:
             heappop(untils)
         return untils[0][0] if untils else math.inf
 
-    # Who is next ----------------------------------------------------------------------------------------------
+    # The next service -----------------------------------------------------------------------------------------
 
     def _next(self, line: LikeServices, offer: Any) -> QueuedService | None:
         """The service of a line to be asked about an offer; None if all have answered."""

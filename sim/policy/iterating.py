@@ -1,10 +1,10 @@
 """Continuous batching and routing: the policies of services that generate token by token.
 
 A replica goes from step to step.  At a boundary the engine asks its batching policy in this order, and carries each
-answer out before the next question: who gives way (as long as the sequences that decode lack KV blocks for their next
-tokens), who joins (as long as the head of the waiting requests may), and what the step does.  Steps that only decode
-are all alike: the policy is not asked again before a sequence ends, a request arrives that may join, or blocks run
-out.  It never sees how long an answer will be.
+answer out before the next question: which sequence is preempted (as long as the sequences that decode lack KV blocks
+for their next tokens), which request joins (as long as the head of the waiting requests may), and what the step does.
+Steps that only decode are all alike: the policy is not asked again before a sequence ends, a request arrives that may
+join, or blocks run out.  It never sees how long an answer will be.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Generation(Protocol):
     priority: float
     weight: float
     client: str
-    """Who has sent it: its `user`."""
+    """The client that has sent it: its `user`."""
     prompt: int
     """Tokens of the prompt."""
     longest: int
@@ -37,7 +37,7 @@ class Generation(Protocol):
 
     @property
     def left(self) -> int:
-        """Tokens to prefill before it can decode: of the prompt, and after it had to give way of its own too."""
+        """Tokens to prefill before it can decode; after preemption also those it had."""
         ...
 
 
@@ -57,7 +57,7 @@ class Replica(Protocol):
 
     @property
     def size(self) -> int:
-        """Requests in it: its members, and those whose keys and values are on their way to it."""
+        """Requests in it: members, and those with keys and values on their way to it."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class Replica(Protocol):
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks that nobody holds."""
+        """KV blocks that are free."""
         ...
 
     def blocks_for(self, request: Any) -> int:
@@ -95,12 +95,12 @@ class Replica(Protocol):
         ...
 
     def cached(self, request: Any) -> int:
-        """Tokens at the beginning of its prompt whose keys and values are there already."""
+        """Tokens at the beginning of its prompt with keys and values there already."""
         ...
 
 
 class Step(NamedTuple):
-    """What a step does: so many tokens of these members are prefilled, and whether the others decode."""
+    """A step: numbers of tokens to prefill by member, and whether the others decode."""
 
     prefill: Iterable[tuple[Any, int]] = ()
     decode: bool = True
@@ -114,21 +114,26 @@ class IterationPolicy:
     """It batches by iterations, so it is for language models; policies that form whole batches are not."""
 
     reserves: bool = False
-    """Does it admit by the longest answers that requests announce?  A service whose requests announce none is then
-    refused, and a request that never fits is rejected."""
+    """Does it admit by the longest answers that requests announce?
+
+    A service with requests that announce none is then refused, and a request that never fits is rejected.
+    """
 
     by_client: bool = False
     """Do requests wait in a line for each client, of which `turn` names the next?"""
 
     changes: bool = False
-    """May its answers change while a replica only decodes and nobody comes or goes?  Then it says when (`steady`)."""
+    """May its answers change while a replica only decodes, with the same members?
+
+    Then it says when (`steady`).
+    """
 
     def key(self, request: Generation) -> Any:
         """The order of the waiting requests, least first; constant while one waits."""
         return request.arrival
 
     def turn(self, replica: Replica, heads: Mapping[str, Generation]) -> str:
-        """Whose turn is it?  The client whose first request is the next to join (`by_client` only)."""
+        """The client with the first request that is next to join (`by_client` only)."""
         raise NotImplementedError
 
     def queued(self, replica: Replica, request: Generation, waiting: Sequence[str]) -> None:
@@ -138,14 +143,14 @@ class IterationPolicy:
         """A request joins the replica (`by_client` only)."""
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """A request that had joined leaves the replica: it is over, or it gives way (`by_client` only)."""
+        """A joined request leaves the replica: complete, or preempted (`by_client` only)."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
         """May the head of the waiting requests join?  The engine has seen to it that it fits."""
         return True
 
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
-        """How many of so many steps, which only decode, may pass before it must be asked again (`changes` only)?
+        """The number of decode-only steps until it must be asked again (`changes` only).
 
         request: the head of the waiting requests, which may not join now.  At least one; too few costs time only.
         """
@@ -156,7 +161,7 @@ class IterationPolicy:
         raise NotImplementedError
 
     def victim(self, replica: Replica) -> Generation:
-        """Who gives way, as blocks for the next tokens are lacking: a member that decodes or prefills."""
+        """The request to preempt when blocks run out: a member that decodes or prefills."""
         raise NotImplementedError
 
 

@@ -54,9 +54,9 @@ def queueing(model: str) -> Callable[[F], F]:
 def arrival_order(task: Task) -> float:
     """First come, first served: the order of arrival.
 
-    Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  Nobody starves, and
-    among orders blind to sizes its response times vary least.  Weakness: short tasks wait behind long ones (its
-    mean wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
+    Reference: the yardstick of all queueing theory; e.g. Kleinrock, Queueing Systems I (1975).  No task starves, and
+    among orders blind to sizes its response times vary least.  Weakness: short tasks wait behind long ones (its mean
+    wait grows with the square of the sizes' variation), and a wide head leaves devices empty.
     """
     return task.arrival
 
@@ -132,7 +132,7 @@ class ListScheduler(Scheduler):
         return line
 
     def queues(self) -> list[TaskQueue]:
-        """The queues whose heads may start: under "skip" one a shape, otherwise one for each partition."""
+        """Queues with heads that may start: under "skip" by shape, else by partition."""
         return [self.queue, *self.of_partition.values()] if self.discipline != "skip" else list(self.by_shape.values())
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -168,7 +168,7 @@ class ListScheduler(Scheduler):
     def _until_something_fits(self, view: View) -> Pause:
         """After a round in which nothing more could start: when to be asked again.
 
-        Only what fits can start.  A rule may change its mind while time goes on, and who builds on a list scheduler
+        Only what fits can start.  A rule may change its mind while time goes on, and a subclass of the list scheduler
         may do more than start what fits: these are asked at any change.
         """
         if self._pause is None:
@@ -179,11 +179,12 @@ class ListScheduler(Scheduler):
         return self._pause
 
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
-        """Start from the head on until one does not fit: returns that task, or None when nobody is left to try.
+        """Start from the head on until one does not fit; returns that task, or None.
 
-        closed: nodes on which blocked heads wait (`nodes_of`); tasks that may use any of these are passed over.  So
-        where partitions share no nodes each has a head, and who calls until None has met them all.
-        Whom a limit of its partition keeps blocks nobody, and is looked at again when something has come free.
+        None: no task is left to try.  closed: nodes on which blocked heads wait (`nodes_of`); tasks that may use any of
+        these are passed over.  So where partitions share no nodes each has a head, and calls until None return them
+        all.  A task that is held back by a limit of its partition does not block the tasks behind it, and is looked at
+        again when something has come free.
         """
         self.bring_back(view)
         if closed == EVERYWHERE:
@@ -211,7 +212,7 @@ class ListScheduler(Scheduler):
             yield Start(task, placement)
 
     def _first_open(self, closed: int) -> TaskQueue | None:
-        """Of the queues for nodes that are not closed the one whose head goes first; None where nobody waits."""
+        """The queue for open nodes with the head that goes first; None if no task waits."""
         found, least = None, None
         if not closed:
             found, least = self.queue, self.queue.head_entry()
@@ -269,7 +270,7 @@ class ListScheduler(Scheduler):
             yield WAIT_FOR_CHANGE
 
     def _next_line(self, lines: dict[Partition | None, TaskQueue], closed: int) -> tuple[Partition | None] | None:
-        """The line on open nodes whose kept head waits, or else whose head goes first; None where none has a head."""
+        """The line on open nodes with a waiting kept head, else the first head, or None."""
         found, least = None, None
         for partition, queue in lines.items():
             if (EVERYWHERE if partition is None else partition.mask) & closed:

@@ -42,7 +42,10 @@ class PlannedScheduler(Scheduler):
         self._frequencies: list[tuple[Device, float]] = []
         """Still to be set."""
         self._due: list[int] = []
-        """Steps to try whose task waits and heads the queues of all its devices: a heap, in the order of the plan."""
+        """Steps to try, as a heap in the order of the plan.
+
+        The task of each waits and heads the queues of all its devices.
+        """
         self._alone: list[bool] = []
         """Does nothing else fit on the devices of a step while it runs?"""
         self._taken: dict[str, int | None] = {}
@@ -50,7 +53,7 @@ class PlannedScheduler(Scheduler):
         self._copies: dict[tuple[int | None, Moment], list[Copy]] = {}
         """Prefetches and drops still to come, by what they wait for."""
         self._copying: list[Copy] = []
-        """Those whose moment has come."""
+        """Those that are due."""
         self._fused: dict[int, list[int]] = {}
         """Rows of the tasks of a launch of several that are still to start, by its first step."""
         self._modes: dict[int, Mode] = {}
@@ -186,12 +189,12 @@ class PlannedScheduler(Scheduler):
         return tasks, Placement(fused_mode(own), device, cores)
 
     def _reach(self, task: int | None, moment: Moment) -> None:
-        """What waits for this moment may be copied now."""
+        """Copies that wait for this moment may be made now."""
         if self._copies:
             self._copying += self._copies.pop((task, moment), ())
 
     def _copied(self, view: View) -> Iterator[Decision]:
-        """Prefetches and drops whose moment has come, where they are possible; the others stay."""
+        """Prefetches and drops that are due, where they are possible; the others stay."""
         waiting = []
         for copy in self._copying:
             device, holders = self._devices[copy.device], view.holders(copy.item)

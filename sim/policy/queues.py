@@ -32,9 +32,9 @@ def nodes_of(task: Task) -> int:
 class TaskQueue:
     """A priority queue of tasks; equal keys leave in the order of arrival.
 
-    Tasks whose keys come in ascending order (every first-come order) go to a deque and cost O(1); the others go
+    Tasks with keys that come in ascending order (every first-come order) go to a deque and cost O(1); the others go
     to a heap.  An entry is void once its task is no longer waiting or was pushed again, to this queue or another:
-    `Task.ticket` names the entry that counts, so removing is O(1) and nothing is searched.  Void entries are thrown
+    `Task.ticket` names the entry that counts, so removing is O(1) and nothing is searched.  Void entries are removed
     out when they may be half of all.
     """
 

@@ -14,7 +14,7 @@ class Requests:
     """Waiting requests of a service: the oldest `count` of its queue, or those named.
 
     Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
-    batches are padded.  `tasks` is None as long as nobody needs the requests as objects.
+    batches are padded.  `tasks` is None as long as the requests are not needed as objects.
     """
 
     __slots__ = ("queue", "count", "size", "tasks")
@@ -72,11 +72,11 @@ class RequestQueue(Protocol):
         ...
 
     def recent(self, seconds: float) -> int:
-        """How many joined the queue within the last so many seconds."""
+        """The number of requests that joined the queue in the last `seconds`."""
         ...
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
-        """What a batch of so many would take there, as far as estimates tell."""
+        """Estimated stage times of a batch of this size there."""
         ...
 
     def first(self, count: int, size: int | None = None) -> Requests:
@@ -102,5 +102,5 @@ class RequestQueue(Protocol):
         ...
 
     def want(self, count: int) -> None:
-        """Have the policy asked when so many wait, or the last of the stream has come; 0: do not."""
+        """Ask the policy again when `count` wait or the stream has ended; 0: do not."""
         ...

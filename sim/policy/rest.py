@@ -1,8 +1,8 @@
 """The rest of a run as a planning problem: what has not started yet, with what is known of it by now.
 
 A policy that plans again in mid-run keeps a `Progress`, tells it what its own hooks are told, and asks it for `rest`.
-Only estimates go in: the expected finish of what runs, the estimated time of what does not.  A plan of it can be tried
-out in a fork of the run (`PlanProblem.simulate`).
+Only estimates go in: the expected finish of running tasks, the estimated time of others.  A plan of it can be tried out
+in a fork of the run (`PlanProblem.simulate`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sim.policy.planned import PlannedScheduler
 
 @dataclass(frozen=True)
 class Rest:
-    """A problem of what is left, and whose rows its tasks are in the whole: `rows[0]` is its first."""
+    """A remaining problem, and its tasks' rows in the whole: `rows[0]` is its first."""
 
     problem: PlanProblem
     rows: list[int]
@@ -83,11 +83,11 @@ class Progress:
     ) -> Rest:
         """What has not started, as a problem.
 
-        Running tasks occupy their lanes until they end, and are the arrival of what waits for them; stopped ones
-        come with the part that they have left.
+        Running tasks occupy their lanes until they end, when the tasks that wait for them arrive; stopped ones come
+        with the part that they have left.
         foresight: with the tasks that arrive later?
         finish: when a running task will end; None: as the view expects.
-        wanted: rows that the planner can plan; what waits for others is left out.
+        wanted: rows that the planner can plan; rows that wait for other rows are left out.
         """
         now = view.now
         arrival = self.problem.tasks.arrival
@@ -122,7 +122,7 @@ class Progress:
         return Rest(problem, rows, list(left_out))
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
-        """The rows all of whose predecessors have ended, run or are among them: others wait for what is to come."""
+        """The rows with all predecessors ended, running or among them: others must wait."""
         before = self.problem.tasks.predecessors
         if before is None:
             return rows
@@ -177,7 +177,7 @@ class Progress:
         return replace(rows_of(tasks, rows, np.array(since, dtype=float)), time=time, estimate=time)
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
-        """Where copies of what is still to be read lie, or will lie when what runs has written it."""
+        """Where copies of items still to be read lie, or will lie once running tasks end."""
         reads = self.problem.tasks.reads
         if reads is None:
             return {}

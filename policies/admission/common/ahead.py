@@ -1,12 +1,12 @@
 """How long a newcomer would wait, and when it would end: work ahead over servers, or batches ahead of a request.
 
 For tasks the wait in a mode is the estimated work that waits and runs on its device type, over the launches of that
-mode which fit there at once; none where nobody waits and it would fit now.  On one server in order of arrival, with
-right estimates, that is the wait to come; on c servers it is a little too short, and under orders other than arrival
-it is an average.  Tasks of different widths count alike.
-For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with
-all who are still behind it in the queue or come before that starts.  Right for greedy batches of one service on its
-devices; what a policy lingers, or other services take, comes on top.
+mode which fit there at once; none where no task waits and it would fit now.  On one server in order of arrival, with
+right estimates, that is the wait to come; on c servers it is a little too short, and under orders other than arrival it
+is an average.  Tasks of different widths count alike.
+For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with all
+requests that are still behind it in the queue or come before that starts.  Right for greedy batches of one service on
+its devices; what a policy lingers, or other services take, comes on top.
 Cost: O(1) a request on one device; of a task the sums of `view.backlog`.
 """
 
@@ -73,7 +73,7 @@ class Ahead:
         return view.backlog(name) / count
 
     def _alone(self, task: Task, position: int) -> float:
-        """Its own stages, with nobody in the way."""
+        """Its own stages, without contention."""
         mode = task.modes[position]
         moved = mode.upload.fixed or mode.upload.per_item or mode.download.fixed or mode.download.per_item
         if moved or task.bytes_in or task.bytes_out or task.reads or task.writes:
@@ -118,7 +118,7 @@ class BatchesAhead:
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
     def response(self) -> float:
-        """Seconds until it would be answered, with those in its batch who come meanwhile."""
+        """Seconds until its answer, with requests that join its batch meanwhile."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
         if waiting >= limit:

@@ -2,8 +2,8 @@
 
 Nothing is read from the scenario.  Every sum fades by the same factor at each arrival, so that an observation counts
 1/e after `memory` arrivals: rates follow a drifting load at its own pace, whether it comes in milliseconds or hours.
-The mean service time is busy server-seconds over completions: it needs nobody's estimate, and counts a batch as what
-a request cost its device.
+The mean service time is busy server-seconds over completions: it needs no estimates, and counts a batch as what a
+request cost its device.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ClassFlow:
 
 
 class DeviceStation:
-    """All devices of a type, as servers: those who were admitted to them and have not ended share them fairly."""
+    """All devices of a type, as servers that admitted, unfinished tasks share fairly."""
 
     __slots__ = ("capacity", "memory", "fade", "flows", "present", "occupied", "last")
 
@@ -84,7 +84,7 @@ class DeviceStation:
         self.flows: dict[str, ClassFlow] = {}
         self.present = 0
         self.occupied = 0.0
-        """Devices that all who are there would keep busy."""
+        """Devices that all present tasks would keep busy."""
         self.last = 0.0
 
     def flow(self, name: str) -> ClassFlow:
@@ -103,7 +103,7 @@ class DeviceStation:
             self.last = now
 
     def arrives(self, name: str, now: float) -> ClassFlow:
-        """Somebody asks to be admitted."""
+        """A task asks to be admitted."""
         self.settle(now)
         flow = self.flow(name)
         for other in self.flows.values():
@@ -150,7 +150,7 @@ class Stations:
         return station.arrives(task.class_ if self.classed else "", self.view.now)
 
     def joins(self, task: Task, station: DeviceStation, flow: ClassFlow, width: float) -> None:
-        """A task was admitted that keeps so many devices busy."""
+        """A task was admitted that keeps a number of devices busy."""
         self._there[task.index] = station, flow, width
         station.joins(flow, width)
 

@@ -31,7 +31,7 @@ def rounded(rate: float) -> float:
 
 
 def states_for(batch: int, wanted: int | None) -> int:
-    """States for batches of up to so many: at least twice as many, four times unless so many are wanted."""
+    """States for batches up to a size: four times it, or `wanted`, at least twice it."""
     return 4 * batch if wanted is None else max(wanted, 2 * batch)
 
 
@@ -66,7 +66,7 @@ class BulkQueue:
         return bool(self.rate * self.times[-1] < len(self.times))
 
     def after(self, present: int, size: int) -> np.ndarray:
-        """Probabilities of how many are in the system when a batch of so many of those present has ended."""
+        """Distribution of the number in the system when a batch of this size has ended."""
         left, states = present - size, self.states
         row = np.zeros(states + 1)
         chances = self.arrivals[size - 1]
@@ -80,7 +80,7 @@ class BulkQueue:
         return present * time + self.rate * time * time / 2
 
     def beyond(self, size: int) -> np.ndarray:
-        """Expected arrivals during a batch of so many for which there is no state, by how many it leaves behind."""
+        """Expected arrivals beyond the states in a batch, by the number it leaves behind."""
         room = self.states - np.arange(self.states)
         filled = np.cumsum(np.cumsum(self.arrivals[size - 1]))  # [k - 1]: expected room left of k
         return np.maximum(0.0, self.rate * self.times[size - 1] - room + filled[room - 1])

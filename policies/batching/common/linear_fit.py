@@ -29,7 +29,7 @@ class LinearFit:
     def __init__(self, window: int):
         self.slope = self.fixed = 0.0
         self.variance = 0.0
-        """Of the relative errors of its predictions: a moving average over about a window."""
+        """Variance of relative prediction errors: a moving average over about a window."""
         self._window = window
         self._seen: deque[tuple[int, float]] = deque()
         self._former: float | None = None

@@ -1,4 +1,4 @@
-"""What batching policies ask again and again: how many at most, when a batch would end, how fast requests come."""
+"""Shared parts of batching policies: batch limits, batch ends, arrival rates."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Outlook(NamedTuple):
     loading: float = 0.0
 
     def end(self, queue: RequestQueue, size: int, placement: Placement) -> float:
-        """When a batch of so many would end there."""
+        """When a batch of this size would end there."""
         times = queue.stages(size, placement)
         at = self.now
         if times.upload or self.loading:
@@ -73,7 +73,7 @@ class Outlook(NamedTuple):
 
 
 def outlook(queue: RequestQueue, placement: Placement, view: View) -> Outlook:
-    """Of the placement's device; of several the first."""
+    """The outlook of the placement's device; of several devices, the first."""
     device, now = placement.devices[0], view.now
     loading = _loading(queue, placement, view) if view.items else 0.0
     if view.load(device) <= 0:

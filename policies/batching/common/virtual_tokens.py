@@ -26,7 +26,7 @@ class VirtualTokens:
         self.input_weight = input_weight
         self.output_weight = output_weight
         self.charged: dict[str, float] = {}
-        """Of what is over, and of the prompts of those that are in the replica."""
+        """Tokens of requests that left, and of the prompts of those in the replica."""
         self.inside: dict[str, list[tuple[Any, int]]] = {}
         """Requests in the replica, and how many of their tokens no step decodes."""
 
@@ -51,7 +51,10 @@ class VirtualTokens:
         self.inside.setdefault(client, []).append((request, request.produced + bool(request.left)))
 
     def left(self, request: Any, over: bool) -> None:
-        """It leaves the replica; one that gives way before its first token pays for its prompt when it joins again."""
+        """It leaves the replica.
+
+        If preempted before its first token, it pays for its prompt when it joins again.
+        """
         client = request.client
         for place, (other, free) in enumerate(self.inside[client]):
             if other is request:
@@ -65,7 +68,7 @@ class VirtualTokens:
         return self.input_weight * float(request.prompt) / float(request.weight)
 
     def turn(self, heads: Mapping[str, Any]) -> str:
-        """The client with the least counter; of equal ones the one whose first request came first."""
+        """The client with the least counter; ties go to the one with the oldest request."""
         return min(heads, key=lambda client: (self.counter(client), heads[client].arrival, client))
 
     def steps_until_turn(self, client: str, waiting: Iterable[str]) -> float:

@@ -1,8 +1,10 @@
-"""Who has which GPUs, decided for all at fixed intervals: what `las_intervals`, `optimus_intervals` and `pollux` share.
+"""Allocation of GPUs to all jobs at fixed intervals.
+
+The base of `las_intervals`, `optimus_intervals` and `pollux`.
 
 At every multiple of the interval a subclass says on which nodes each job has how many GPUs until the next one.  A job
-whose GPUs stay what they were runs on; any other is stopped, with its work kept, and started again.  Between two
-instants nothing starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.
+with unchanged GPUs runs on; any other is stopped, with its work kept, and started again.  Between two instants nothing
+starts, and GPUs that come free stand idle, as in the simulators of Pollux and Gavel.
 All this is about one type of accelerator, that of which the cluster has most.  Jobs without a mode of whole devices of
 it, and jobs that do not fit where they should (host memory, a partition), start when they fit, in the order of
 arrival; jobs that are not preemptible stay where they are.
@@ -40,7 +42,7 @@ class IntervalJob:
     sizes: dict[int, Mode]
     """Its modes by number of GPUs, in ascending order."""
     share: Share = field(default_factory=dict)
-    """What it has; empty while it waits."""
+    """Its GPUs now; empty while it waits."""
     done: float = 0.0
     """Fraction of its work that is done, by estimate."""
     attained: float = 0.0
@@ -51,7 +53,7 @@ class IntervalJob:
         return mode.fixed + self.task.estimates[self.task.shape.position[mode]]
 
     def left(self, gpus: int, done: float) -> float:
-        """Estimated seconds from `done` to the end on so many GPUs over the fewest nodes."""
+        """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""
         curve = self.sizes[gpus].curve
         return self.estimate(gpus) * (1.0 - done if curve is None else curve.left(curve.packed, done))
 

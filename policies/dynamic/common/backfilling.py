@@ -37,7 +37,7 @@ class Reserving(Backfilling):
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement, depth)
         self._profile: FreeProfile | None = None
-        """None where nobody waits, or nothing is as was expected."""
+        """None where no task waits, or nothing is as was expected."""
         self._promised: dict[int, Reservation] = {}
         self._expected: dict[int, float] = {}
         """Expected ends of running tasks, by row; and the same as a heap."""
@@ -134,7 +134,7 @@ class Reserving(Backfilling):
         self.order_window(view)
 
     def _walk(self, view: View) -> Iterator[Decision]:
-        """Start what is due; find a place for who has none."""
+        """Start what is due; make reservations for tasks without one."""
         window, profile = self.window, self._profile
         assert profile is not None
         position = 0

@@ -1,4 +1,4 @@
-"""Policies that take turns between users: one queue a user, and whose turn it is from what each has received."""
+"""Policies that take turns between users: one queue a user, turns by service."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Line = tuple[str, Partition | None]
 
 
 class ByUser(ListScheduler):
-    """The first task of the user whose standing is least goes next; ties by arrival.
+    """The first task of the user with the least standing goes next; ties by arrival.
 
-    Under "block" nobody passes a task that does not fit, on any node of its partition; under "skip" the next user's
-    may.  A user's tasks go in the order of arrival, those bound to another partition in a line of their own.
-    Standings are asked for when the round begins and when a user's task has started.
+    Under "block" no task passes one that does not fit, on any node of its partition; under "skip" the next user's may.
+    A user's tasks go in the order of arrival, those bound to another partition in a line of their own.  Standings are
+    asked for when the round begins and when a user's task has started.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ByUser(ListScheduler):
         return task.arrival
 
     def owner(self, task: Task) -> str:
-        """Whose turn it must be for the task to go."""
+        """The user that must have its turn for the task to go."""
         return task.user
 
     def ready(self, task: Task) -> None:

@@ -1,8 +1,8 @@
 """GPU time received by users or accounts, halved every half-life, while their tasks run at constant rates.
 
 Brought up to date at `advance`: all amounts decay by what has passed since, and the time received since is added.
-An owner's amount is reckoned when it is asked for, so that neither owners nor running tasks are visited: amounts are
-kept in units that shrink as time decays, in which what is not used stays as it is.
+An owner's amount is computed when it is read, so that neither owners nor running tasks are visited: amounts are kept in
+units that shrink as time decays, in which what is not used stays as it is.
 Cost: O(1) an `advance`, a change of rate, and an amount that is asked for.
 """
 
@@ -18,7 +18,7 @@ SMALLEST_UNIT = 1e-100
 
 
 class _Account:
-    """What one owner has received: `amount` units at `reckoned` on the clock, and `rate` a second of it since."""
+    """Service of one owner: `amount` units at time `reckoned`, `rate` a second since."""
 
     __slots__ = ("amount", "rate", "reckoned")
 
@@ -36,7 +36,7 @@ class DecayedUsage(Generic[Owner]):
         self.half_life = half_life
         self.as_of = 0.0
         self._unit = 1.0
-        """What one unit is worth by now."""
+        """The present weight of one unit."""
         self._clock = 0.0
         """The units that a rate of one device has received since the units were 1."""
         self._accounts: dict[Owner, _Account] = {}

@@ -1,4 +1,4 @@
-"""What `eft`, `dmda` and `dmdas` share: each task, once ready, goes into the line in which it is expected to end first.
+"""Base of `eft`, `dmda`, `dmdas`: ready tasks join the line where they end first.
 
 Lines stand before each accelerator and before the cores of each node.  Of lines that are alike (of one type, on
 nodes of one kind, equally far from the task's data) only the one that is free first is looked at.
@@ -17,13 +17,13 @@ from sim.model.tasks import Mode, Task
 from sim.policy import PlanProblem, View
 
 NEAR = 16
-"""Nodes near the data of a task whose devices are looked at one by one."""
+"""Nodes near the data of a task: their devices are looked at one by one."""
 
 
 class Alike:
     """Lines of one type on nodes of one kind, by the time at which their first lane is free.
 
-    A heap with an entry for every change; entries that are out of date are thrown away when they come to the top.
+    A heap with an entry for every change; entries that are out of date are dropped when they come to the top.
     """
 
     def __init__(self, kind: DeviceType) -> None:

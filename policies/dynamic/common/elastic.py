@@ -1,4 +1,4 @@
-"""What elastic schedulers have in common: GPUs are dealt out step by step among all jobs, then jobs are resized.
+"""Base of elastic schedulers: deal out GPUs step by step, then resize the jobs.
 
 A job's modes are its sizes (1, 2, 4, 8 GPUs, with times from `scaling`); the estimates say how fast each is.
 The papers know one type of GPU.  Here each type is dealt out by itself: a job gets its least size on the type where
@@ -137,24 +137,27 @@ class Elastic(Scheduler):
         self._elastic.pop(task.index, None)
         self._rigid.remove(task)
 
-    # What a policy decides --------------------------------------------------------------------------------------
+    # Decided by a policy ----------------------------------------------------------------------------------------
 
     def first(self, task: Task, left: float) -> Any:
-        """Who gets the least size first: the least key.  `left`: estimated time in the fastest mode."""
+        """The order of jobs for the least size: least key first.
+
+        `left`: estimated time in the fastest mode.
+        """
         return left
 
     def gain(self, step: GrowthStep, left: float) -> float:
-        """What a job gains by a step, for each GPU that it takes."""
+        """The gain of a job by a step, for each GPU that it takes."""
         raise NotImplementedError
 
     def wishes(self, left: dict[int, float]) -> Wishes:
-        """In which order steps are made."""
+        """The order in which steps are made."""
         return Greatest(self, left)
 
     # Sizes ------------------------------------------------------------------------------------------------------
 
     def speed(self, task: Task, mode: Mode) -> float:
-        """Of a mode: the rate against its fastest, above 0 even where that takes no time."""
+        """Rate of a mode against the fastest, above 0 even where that takes no time."""
         return self._speeds[task.index][mode]
 
     @staticmethod
@@ -334,7 +337,7 @@ class Elastic(Scheduler):
         return Start(task, placement)
 
     def _attempts(self, waiting: list[Task], target: dict[int, Mode]) -> Iterator[tuple[Task, list[Mode]]]:
-        """What to try for whom: one may come twice."""
+        """Modes to try for each task; a task may come twice."""
         elsewhere = []
         for task in waiting:
             if task.index in target:

@@ -45,7 +45,7 @@ class FairTree:
                 above = accounts[above].parent
 
     def factors(self, usage: Mapping[Member, float]) -> dict[Member, float]:
-        """From 1 for who is owed most down to 1 / users."""
+        """From 1 for the user that is owed most down to 1 / users."""
         below, used = self._tree(usage)
         count, met = max(1, len(usage)), 0
         found: dict[Member, float] = {}

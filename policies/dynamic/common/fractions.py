@@ -4,9 +4,9 @@ A fraction x says that a job runs in a mode during that part of the time.  A job
 every type of device the widths (GPUs or cores) times the fractions sum to at most what is up of it.  Progress of a
 job is the sum of its fractions over the times that the whole job would take in these modes: jobs per second.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
-Deep Learning Workloads (Gavel, OSDI 2020), whose policies all are programs of this form.
+Deep Learning Workloads (Gavel, OSDI 2020), where all policies are programs of this form.
 Weakness: devices of a type are one pool here; that a gang has to fit on one node, and that GPU modes hold cores and
-memory of their hosts, is left to whoever realizes the fractions.
+memory of their hosts, is left to the code that realizes the fractions.
 Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
 Two jobs on the same devices are two offers, each beside the other's label; `policies.dynamic.common.ties` binds them.
@@ -75,7 +75,7 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
     """Every job has its weight's part of every type: time on each in proportion, and never more than all the time.
 
     Feasible, hence every max-min fraction with this as its base gives each job at least as much.  Several modes on
-    one type share that type's part.  Nobody is beside another.
+    one type share that type's part.  No job is beside another.
     """
     if offers.beside is not None:
         alone = offers.beside < 0
@@ -94,9 +94,9 @@ def equal_share(offers: ModeOffers) -> np.ndarray:
 def max_min(offers: ModeOffers, base: np.ndarray, levels: int = 1) -> np.ndarray:
     """Fractions with the greatest least progress / base, then by water filling.
 
-    Of each program the jobs whose price is positive cannot get more: they are fixed there, and the next program
-    raises the others.  After so many levels the last one maximizes the sum of progress / base of those left.
-    A job whose base is 0 (nothing that it can use is up) is left out.
+    Of each program the jobs with a positive price cannot get more: they are fixed there, and the next program raises
+    the others.  After `levels` programs a last one maximizes the sum of progress / base of those left.
+    A job with a base of 0 (nothing that it can use is up) is left out.
     Cost: `levels` + 1 programs of jobs × modes columns at most; jobs that are alike count once.
     """
     groups = _Groups.of(offers, base)
@@ -275,7 +275,7 @@ class _Groups:
         return float(found[-1]), found[:-1], np.where(fixed, 0.0, prices[len(limits) :])
 
     def raise_sum(self, floor: np.ndarray) -> np.ndarray:
-        """Fractions with the greatest sum of progress / base, nobody below its floor."""
+        """Fractions with the greatest sum of progress / base, no job below its floor."""
         matrix, limits = self.limits
         rows, asked = vstack([matrix, -self.gains]), np.concatenate([limits, -floor * (1 - SLACK)])
         return _solve(-self.gain * self.count[self.group], rows, asked, self.ties)[0]
@@ -290,7 +290,10 @@ class _Groups:
 def _limits(
     job: np.ndarray, jobs: int, kind: np.ndarray, width: np.ndarray, capacity: np.ndarray
 ) -> tuple[tuple[csr_array, np.ndarray], tuple[csr_array, np.ndarray]]:
-    """Rows and right sides: nobody runs for more than all the time, no type has more running than it has devices."""
+    """Rows and right sides of the limits on each job's time and each type's devices.
+
+    No job runs for more than all the time, no type has more running than it has devices.
+    """
     columns = np.arange(len(job))
     time = csr_array((np.ones(len(job)), (job, columns)), (jobs, len(job)))
     room = csr_array((width, (kind, columns)), (len(capacity), len(job)))

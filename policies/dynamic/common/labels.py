@@ -1,4 +1,4 @@
-"""What a job is to whoever shares its devices: a label, and how fast two labels are beside each other.
+"""Labels of jobs that share devices, and speeds of two labels beside each other.
 
 A mode that may share has whole accelerators that take two launches at once by time slices (`streams: 2`) and on which
 pairs of classes were measured (`sharing: pairs`).  The label is all that matters to a partner: class, type of device
@@ -22,7 +22,7 @@ def takes_pairs(kind: DeviceType) -> bool:
 
 
 class Labels:
-    """The labels of all jobs seen so far, as numbers, and who may be beside whom.
+    """The labels of all jobs seen so far, as numbers, and which may share devices.
 
     threshold: two may be where the sum of both speeds, each against alone, is greater.  At 1 that loses nothing: a
         pair with a sum of 1 or less gives both what turns by themselves, each for its speed's part of the time, give
@@ -36,7 +36,10 @@ class Labels:
         self._speeds: dict[tuple[int, int], tuple[float, float] | None] = {}
 
     def of(self, task: Task) -> list[int]:
-        """By position of its modes; -1 where it shares with nobody.  Of equal demands only the fastest has one."""
+        """Labels by position of its modes; -1 where it shares with no job.
+
+        Of modes with equal demands only the fastest has one.
+        """
         found = [-1] * len(task.modes)
         for position in task.modes_by_speed():
             mode = task.modes[position]
@@ -52,7 +55,10 @@ class Labels:
         return found
 
     def beside(self, label: int, others: dict[int, int]) -> Iterator[tuple[int, float]]:
-        """Who of these (labels, with how many jobs have each) it may be beside, and its own speed there."""
+        """Those of these labels that it may be beside, and its own speed there.
+
+        others: labels, with the number of jobs that have each.
+        """
         for other, count in others.items():
             if other == label and count < 2:
                 continue
@@ -74,7 +80,7 @@ class Labels:
         if memory is not None and mode.gpu_memory + its.gpu_memory > memory:
             return None
         sharing = mode.type.sharing
-        slices = 0.5 * (1.0 - sharing.switch_cost)  # what the engine gives who was not measured
+        slices = 0.5 * (1.0 - sharing.switch_cost)  # what the engine gives pairs that were not measured
         slower = sharing.slower.get((first, second)), sharing.slower.get((second, first))
         if math.inf in slower:
             return None

@@ -52,12 +52,12 @@ class DeviceLine:
         return self.ends[0] + self.shift
 
     def free_at(self, need: int, now: float) -> float:
-        """When so many lanes will be free (all, if there are fewer)."""
+        """When this number of lanes will be free (all, if there are fewer)."""
         end = self.ends[0] if need == 1 else nsmallest(need, self.ends)[-1]
         return max(now, end + self.shift)
 
     def occupy(self, need: int, end: float) -> None:
-        """So many lanes, those that are free first, serve until this time."""
+        """A number of lanes, those that are free first, serve until this time."""
         if need == 1:
             heapreplace(self.ends, end - self.shift)
         else:
@@ -70,7 +70,7 @@ class DeviceLine:
             self.changed(self)
 
     def delay(self, need: int, seconds: float) -> None:
-        """What stands on so many lanes takes longer than expected, or less long."""
+        """A task on a number of lanes takes longer than expected, or less long."""
         if seconds:
             self.shift += seconds * min(1.0, need / len(self.ends))
             if self.changed is not None:
@@ -133,9 +133,9 @@ class LineTask:
 class AssigningScheduler(Scheduler):
     """Base: `assign` chooses a line for a task as soon as it is ready; there it waits in the order of `key`.
 
-    Where a device fails, what waits before it is assigned anew.
+    Where a device fails, the tasks of its line are assigned anew.
     Cost: O(log n) a task and line, besides `assign`; a round looks only at lines where something has changed, and
-    again at those whose head lacks host cores or memory.
+    again at those with a head that lacks host cores or memory.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class AssigningScheduler(Scheduler):
         self._releases = -1
         self.waiting = 0
 
-    # What a policy gives --------------------------------------------------------------------------------------
+    # Defined by a policy --------------------------------------------------------------------------------------
 
     def make_lines(self, cluster: Cluster) -> list[DeviceLine]:
         """All lines, numbered from 0."""
@@ -229,7 +229,7 @@ class AssigningScheduler(Scheduler):
                     self._give_up(line)
 
     def _give_up(self, line: DeviceLine) -> None:
-        """What waits in a line is assigned anew."""
+        """The waiting tasks of a line are assigned anew."""
         for _, _, job in sorted(line.queue, key=lambda entry: entry[:2]):
             if not job.over:
                 self._unassign(job)

@@ -1,4 +1,4 @@
-"""What running tasks hold of each node, and until when: the ground on which reservations are made.
+"""Occupancy of nodes by running tasks over time: the base of reservations.
 
 Cost: a task that starts changes its node; a node is looked at anew where a task ended at another time than expected.
 """
@@ -16,7 +16,7 @@ from sim.policy import View
 
 
 class HeldRun(NamedTuple):
-    """What a running task holds: until when it is expected to, in which mode, and how many devices on each node."""
+    """Holdings of a running task: expected end, mode, number of devices by node."""
 
     end: float
     mode: Mode
@@ -28,7 +28,7 @@ MAX_MODES = 256
 
 
 class Occupancy:
-    """What running tasks hold of each node, until their expected ends.
+    """Resources of each node held by running tasks, until their expected ends.
 
     Kept from round to round: of tasks that start it is told, those that end when expected need nothing, and a node is
     looked at anew only where one ended at another time or overran.  Where ends may move, or something was started
@@ -53,7 +53,7 @@ class Occupancy:
         self._new: dict[int, Task] = {}
         """Started since the last update, in the order of the starts."""
         self._on: list[dict[int, None]] = [{} for _ in view.cluster.nodes]
-        """Rows of what runs, by node."""
+        """Rows of running tasks, by node."""
         self._ends: list[tuple[float, int]] = []
         """Expected ends, as a heap; void where the task has ended."""
         self._overrun: dict[int, None] = {}
@@ -185,7 +185,7 @@ class Occupancy:
             self._hold(run, number, dict(run.nodes)[number])
 
     def first_times(self, mode: Mode) -> list[float]:
-        """By node, from when on it has room for a mode as far as what runs is concerned (perhaps a time that is past);
+        """By node, from when on it has room for a mode beside its running tasks (perhaps a time that is past);
         inf: never.  Of nodes with fractions nothing is known: -inf."""
         times, known = self._first.get(mode, (None, 0))
         changes = self._changes

@@ -1,4 +1,4 @@
-"""Who sits beside whom in a round, and where: jobs with ways beside others, chosen two by two, on the same devices."""
+"""Which jobs share devices in a round, and which devices: jobs chosen in pairs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class PairedJob(RoundJob):
     def __init__(self, task: Task, labels: list[int]):
         super().__init__(task)
         self.labels = labels
-        """Its own label by position; -1: it shares with nobody there."""
+        """Its own label by position; -1: it shares with no job there."""
         self.ways = [(position, -1) for position in range(len(task.modes))]
         self.partner: PairedJob | None = None
-        """Who runs on the same devices."""
+        """The job that runs on the same devices."""
         self._numbers = {way: number for number, way in enumerate(self.ways)}
 
     def way_of(self, position: int, label: int) -> int:
@@ -63,9 +63,9 @@ class SeatedJob(NamedTuple):
 def with_partner(
     one: SeatedJob, others: Sequence[SeatedJob], taken: Collection[int], stays: Collection[int]
 ) -> tuple[SeatedJob, ...]:
-    """The job and the first of the others who is there for it; nobody if not.
+    """The job and the first of the others that may join it; empty if there is none.
 
-    Of those who stay where they run, in their mode, a pair can have one.
+    Of the jobs that stay where they run, in their mode, a pair can have one.
     """
     for other in others:
         if other.row in taken or other.job is one.job:
@@ -85,11 +85,11 @@ class PairRoom(RoundRoom):
                 if takes_pairs(device.type) and device.index in self.left:
                     self.left[device.index] = WHOLE
         self.chosen: dict[int, None] = {}
-        """Who is to run in this round; others may go on where nobody wants their devices."""
+        """Jobs to run in this round; others may go on where no job needs their devices."""
         self.places: dict[int, Placement] = {}
-        """Who is to start there."""
+        """Jobs to start, and where."""
         self.beside: dict[int, PairedJob] = {}
-        """With whom on the devices, of those who start."""
+        """The partners on the same devices, of the jobs that start."""
 
     def stay(self, job: PairedJob, view: View) -> bool:
         """The job goes on where it runs, and needs devices of its own; False: beside its partner, or nowhere."""
@@ -100,7 +100,7 @@ class PairRoom(RoundRoom):
         return False
 
     def stay_beside(self, job: PairedJob, view: View) -> bool:
-        """The job goes on beside a partner who has the devices."""
+        """The job goes on beside a partner that has the devices."""
         placement = view.launch_of(job.task).placement
         if placement is None or not self.join(placement):
             return False
@@ -129,7 +129,7 @@ class PairRoom(RoundRoom):
                 self.beside[other.row] = first.job
 
     def _at_home(self, some: Sequence[SeatedJob], view: View) -> SeatedJob | None:
-        """Which of them may go on where it runs; first asked is who has to."""
+        """The one that may go on where it runs; those that have to stay are tried first."""
         for one in sorted(some, key=lambda one: one.row not in self.kept):
             if one.job.mode == one.position and (one.row in self.kept or self.keep(one.job, view)):
                 return one

@@ -1,4 +1,4 @@
-"""Two jobs on one accelerator: who could be joined by whom, and in which modes (for `sharing` and `gandiva`).
+"""Two jobs on one accelerator: possible pairs and modes (`sharing`, `gandiva`).
 
 Either both take fractions of it, or it has `streams: 2` and shares by time slices: then each may run there as if it
 were alone, and how they slow each other down is measured (`pairs` of its sharing) or left to the slices.
@@ -41,7 +41,7 @@ def alone_modes(task: Task) -> list[int]:
 
 
 def place_alone(task: Task, view: View) -> Placement | None:
-    """The fastest mode that fits where nobody else is: fractions only on empty accelerators."""
+    """The fastest mode that fits unshared: fractions only on empty accelerators."""
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if is_shared(mode):
@@ -61,7 +61,7 @@ def place_alone(task: Task, view: View) -> Placement | None:
 
 
 def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
-    """Devices of one node that nobody else uses."""
+    """Devices of one node that no other task uses."""
     for node in view.nodes.fitting(mode):
         here = view.cluster.nodes[node].accelerators
         empty = [device for device in here if device.type is mode.type and not view.running("start", device)]
@@ -72,7 +72,7 @@ def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
 
 
 def empty_at(mode: Mode, view: View) -> float:
-    """When there will be as many devices on one node as a mode wants, with nobody else on them, by estimate."""
+    """Estimated time when one node will have as many empty devices as a mode needs."""
     ends: dict[Device, float] = {}
     for task in view.running("start"):
         placement = view.launch_of(task).placement
@@ -137,7 +137,10 @@ def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) ->
 
 
 def back_to(task: Task, view: View) -> Placement | None:
-    """The fastest mode on the whole accelerator on which the task now has a fraction and nobody else runs."""
+    """The fastest mode on the whole of the accelerator that the task now uses alone.
+
+    The task has a fraction of it.
+    """
     placement = view.launch_of(task).placement
     if placement is None or not is_fraction(placement.mode) or not task.shape.preemptible:
         return None

@@ -50,7 +50,7 @@ class PreemptiveList(ListScheduler):
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
-        """Must a task of rank `running` give way to one of rank `waiting`?"""
+        """Is a task of rank `running` preempted by one of rank `waiting`?"""
         return running > waiting
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
@@ -60,7 +60,7 @@ class PreemptiveList(ListScheduler):
             self._worst = key
 
     def victims(self, key: Any, view: View) -> Iterable[Task]:
-        """Running tasks that must give way to one of this rank, the least urgent first."""
+        """Running tasks that one of this rank preempts, the least urgent first."""
         if self._worst is None or not self.yields(self._worst, key):
             return ()  # spares most heads the pass over all running tasks
         ranked = [(self.rank(other, view), other) for other in view.running("start")]
@@ -88,7 +88,7 @@ class PreemptiveList(ListScheduler):
             if placement is None:
                 placement = yield from self._make_room(task, view)
             if placement is None and (self.discipline == "skip" or view.over_limit(task)):
-                queues.remove(queue)  # whom a limit keeps blocks those of his partition alone, whoever shares its nodes
+                queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
             elif placement is None:
                 closed = nodes_of(task)
                 queues = [one for one in queues if (head := one.head()) is not None and not nodes_of(head) & closed]

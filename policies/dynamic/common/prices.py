@@ -1,4 +1,4 @@
-"""What devices cost, for policies that weigh it: the cluster's own prices, or others given to the policy.
+"""Prices of devices: the cluster's own, or others given to the policy.
 
 The scenario says prices once, at the cluster (`price: 2.5/h` at a type of device or a node), and the metric `cost`
 counts with the same.  `costs` of a policy stand in where the cluster has none; for a type that has a price they are
@@ -25,6 +25,6 @@ def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:
 
 
 def prices(cluster: Cluster, costs: Mapping[str, float]) -> dict[str, float]:
-    """Of a device and time, by type: those given, else the cluster's; 1 of a type that nobody prices."""
+    """Price of a device and time, by type: as given, else the cluster's, else 1."""
     hour = 3600.0
     return {name: costs.get(name) or hour * cluster.price_of(name) or 1.0 for name in cluster.types}

@@ -1,7 +1,7 @@
-"""Quality of service as sites define it: tiers with a priority, limits on what runs in each, and who may preempt whom.
+"""Quality of service as sites define it: tiers with priority, limits, preemption.
 
-The tier of a task is its label `qos` (of a Slurm log, the column QOS), or where it has none its class.  A job that a
-limit of its tier keeps waits, and blocks nobody.
+The tier of a task is its label `qos` (of a Slurm log, the column QOS), or where it has none its class.  A job that is
+held back by a limit of its tier waits, and does not block the jobs behind it.
 Reference: Slurm Workload Manager: Quality of Service; Preemption (SchedMD): MaxJobsPerUser, MaxTRESPerUser,
 GrpJobs, GrpTRES, Preempt, PreemptMode, PreemptExemptTime.
 """
@@ -24,9 +24,9 @@ class Tier(BaseModel):
     """One tier.
 
     priority: its factor, from 0 to 1.  max_jobs, max_gpus: running jobs and their GPUs in all; `_per_user`: of each
-    user.  preempts: tiers whose running jobs give way.  preempt_mode: what becomes of a job of this tier that gives
-    way: requeue, it begins anew; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
-    has to give way.
+    user.  preempts: tiers with running jobs that it may preempt.  preempt_mode: what becomes of a preempted job of this
+    tier: requeue, it begins anew; suspend, it keeps its work.  exempt: how long a job of this tier may run before it
+    can be preempted.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,7 +45,7 @@ NO_TIER = Tier()
 
 
 class Tiers:
-    """The tiers of a run, and what runs in each."""
+    """The tiers of a run, and the running jobs of each."""
 
     def __init__(self, tiers: dict[str, Tier]):
         for name, tier in tiers.items():

@@ -1,6 +1,6 @@
-"""What each node will have free, and when: the profile on which backfilling makes its reservations.
+"""Future free resources of each node: the profile for backfilling reservations.
 
-Reckoned from the cluster, from what runs until its expected end, and from the reservations made so far.
+Computed from the cluster, running tasks until their expected ends, and the reservations made so far.
 Reference: the profile of conservative backfilling in Mu'alem and Feitelson (2001), here a node at a time.
 Devices of one type on a node are alike: a reservation counts them, and which they are shows when it is due.
 Cost: a reservation takes the least of the nodes' first times, and walks the spans of the nodes with reservations, of
@@ -50,9 +50,9 @@ class Reservation(NamedTuple):
 
 
 class FreeProfile:
-    """All nodes, from now on, and the limits of partitions on GPUs in use: what runs, and reservations besides.
+    """Occupancy of nodes and of partitions' GPU limits, now and by reservations.
 
-    It holds as long as what runs ends when it is expected to and nothing starts without a reservation.
+    It holds as long as running tasks end when they are expected to and nothing starts without a reservation.
     """
 
     def __init__(self, occupancy: Occupancy, view: View):
@@ -140,7 +140,7 @@ class FreeProfile:
         for number, timeline in walked.items():
             since = known[number]
             if since > best or (since == best and number > chosen):
-                continue  # what runs there is in the way, whatever is reserved
+                continue  # running tasks take the room, whatever is reserved
             start = timeline.earliest(mode, duration, max(now, since), self._limit(best, number, chosen))
             if start is not None:
                 best, chosen = start, number

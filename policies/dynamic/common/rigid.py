@@ -82,7 +82,7 @@ class RigidJobs:
         return keep, chosen
 
     def widest_first(self, chosen: Iterable[Task]) -> list[Task]:
-        """Those of them that still wait, the widest first, then in the order of arrival."""
+        """Those that still wait, the widest first, then in the order of arrival."""
         entries = [self._entries[task.index] for task in chosen]
         return [by_arrival[-1] for _, _, by_arrival in sorted(entries, key=lambda one: (-one[0].width, one[2][:3]))]
 

@@ -2,7 +2,7 @@
 
 Decides when, in which mode and where.  A subclass says which part of the time each job should run in each of its
 modes.  Time is cut into rounds; at the beginning of each the pairs of job and mode that lag most behind get the
-devices, and what runs otherwise is stopped with its work kept.
+devices, and other running jobs are stopped with their work kept.
 By `ratio` the most urgent pair is that of the greatest time due / time received, as in Narayanan et al.,
 Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI 2020); both are summed over
 the job's life, so that no history is lost when fractions change.  By `deficit` it is that of the greatest difference.
@@ -76,7 +76,7 @@ class RoundJob:
         self.share = 0.0
         """Its progress, jobs per second, on an equal share."""
         self.alone = 0.0
-        """What part of it would be done by now if it had had an equal share all its life."""
+        """The part of it that would be done by now on an equal share since its arrival."""
 
     def positions(self) -> range | tuple[int, ...]:
         return self.task.allowed or range(len(self.task.modes))
@@ -97,7 +97,7 @@ class RoundScheduler(Scheduler):
     """Base of the policies that are fractions of time.
 
     round_length: seconds from one change of hands to the next.
-    rule: who is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
+    rule: which job is most urgent: greatest time due / time received (ratio), or time due - time received (deficit).
     mid_round: may jobs start within a round, when they come or when devices come free?
     """
 
@@ -127,7 +127,7 @@ class RoundScheduler(Scheduler):
         raise NotImplementedError
 
     def job_of(self, task: Task) -> RoundJob:
-        """What is kept of a task."""
+        """The record of a task."""
         return RoundJob(task)
 
     # Hooks ------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class RoundScheduler(Scheduler):
     # Fractions --------------------------------------------------------------------------------------------------
 
     def _account(self, view: View) -> None:
-        """What was due and what was received since the last round began."""
+        """Add the time due and the time received since the last round began."""
         now, seconds = view.now, view.now - self._counted
         for job in self.jobs.values():
             for position, target in enumerate(job.target):
@@ -245,7 +245,7 @@ class RoundScheduler(Scheduler):
     # Rounds -----------------------------------------------------------------------------------------------------
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
-        """Choose who runs in this round, stop whoever has to make room, and start the others."""
+        """Choose the jobs of this round, stop those that make room, start the others."""
         room = RoundRoom(view.cluster, self._down)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
@@ -272,7 +272,7 @@ class RoundScheduler(Scheduler):
                 yield self._start(self.jobs[index], placement, view)
 
     def _content(self) -> bool:
-        """Do all run, each in its fastest mode?  Then no fractions could help anybody."""
+        """Do all run, each in its fastest mode?  Then no fractions could help any job."""
         for job in self.jobs.values():
             if job.mode < 0 or job.seconds(job.mode) > min(job.seconds(position) for position in job.positions()):
                 return False
@@ -350,7 +350,7 @@ class RoundScheduler(Scheduler):
 
 
 class RoundRoom:
-    """Who gets which devices in the coming round, as if everything but the jobs that are kept were stopped."""
+    """Devices of the coming round, as if all jobs but those kept were stopped."""
 
     def __init__(self, cluster: Cluster, down: dict[int, None]):
         self.cluster = cluster

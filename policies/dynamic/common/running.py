@@ -11,8 +11,8 @@ from sim.model.tasks import RUNNING, Task
 
 class RunningHeap:
     """Running tasks, the least key first.  `task.memo` holds the number of the start (given by the policy), which
-    tells a task's entry from those of its earlier starts; the others are void, and thrown out when they may be half
-    of all."""
+    tells a task's entry from those of its earlier starts; the others are void, and removed when they may be half of
+    all."""
 
     __slots__ = ("_entries", "_limit")
 

@@ -6,15 +6,15 @@ wide gangs count as pairs of jobs do.  The program chooses among both.  A pair c
 job runs for at most all the time, alone or not, and two that cannot share have no fraction.
 A job's time is accounted for alone and beside each label by itself, as its speed depends on that alone; so no history
 is lost when partners come and go.  In a round the most urgent way goes first; if it is beside a label, the partner is
-the most urgent job of that label that is to be beside this one's, and both are placed at once.  Whoever is left alone
-within a round computes on alone until its end, and waiting jobs are started in between only where nobody is.
+the most urgent job of that label that is to be beside this one's, and both are placed at once.  A job that is left
+alone within a round computes on alone until its end, and waiting jobs are started in between only on empty devices.
 Reference: Narayanan et al., Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads (Gavel, OSDI
 2020), section 3.1.  Theirs is one fraction for each two jobs; the same optimum from fewer columns: see `ties`.
 Strays: where every job is always alone or always beside one other, on one type, with equal widths, a pair takes turns
-as one job does, and under `deficit` nobody lags by more than 1 + ln n rounds (see `rounds`).  Else there is no bound:
+as one job does, and under `deficit` no job lags by more than 1 + ln n rounds (see `rounds`).  Else there is no bound:
 the program does not see all that keeps jobs from meeting (see `ties`), and ways are chosen greedily.  Of eight jobs on
-two types, all of whose time is in pairs, everybody made at least 0.8 of the progress that was promised, in half of
-the draws more than 0.97; who finds no partner runs alone meanwhile.
+two types, with all their time in pairs, each made at least 0.8 of the progress that was promised, in half of the draws
+more than 0.97; a job that finds no partner runs alone meanwhile.
 Weakness: as no progress is certain, neither is an equal share.  What a host has to hold for two jobs at once is not in
 the program: of such a pair one job runs.  Only whole devices by time slices (`streams: 2`) are shared.
 Cost: programs of jobs × labels columns (128 jobs of 26 classes on three types: 7,000; 0.02 s where jobs of a class
@@ -45,7 +45,7 @@ Threshold = Annotated[float, Field(ge=1)]
 class SideBySideScheduler(RoundScheduler):
     """Base of the policies that are fractions of time, of jobs alone and, if asked for, in pairs.
 
-    pairs: may two jobs share devices where that was measured?  Then nobody shares them otherwise.
+    pairs: may two jobs share devices where that was measured?  Then no job shares them otherwise.
     threshold: pairs count only where the sum of both speeds, each against alone, is greater.
     """
 
@@ -182,7 +182,7 @@ class SideBySideScheduler(RoundScheduler):
     def _choose_ways(self, free: dict[str, float], stays: dict[int, PairedJob]) -> list[tuple[SeatedJob, ...]]:
         """Jobs, alone or two by two, by urgency of their ways, as many as there are devices for; each job once.
 
-        Who stays where it runs, as it may not be stopped, needs no further devices, alone or with a partner.
+        A job that stays where it runs, as it may not be stopped, needs no further devices, alone or with a partner.
         """
         wanted = [
             (self.urgency(job, way), SeatedJob(job, job.ways[way][0]), job.ways[way][1])
@@ -217,7 +217,7 @@ class SideBySideScheduler(RoundScheduler):
             return True
         if index in room.kept or (self.spare and room.keep(job, view)):
             return False
-        # Two whom nobody has chosen go on together as long as nobody wants their devices.
+        # Two jobs that were not chosen go on together as long as no job needs their devices.
         idle = partner is not None and partner.task.index in room.kept and partner.task.index not in room.chosen
         return not (self.spare and idle and room.stay_beside(job, view))
 

@@ -1,7 +1,7 @@
 """Reservations in the order of a queue, kept from round to round as long as they would be found again.
 
-A queue whose order moves gets its reservations anew in every round.  Most of them are the same as before: what runs
-ends when it is expected to, what starts does so when and where it was to, and the order changes only further back.
+A queue with an order that changes gets its reservations anew in every round.  Most of them are the same as before: what
+runs ends when it is expected to, what starts does so when and where it was to, and the order changes only further back.
 So the reservations up to the first change stand, those behind it are withdrawn and found again.
 Cost: a reservation for each task behind the first change; all of them where something came otherwise.
 """

@@ -51,7 +51,10 @@ class Ties:
 
 
 def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """The rows for columns with these labels (beside -1: alone), each for so many alike jobs as its group counts."""
+    """Rows for columns with these labels, each for the number of jobs in its group.
+
+    beside -1: alone.
+    """
     if own is None or beside is None or not (beside >= 0).any():
         return None
     paired = np.flatnonzero(beside >= 0)
@@ -60,7 +63,7 @@ def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, c
     same = low == high
     sign = np.where(own[paired] <= beside[paired], 1.0, -1.0)
     rows, columns, values = [row], [paired], [sign * count[group[paired]]]
-    # Of one label: a column for the sum, and nobody who is alone in his group has more than half of it.
+    # Of one label: a column for the sum, and no job that is alone in its group has more than half of it.
     ring, number = np.unique(row[same], return_inverse=True)
     rows.append(ring)
     columns.append(len(own) + np.arange(len(ring)))

@@ -1,4 +1,4 @@
-"""What one node has free, and what the limit of one partition leaves, span by span from now on.
+"""Free resources of a node, and of a partition's limit, by span from now on.
 
 Devices of one type on a node are alike: a launch takes a number of them, and which they are shows when it starts.
 Cost: a question walks the windows in which a mode has room, which are found when a node is first asked about after a
@@ -27,7 +27,7 @@ class FreeSpan:
         self.memory = memory
         self.whole = whole
         self.shares = shares
-        """What is left of accelerators of which fractions are taken."""
+        """Free parts of accelerators of which fractions are taken."""
 
     def copy(self) -> FreeSpan:
         shares = {kind: list(left) for kind, left in self.shares.items()} if self.shares else {}

@@ -32,7 +32,7 @@ class DevicePool:
         """Times and numbers, both so that the first is the greatest within the window."""
 
     def want(self, now: float, number: float) -> None:
-        """So many devices would do for the load; a fraction of one is one."""
+        """The number of devices that suffices for the load; a fraction of one is one."""
         wanted = max(self.least, math.ceil(number - 1e-9))
         while self._wants and self._wants[-1][1] <= wanted:
             self._wants.pop()

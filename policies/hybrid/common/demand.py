@@ -1,4 +1,4 @@
-"""How much accelerator time is asked for: by tasks as they come, by requests of services, and by what waits.
+"""Demand for accelerator time: by arriving tasks, requests, and waiting tasks.
 
 A task counts its GPUs × its estimate in the fastest mode on accelerators.  A request counts its share of the largest
 batch that takes no more than half of its limit, on the type where that is least: what it costs under load.
@@ -67,7 +67,7 @@ def _cost(queue: RequestQueue, mode: Mode, view: View) -> float:
 
 
 def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceType, float]:
-    """Device-seconds that wait, by type.  Linear in what waits."""
+    """Device-seconds that wait, by type.  Linear in the waiting tasks."""
     found: dict[DeviceType, float] = {}
     for one in requests:
         if one.kind is not None:

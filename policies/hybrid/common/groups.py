@@ -1,4 +1,4 @@
-"""Groups of devices: what belongs to one, what waits and runs in it, and when it will have room.
+"""Groups of devices: members, waiting and running tasks, when there will be room.
 
 Groups are the types of device, nodes, racks or so many nodes each.  The tasks of a *kind* are of one class and ask for
 the same; a plan speaks of kinds.
@@ -22,7 +22,7 @@ Grouping = Literal["type", "node", "rack"] | int
 
 
 class Kind:
-    """Tasks of one class and demand: where they can run, what is known of their times, who waits."""
+    """Tasks of one class and demand: where they can run, known times, waiting tasks."""
 
     __slots__ = ("number", "name", "positions", "modes", "waiting", "holders", "seen", "total", "queued", "turns",
                  "arrived", "rate", "home")  # fmt: skip
@@ -39,9 +39,9 @@ class Kind:
         self.total = [0.0] * len(task.modes)
         """Estimated seconds of all that came, by mode."""
         self.queued = [0.0] * len(task.modes)
-        """Of all that wait."""
+        """Estimated seconds of all that wait."""
         self.turns: Turns | None = None
-        """In whose turn tasks are handed out; None: not planned yet."""
+        """Which group's turn it is when tasks are handed out; None: not planned yet."""
         self.arrived = 0
         """In this epoch."""
         self.rate = 0.0
@@ -63,7 +63,7 @@ class Kind:
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
-        """Seconds of what waits and of so many that will come, in a mode."""
+        """Seconds of waiting tasks and of a number of expected ones, in a mode."""
         return max(0.0, self.queued[position]) + coming * self.total[position] / max(1, self.seen)
 
 
@@ -146,7 +146,7 @@ class DeviceGroup:
         """The mode in which a task of a kind would take least time here."""
         return min(self.hosts(kind), key=lambda position: (seconds_of(task, position), position))
 
-    # What waits and what runs ---------------------------------------------------------------------------------
+    # Waiting and running tasks --------------------------------------------------------------------------------
 
     def enqueue(self, entry: GroupedTask) -> None:
         task, kind = entry.task, entry.kind

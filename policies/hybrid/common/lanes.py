@@ -152,7 +152,7 @@ class PlanInProgress:
 
     def claimed(self, node: int, end: float, slack: float) -> tuple[dict[Device, None], float, float]:
         """What is not lent on a node until `end`: accelerators on which planned tasks run, and accelerators, cores and
-        bytes of idle lanes whose next task is due by then, less `slack`."""
+        bytes of idle lanes with a next task that is due by then, less `slack`."""
         devices: dict[Device, None] = {}
         cores = memory = 0.0
         for lane in self.on_node.get(node, ()):
@@ -188,7 +188,7 @@ class PlanInProgress:
         return float(view.nodes.memory[node])
 
     def spared(self, mode: Mode, end: float, slack: float, nodes: Iterable[int], view: View) -> Placement | None:
-        """A placement on one of these nodes that leaves what is planned in peace; None if there is none."""
+        """A placement on one of these nodes that does not delay the plan; None if none."""
         for node in nodes:
             if not mode.gpus:
                 placement = view.first(mode, node=node)

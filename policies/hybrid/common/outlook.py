@@ -1,4 +1,4 @@
-"""What comes of a fork, as one number: the mean over the tasks that had not ended at the fork.
+"""The outcome of a fork as one number: a mean over tasks unfinished at the fork.
 
 Tasks that have not ended when the fork does count as if they went on, or began, at that moment in their fastest mode;
 energy and money are those of the mode in which they run, or of their cheapest one.

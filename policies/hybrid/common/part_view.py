@@ -51,7 +51,7 @@ class PartView:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The part as a cluster; made when somebody asks for it."""
+        """The part as a cluster; made on first use."""
         return PartOfCluster(self._view.cluster, self._mask, self._types)
 
     @cached_property
@@ -135,7 +135,7 @@ class PartView:
         nodes = [one.index for one in self._view.cluster.nodes] if node is None else [node]
         return sum(self._view.free(name, one) for one in nodes if self.holds_node(one) for name in names)
 
-    # Who? ---------------------------------------------------------------------------------------------------
+    # Tasks --------------------------------------------------------------------------------------------------
 
     def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         found, mine = self._view.running(by, device), self._running

@@ -1,4 +1,4 @@
-"""What is left of a plan, lane by lane: the ground of `plan_and_repair`.
+"""The remaining plan, lane by lane: the base of `plan_and_repair`.
 
 Lanes and steps are those of `policies.hybrid.common.planned_steps`.  What was found is kept by lane until something
 changes there, so that an event costs little that grows with the lanes.
@@ -35,10 +35,9 @@ class Board:
         self.due: dict[int, PlannedLane] = {}
         """Lanes on which something may be able to start."""
         self.loaded: dict[int, PlannedLane] = {}
-        """Lanes with steps whose tasks wait, by number."""
+        """Lanes with steps of waiting tasks, by number."""
         self.faster: dict[DeviceType, dict[int, float]] = {}
-        """Of what runs, by type: what would compute there from the start in less time than it takes where it is, and
-        for how long."""
+        """By type: running tasks with less time there from a restart, and for how long."""
         self.changes = 0
         """Since the last forecast."""
         self.movable: dict[DeviceType, Movable] = {}
@@ -61,7 +60,7 @@ class Board:
         self._joint = problem.tasks.predecessors is not None
         """Does a step on one lane depend on another lane?"""
         self._due: list[tuple[float, int, float]] = []
-        """When what runs should have ended: that time, row and start, as a heap; of what has ended too."""
+        """When tasks should end: a heap of time, row and start; of ended tasks too."""
         self._overdue: dict[int, None] = {}
         """Rows that may be late."""
         self._hopeless: dict[DeviceType, list[tuple[float, int, int, float]]] = {}
@@ -105,7 +104,7 @@ class Board:
     # Changes --------------------------------------------------------------------------------------------------
 
     def _touch(self, lane: PlannedLane) -> None:
-        """Its queue, or what runs there, has changed."""
+        """Its queue, or its running task, has changed."""
         self._touched[lane.number] = lane
         self._refused.pop(lane.number, None)
         for movable in self.movable.values():
@@ -124,7 +123,7 @@ class Board:
             self._touch(lane)
 
     def _load(self, lane: PlannedLane, more: int) -> None:
-        """So many tasks more (or less) wait there."""
+        """The number of tasks that wait there has changed by this."""
         lane.arrived += more
         if lane.arrived:
             self.loaded[lane.number] = lane
@@ -289,7 +288,7 @@ class Board:
         return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
 
     def forecast(self, view: View) -> LaneForecast:
-        """What stands on a lane that is down never ends.
+        """A task on a lane that is down never ends.
 
         Where no step depends on another lane, only lanes are looked at that have changed, or on which something should
         have ended since: all others go on as the last forecast said, which is changed in place.
@@ -321,7 +320,7 @@ class Board:
         return made
 
     def separable(self, view: View) -> bool:
-        """Does what happens on a lane say nothing of another, and does what runs end as it was to end?"""
+        """Are lanes independent of each other, and do running tasks end as expected?"""
         return not self._joint and view.changes.steady
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
@@ -346,7 +345,7 @@ class Board:
         lane.holds_until = now if lane.queue and not lane.running else until
 
     def _forecast(self, view: View) -> LaneForecast:
-        """Of all lanes together."""
+        """The forecast of all lanes together."""
         made, now = LaneForecast(), view.now
         finish, free = made.finish, made.lane
         for job, _ in self.running.values():
@@ -372,7 +371,7 @@ class Board:
         return any(now - since >= job.seconds * (1 - LATE) for job, since in self._perhaps_late(now))
 
     def _perhaps_late(self, now: float) -> list[tuple[PlannedJob, float]]:
-        """What runs and should have ended by now, or is about to; nothing else is late."""
+        """Running tasks that should have ended by now, or are about to; no other is late."""
         while self._due and self._due[0][0] <= now * (1 + 2 * LATE) + 2 * LATE * (self._due[0][0] - self._due[0][2]):
             _, row, since = heapq.heappop(self._due)
             job, began = self.running.get(row, (None, 0.0))
@@ -381,7 +380,7 @@ class Board:
         return [self.running[row] for row in self._overdue]
 
     def next_look(self, now: float) -> float:
-        """When the next of what runs should have ended or is late by half as much again: idle lanes could help then."""
+        """When a running task is due, or late by half as much again: lanes could help."""
         looks: Iterable[float] = (
             since + job.seconds
             if now - since < job.seconds * (1 - LATE)
@@ -398,7 +397,7 @@ class Board:
         return soonest
 
     def restartable(self, kind: DeviceType, view: View, rounding: float) -> list[tuple[float, PlannedJob]]:
-        """In a steady run: what runs and might end sooner on a lane of this type, with its end.
+        """In a steady run: running tasks that might end sooner on this type, with ends.
 
         What ends when it was to end has less left than it takes in all, and on another lane it takes no less than it
         computes there: few are left to be looked at.  What has too little left is not looked at again until it is late.

@@ -24,7 +24,7 @@ def computing(task: Task, mode: Mode) -> float:
 ENOUGH = 3
 """Tasks that were as late, for their mean to say something."""
 LATE = 1e-9
-"""What exceeds an estimate by less than this part of it is not late."""
+"""A task that exceeds its estimate by less than this part of it is not late."""
 
 
 class PlannedLane:
@@ -43,9 +43,9 @@ class PlannedLane:
         self.kind = self.group = 0
         """Numbers that lanes of one type, and of one type and node, share."""
         self.arrived = 0
-        """Steps of the queue whose tasks wait by now."""
+        """Steps of the queue with tasks that have arrived and wait."""
         self.rows: list[int] = []
-        """What the last forecast says of this lane."""
+        """The last forecast of this lane."""
         self.holds_until = math.inf
         """Until when it says the same, if nothing changes here."""
 

@@ -118,7 +118,7 @@ def apportion(count: int, share: Sequence[float]) -> list[int]:
 
 
 class Turns:
-    """Whose turn it is, group by group, so that all keep to their shares at every moment (Tijdeman 1980).
+    """Turns of groups that keep all to their shares at every moment (Tijdeman 1980).
 
     Of the groups that may have another task (it would be less than one ahead of its share), the one that must have it
     first goes; among equals the group number `first` or the next after it.

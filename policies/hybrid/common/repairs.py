@@ -1,4 +1,4 @@
-"""What a lane without work can do about it, short of a new plan: the repairs of `plan_and_repair`.
+"""Repairs of `plan_and_repair`: work for idle lanes, short of a new plan.
 
 Each looks for a step that can start on the lane now, and leaves a plan alone that goes as it was made: nothing is
 delayed by a reordered step, and what is stolen or restarted ends sooner than it would have ended.
@@ -17,10 +17,10 @@ from sim.model.tasks import RUNNING, Task
 from sim.policy import View
 
 ROUNDING = 1e-9
-"""What is gained has to be more than this part of the time to go."""
+"""The gain has to be more than this part of the remaining time."""
 
 Known = dict[DeviceType, list[tuple[float, PlannedJob]]]
-"""By type of lane: what runs and might end sooner there, with its end."""
+"""By type of lane: running tasks that might end sooner there, with their ends."""
 
 
 def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> PlannedJob | None:
@@ -40,9 +40,10 @@ def reordered(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -
 
 
 def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> tuple[PlannedJob, PlannedJob] | None:
-    """From the lane that will be done last, the step whose move leaves the lesser of both ends: as it is, and here.
+    """The step to steal from the lane that will be done last: as it is, and here.
 
-    It must end sooner here than there.  Where that lane has none, the next is looked at.
+    Of that lane's steps it is the one that makes the later end of both lanes earliest.  It must end sooner here than
+    there.  If that lane has no such step, the lane that is done next to last is looked at, and so on.
     """
     now, kind = view.now, lane.device.type
     if board.separable(view):
@@ -72,7 +73,7 @@ def stolen(board: Board, lane: PlannedLane, seen: LaneForecast, view: View) -> t
 
 
 def _movable(victim: PlannedLane, lane: PlannedLane, seen: LaneForecast, view: View) -> list[PlannedJob]:
-    """Steps of a lane whose tasks wait, but for those that cannot end sooner on another one, whatever else there is."""
+    """Steps of waiting tasks on a lane that could end sooner on another lane."""
     steady, end = view.changes.steady, seen.lane.get(victim.number, 0.0)
     return [
         job
@@ -106,7 +107,7 @@ def restartable(board: Board, lane: PlannedLane, view: View, known: Known) -> Pl
 
 
 def _last_first(board: Board, lane: PlannedLane, view: View) -> list[tuple[float, PlannedJob]]:
-    """What runs and might end sooner on a lane of this type, with its end; what ends last first."""
+    """Running tasks that might end sooner on this type, with ends; latest first."""
     if view.changes.steady:
         found = board.restartable(lane.device.type, view, ROUNDING)
     else:

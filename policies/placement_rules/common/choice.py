@@ -1,4 +1,4 @@
-"""What scoring placements share: candidates as columns, the best node by some keys, the best GPU on it.
+"""Shared parts of scoring placements: candidates, best node by keys, best GPU.
 
 A rule is asked for the fastest modes first; modes that are equally fast are compared with one another, so that a task
 that may run on several types of GPU goes where the rule likes it best and not on the type that was named first.
@@ -16,7 +16,7 @@ from sim.model.tasks import Mode, Task
 from sim.policy import View
 
 Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]
-"""Of a mode and the nodes on which it fits: columns to be minimized, the first counts most."""
+"""For a mode and nodes where it fits: columns to minimize, the first counts most."""
 
 Pick = Callable[[Task, Mode, int, View], Placement | None]
 """The devices a mode takes on a node."""
@@ -57,7 +57,7 @@ def best_node(task: Task, view: View, keys: Keys, pick: Pick | None = None) -> P
 
 
 def ranked(modes: Sequence[Mode], view: View, keys: Keys) -> Iterator[tuple[Mode, int]]:
-    """Modes and nodes on which they fit, the least keys first; sorted only as far as somebody asks."""
+    """Modes and nodes on which they fit, least keys first; sorted as far as read."""
     columns: list[Sequence[np.ndarray]] = []
     nodes: list[np.ndarray] = []
     owners: list[np.ndarray] = []
@@ -164,7 +164,7 @@ def _gpu_by_room(task: Task, modes: Sequence[Mode], view: View, sign: float) -> 
 
 
 class Totals:
-    """What nodes have in all, as columns; memory without a limit counts as none."""
+    """Total resources of nodes, as columns; memory without a limit counts as none."""
 
     def __init__(self, cluster: Cluster):
         self.cores = np.array([node.cpus for node in cluster.nodes], dtype=float)

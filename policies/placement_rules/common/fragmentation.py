@@ -216,7 +216,7 @@ class _Table:
         names = [way[0] if way[2] else None for way in rows]
         of_type = np.array([[name is None or name == kind for kind in kinds] for name in names], dtype=bool)
         self.of_type = of_type.reshape(len(rows), len(kinds))
-        self.of_type[self.gpus == 0] = False  # who asks for no GPU can use none
+        self.of_type[self.gpus == 0] = False  # a task that asks for no GPU can use none
         self.mixed = not self.of_type.all()
 
     def lost(self, share: np.ndarray, room: np.ndarray, cores: np.ndarray, memory: np.ndarray) -> np.ndarray:

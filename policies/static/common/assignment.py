@@ -177,7 +177,7 @@ class Fractional:
 
 @dataclass(frozen=True)
 class Integral:
-    """What the solver found in integers: the site of each task, None if it found nothing; its lower bound on T."""
+    """The integer solution: site of each task, or None; and its lower bound on T."""
 
     site_of: np.ndarray | None
     bound: float
@@ -386,8 +386,8 @@ def ordered(
 ) -> Schedule:
     """A list schedule of assigned tasks: whenever a lane of a site is idle it takes the site's most urgent ready task.
 
-    Urgent is who has the longest way to the end of the graph (upward rank, with mean transfers if `traffic` is
-    given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.
+    Most urgent is the task with the longest path to the end of the graph (upward rank, with mean transfers if `traffic`
+    is given); without a graph that is the longest task.  Fused tasks stand in the list where their first one stands.
     """
     times = np.full((instance.size, len(sites)), np.inf)
     rows = np.arange(instance.size)

@@ -48,7 +48,7 @@ def linear_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, precision: float 
     """The least T for which the linear program of `relaxation` exists, from below and to a relative precision.
 
     Proof: in a schedule of length T no task runs where it alone takes longer than T, so the areas of a schedule of
-    length T satisfy the program with those pairs pruned; hence a T whose program has no solution has no schedule,
+    length T satisfy the program with those pairs pruned; hence if the program of T has no solution, T has no schedule,
     nor has any shorter one, as a shorter T prunes more and offers less.
     """
     low = longest_task(p, q, m, k)
@@ -81,7 +81,8 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
     or later; counted from 0.
 
     The area falls as r grows, so between two release times r + area is at most the later one + the area of the
-    earlier: stretches that cannot beat the best are not looked into.  So many areas at most; fewer give a bound too.
+    earlier: stretches that cannot beat the best are not looked into.  The number of areas is limited; fewer give a
+    bound too.
     """
     if not len(p):
         return 0.0
@@ -112,7 +113,7 @@ def released_bound(p: np.ndarray, q: np.ndarray, m: int, k: int, release: np.nda
 
 @dataclass(frozen=True)
 class Relaxation:
-    """What the linear program says about a guess it does not refuse.
+    """The linear program's result for a guess that it does not refuse.
 
     `cpu` and `gpu` mark tasks that run there in every schedule of the guess's length; the others are `free`.  `cut`
     marks what the relaxed optimum puts on the GPUs entirely.

@@ -24,7 +24,7 @@ KINDS = 4
 OF_EACH = 3
 """Tasks of a kind at least, on average: with fewer the area says as much."""
 PRECISION = 1e-3
-"""Of the bisection, where there is more than one kind."""
+"""Precision of the bisection, where there is more than one kind."""
 NODES = 4_000
 """Nodes of a knapsack's search; beyond, its relaxation is taken."""
 ROUNDS = 60

@@ -4,8 +4,8 @@ While the longest lane becomes shorter and no other as long, the best of these c
     move    a task of the longest lane goes to another lane
     swap    it changes places with a task of another lane
     chain   it goes to another lane, from which a task is ejected to a third
-Ends at a local optimum of all three, at a makespan that is `enough`, or after so many pairs of tasks were looked at.
-From a local optimum it goes on `rounds` times, each after tasks of the longest lane and of some others were thrown to
+Ends at a local optimum of all three, at a makespan that is `enough`, or after a maximum number of pairs of tasks.
+From a local optimum it goes on `rounds` times, each after tasks of the longest lane and of some others were moved to
 lanes that are good for them, and keeps the best: iterated local search.
 Reference: moves and swaps for R||Cmax as in Glass, Potts, Shade, Unrelated Parallel Machine Scheduling Using Local
 Search (1994); ejection chains: Glover (1996); the restarts: Lourenço, Martin, Stützle, Iterated Local Search (2003).

@@ -1,4 +1,4 @@
-"""What could delay the tasks of a plan that its timetable does not model: shared links, memory, host cores, sharing."""
+"""Delays that a timetable does not model: shared links, memory, cores, sharing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sim.model.stages import download_rate
 
 
 def undisturbed(instance: Instance) -> bool:
-    """Can no shared link, memory, host core or sharing rule delay a task whose data are its own?"""
+    """Can no link, memory, host core or sharing rule delay a task with private data?"""
     return not shared_links(instance) and not memory_binds(instance) and not cores_bind(instance) and alone(instance)
 
 

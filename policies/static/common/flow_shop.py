@@ -1,4 +1,4 @@
-"""The order of tasks on an accelerator whose upload, compute and download overlap: a flow shop of three machines.
+"""Order tasks with overlapping upload, compute, download: 3-machine flow shop.
 
 Johnson's rule (Optimal Two- and Three-Stage Production Schedules with Setup Times Included, 1954): jobs that are
 shorter on the first machine than on the second go first, by increasing time there, then the others by decreasing time
@@ -28,7 +28,7 @@ def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:
 
 
 def length(stages: Sequence[tuple[float, float, float]], streams: int) -> float:
-    """When a lane that is idle at first has done jobs in their order, with at most so many in flight."""
+    """Time for a lane, idle at first, to do jobs in order, with `streams` in flight."""
     free = [0.0, 0.0, 0.0]
     ends: list[float] = []
     for number, job in enumerate(stages):

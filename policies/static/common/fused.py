@@ -1,8 +1,8 @@
 """Launches of several kernels as one, for a plan that has none: which tasks, and where they stand in the plan.
 
-Only tasks whose work is known (`sim.model.tasks.KernelWork`) are joined: of others nothing is known that a common
-launch would save.  Whether it pays is for a simulation to judge: all inputs are uploaded before anything is
-computed, and tasks elsewhere wait for the end of the whole launch.
+Only tasks with known work (`sim.model.tasks.KernelWork`) are joined: of others nothing is known that a common launch
+would save.  Whether it pays is for a simulation to judge: all inputs are uploaded before anything is computed, and
+tasks elsewhere wait for the end of the whole launch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sim.model.plan import Plan, Step
 from sim.model.tasks import Tasks
 
 MANY = 64
-"""So many launches are tried one by one where they are not possible all together."""
+"""Number of launches tried one by one where they are not possible all together."""
 
 Patterns = Sequence[Sequence[str]]
 

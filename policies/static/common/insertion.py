@@ -94,8 +94,8 @@ class Insertion:
         self.kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
         """Type of each lane."""
         self.number = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)])
-        """Of each lane among those of its type."""
-        # Of the last task on each lane.
+        """Number of each lane among those of its type."""
+        # Completion of the last task on each lane.
         self._end = np.concatenate([np.empty(0), *since]) if since else np.zeros(len(self.kind))
         self._gaps: list[list[tuple[float, float]]] = [[] for _ in self.kind]
         self._widest = np.zeros(len(self.kind))  # gap

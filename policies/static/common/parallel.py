@@ -1,8 +1,8 @@
 """Parallel tasks as planners see them: rigid and moldable ones, on several cores or a gang of GPUs of one node.
 
 A task has *options*: a mode with its width (cores or GPUs that it holds together) and the seconds for which it holds
-them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools
-whose node can host its mode.  What is not of whole lanes of one node is refused.
+them, transfers folded in as in `instance`.  A *pool* is the lanes of one type on one node; an option fits the pools of
+the nodes that can host its mode.  What is not of whole lanes of one node is refused.
 Bounds count areas, width × seconds: a task costs at least its least area on each type, and no schedule does more work
 than its lanes hold.  The reference of each algorithm stands in its own file.
 """
@@ -80,7 +80,7 @@ class WideTasks:
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
     def least_areas(self, longest: float = np.inf) -> np.ndarray:
-        """The least area of each task on each type among options of at most so many seconds; inf: none."""
+        """The least area of each task on each type within a time limit; inf: none."""
         found = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
         np.minimum.at(found, (self.task[some], self.kind[some]), self.area[some])
@@ -199,7 +199,7 @@ class PoolLanes:
         self.placed: list[Placing] = []
 
     def earliest(self, homes: Iterable[int], width: int, ready: float = 0.0) -> tuple[float, int]:
-        """When so many lanes of one of these pools are free together, and the first pool where they are."""
+        """When `width` lanes of one of these pools are free, and the first such pool."""
         start, pool = min((self.free[home][width - 1][0], home) for home in homes)
         return max(start, ready), pool
 

@@ -21,7 +21,7 @@ MOST_PASSES = 20
 
 @dataclass(frozen=True)
 class Groups:
-    """What the search has to know of groups and parts."""
+    """Properties of groups and parts that the search needs."""
 
     work: np.ndarray
     """Seconds of each group on each part, private data included; inf: cannot run there."""

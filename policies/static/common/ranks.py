@@ -1,6 +1,6 @@
 """Ranks of the tasks of a graph: how far they are from its end and its beginning.
 
-Times are means over lanes, as nobody knows yet where a task will run; the time to move data is that of an average
+Times are means over lanes, as it is not known yet where a task will run; the time to move data is that of an average
 way between two lanes.
 """
 
@@ -49,7 +49,7 @@ def needs(times: np.ndarray, counts: Sequence[int], traffic: Traffic | None = No
 
 
 def ways(predecessors: Graph, traffic: Traffic | None = None) -> Ways:
-    """Whom each task waits for, and the mean time to move what it reads of them."""
+    """The predecessors of each task, and the mean time to move what it reads of them."""
     found: list[dict[int, float]] = [dict.fromkeys(before, 0.0) for before in predecessors]
     if traffic is not None:
         latency, pace = traffic.mean()

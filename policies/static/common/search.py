@@ -1,4 +1,4 @@
-"""What searches for better schedules share: a seed, a budget, and the makespans of many schedules at once.
+"""Shared parts of schedule searches: seed, budget, makespans of many schedules.
 
 A candidate gives every task a lane (numbered over all types) and, where tasks wait for each other or read items, a
 key: tasks are placed in ascending order of keys, each after those it waits for.
@@ -31,13 +31,13 @@ from sim.model.plan import Plan
 from sim.policy import PlanProblem
 
 MOST_ROUNDS = 2_000
-"""Above so many tasks planners of quadratic cost are no quick seeds."""
+"""Above this number of tasks planners of quadratic cost are no quick seeds."""
 MOST_PAIRS = 40_000
-"""Above so many pairs of tasks and types nor is a linear program."""
+"""Above this number of pairs of tasks and types nor is a linear program."""
 
 
 class SearchBudget:
-    """So many evaluated schedules, or so many seconds of wall clock."""
+    """A number of evaluated schedules, or of seconds of wall clock."""
 
     def __init__(self, evaluations: int, seconds: float | None):
         self.evaluations, self.seconds = evaluations, seconds
@@ -60,7 +60,7 @@ class SearchBudget:
 
 @dataclass
 class Seed:
-    """The best schedule of some fast planners, whose it is, and a lower bound on any where one is known."""
+    """The best schedule of some fast planners, its planner, a lower bound if known."""
 
     schedule: Schedule
     planner: str
@@ -244,7 +244,7 @@ class Ranked(Landscape):
         order = self._placing(keys[:, self.order])
         lanes = lanes[:, self.order]
         free = np.zeros((rows, len(self.lane_kind)))
-        start, finish = np.zeros((rows, size)), np.full((rows, size + 1), -np.inf)  # the last is nobody's
+        start, finish = np.zeros((rows, size)), np.full((rows, size + 1), -np.inf)  # the last column belongs to no task
         place, brought = self._places(rows, size)
         for step in range(size):
             task = order[:, step]

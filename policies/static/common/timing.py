@@ -138,7 +138,7 @@ class LaneStages:
 
 
 class TimedLane:
-    """One lane: its queue, what is in flight, and who holds or waits for each engine."""
+    """One lane: its queue, its launches in flight, users and waiters of each engine."""
 
     __slots__ = (
         "device",

@@ -1,9 +1,9 @@
-"""What moving data costs a graph planner: between places, at the start and at the end, over idle links.
+"""Transfer costs for graph planners: between places, at start and at the end.
 
-Transfers are those of items between the places where they are written and read, hop by hop.  What lies on a host at
-the start and items that no later task reads lengthen the task that reads or writes them; what lies there at the start
-moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times of `Instance`.
-Contention on links, limited memory and copies made for other readers are not seen.
+Links are idle.  Transfers are those of items between the places where they are written and read, hop by hop.  What lies
+on a host at the start and items that no later task reads lengthen the task that reads or writes them; what lies there
+at the start moves to each device once.  `bytes_in`, `bytes_out` and stages given as durations are in the times of
+`Instance`.  Contention on links, limited memory and copies made for other readers are not seen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.model.stages import download_rate, final_bytes, way_to_host
 
 @dataclass
 class Traffic:
-    """What moving data costs.  A *place* is where data can lie: a host or an accelerator."""
+    """Cost of moving data.  A *place* can hold data: a host or an accelerator."""
 
     place: np.ndarray
     """The place of each lane, lanes of the first type first."""
@@ -50,7 +50,7 @@ class Traffic:
 
 
 def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
-    """What the data of the tasks cost on the links of the cluster; None if no task moves any."""
+    """Transfer costs of the tasks' data on the cluster's links; None without any."""
     cluster, tasks = instance.problem.cluster, instance.problem.tasks
     if not (instance.up + instance.down).any() and tasks.reads is None and tasks.writes is None:
         return None
@@ -99,8 +99,11 @@ def traffic_of(instance: Instance, predecessors: Graph) -> Traffic | None:
 
 
 def _reads(instance: Instance, predecessors: Graph) -> tuple[list[dict[int, int]], list[tuple[int, ...]], np.ndarray]:
-    """Of each task: bytes read by the task that wrote them last before it, items read that nobody wrote before it,
-    and bytes written that nobody reads, which go home at the end."""
+    """Per task: bytes read, by the task that wrote them; first reads; bytes unread.
+
+    The writer is the last one before it.  First reads are the items that it reads and no task wrote before it.  Unread
+    bytes are those that it writes and no task reads; they go home at the end.
+    """
     tasks = instance.problem.tasks
     sources: list[dict[int, int]] = [{} for _ in range(len(tasks))]
     firsts: list[tuple[int, ...]] = [()] * len(tasks)

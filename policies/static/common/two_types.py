@@ -1,4 +1,4 @@
-"""What algorithms for two types of devices (cores and one type of GPU) share."""
+"""Shared parts of algorithms for two types of devices (cores, one type of GPU)."""
 
 from __future__ import annotations
 

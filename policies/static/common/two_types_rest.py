@@ -1,7 +1,7 @@
 """The rest of a run on two types of devices, some lanes of which are busy at first, by an algorithm that knows of none.
 
 What still runs is given to the algorithm as a task that can run on its own side alone.  The assignment that comes out
-is kept, with lanes of a side renamed so that what runs stands in front of the lane on which it runs; where two of
+is kept, with lanes of a side renamed so that each running task comes first on the lane on which it runs; where two of
 those came to share a lane, the tasks of the side are listed anew, longest first.  The shorter of both is taken.
 A schedule of the rest is one of these tasks too, so a lower bound that the algorithm proves holds; no ratio does.
 Weakness: the algorithm takes all tasks for there at once.
@@ -46,9 +46,9 @@ def rest_of_two_types(
     kinds: Sequence[int | None],
     solve: Callable[[np.ndarray, np.ndarray], Solved],
 ) -> Plan:
-    """The plan of what is left, with times p and q on the sides whose types are `kinds`; None: no such type.
+    """The plan of what is left, with times p and q on the two sides of types `kinds`.
 
-    Its makespan is that of what runs and what is left.
+    A type that is None does not exist.  The makespan is that of running and remaining tasks.
     """
     problem = instance.problem
     assert instance.free is not None
@@ -73,7 +73,7 @@ def rest_of_two_types(
         makespan = max(makespan, end - problem.now)
         first += len(busy[side])
     plan = planned(instance, [entry[1:] for entry in sorted(placed)])
-    plan.makespan = max(makespan, plan.makespan or 0.0)  # what runs may end last
+    plan.makespan = max(makespan, plan.makespan or 0.0)  # a running task may end last
     if not instance.pipelined:
         plan.bound = min(solution.bound, plan.makespan)
         if placed and plan.bound > 0 and plan.notes["timetable"] == "exact":
@@ -82,8 +82,10 @@ def rest_of_two_types(
 
 
 def _renamed(lanes: np.ndarray, tasks: np.ndarray, busy: np.ndarray, first: int, count: int) -> np.ndarray | None:
-    """The lanes of one side's tasks, renamed so that what runs (rows from `first` on) is on the lane on which it runs;
-    None if two of what runs share a lane."""
+    """Lanes of one side's tasks, renamed so that running tasks keep their lanes.
+
+    Running tasks are the rows from `first` on.  None if two of them share a lane.
+    """
     found = lanes[first : first + len(busy)]
     if len(np.unique(found)) < len(found):
         return None
