@@ -67,7 +67,7 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
 
 
 class Watched(Scheduler):
-    """A scheduler whose starts are written down: the last of each task and its time, in the order of decisions."""
+    """A scheduler with a record of its starts: the last one of each task, with its time, in the order of decisions."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner

@@ -92,7 +92,7 @@ class Simulation:
         return imagined.Imagined(copy.state, copy.run)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Whose fault is what a round raised?  The frame below `run` is either the policy's or `apply`."""
+        """The error to raise for what a round raised: the frame below `run` is either the policy's or `apply`."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:

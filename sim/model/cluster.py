@@ -231,7 +231,7 @@ class Partition:
     """Nodes on which its jobs may be at once."""
     users: tuple[str, ...] | None = None
     accounts: tuple[str, ...] | None = None
-    """Who may use it; None: everybody."""
+    """Users and accounts that may use it; None: all."""
 
     @property
     def limited(self) -> bool:
@@ -277,7 +277,7 @@ class Cluster:
             for name in node.spec.partitions:
                 masks[name] = masks.get(name, 0) | 1 << node.index
         self.partitions = {name: Partition(name, mask) for name, mask in masks.items()}
-        """By name; whoever builds the cluster may replace them by others, with rules."""
+        """By name; the code that builds the cluster may replace them by others, with rules."""
         self.fabric = Fabric()
         """The network between nodes, as far as it is not theirs alone; replaced like the partitions."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim.model.cluster import Cluster, Device
 
 KNOWN = 20_000
-"""Sets of nodes whose profiles are kept."""
+"""Maximum number of sets of nodes for which the profile is kept."""
 
 ROUNDING = 1e-12
 """Share by which sums of the same seconds may differ."""

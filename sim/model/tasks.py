@@ -91,7 +91,7 @@ class Mode:
     gpu_memory: int = 0
     span_any: bool = False
     span_speed: float = 1.0
-    """Rate of a gang whose devices lie on more than one node."""
+    """Rate of a gang with devices on more than one node."""
     span_speeds: SpanSpeeds | None = None
     """Rates of a gang by level; given, it stands for `span_speed`."""
     node_count: int = 1
@@ -256,7 +256,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Item:
-    """A named piece of data.  `home`: node whose host memory holds it first; None: every host has it.
+    """A named piece of data.  `home`: node that has it in host memory first; None: every host has it.
 
     A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is no part of
     the task's own time alone.
@@ -335,7 +335,7 @@ class Tasks:
     items: list[Item] = field(default_factory=list)
     work: KernelWork | None = None
     hash_ids: Ragged | None = None
-    """Names of the blocks of each request's prompt; requests whose names begin alike have a common prefix."""
+    """Names of the blocks of each request's prompt; requests with the same first names have a common prefix."""
     time_limit: np.ndarray | None = None
     """Seconds that a task may hold its devices; inf where there is no limit.  See `RunInput.grace`."""
     partition_code: np.ndarray | None = None

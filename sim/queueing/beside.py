@@ -25,7 +25,7 @@ class PredictedBeside(NamedTuple):
     @property
     def covered(self) -> bool:
         value, interval = self.row.value, self.interval
-        # Where nothing is random (nobody ever waits) the interval is a point, and only rounding is left.
+        # Where nothing is random (no task ever waits) the interval is a point, and only rounding is left.
         return interval.covers(value) or math.isclose(value, interval.mean, rel_tol=1e-9, abs_tol=1e-15)
 
 

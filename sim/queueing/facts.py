@@ -28,7 +28,7 @@ OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
 """What admission policies declare.  A model reads the parameters of the policy that it is named for."""
 
 GREEDY = "greedy batches"
-"""What a batching policy declares by which an idle device takes all who wait."""
+"""What a batching policy declares if under it an idle device takes all waiting requests."""
 
 CONSERVING = "work-conserving"
 """What a placement declares that leaves no task waiting where devices are equal and one is free."""
@@ -270,7 +270,7 @@ class Facts:
 
     def _all_the_time(self) -> None:
         """Every stream goes on as long as the run."""
-        text = "arrivals go on at one rate to the end"
+        text = "arrivals are stationary to the end of the run"
         entries = self.model.workload
         ends = [min(math.inf if entry.until is None else entry.until, self.input.horizon) for entry in entries]
         for number, (entry, end) in enumerate(zip(entries, ends, strict=True)):
@@ -398,10 +398,10 @@ class Facts:
     def open_door(self) -> None:
         given = self.policies.admission
         name = "accept_all" if given is None else given.name
-        self.suppose("everybody gets in", self.admission == OPEN, "policy.admission", name)
+        self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def nobody_leaves(self) -> None:
-        self.without("nobody gives up", ("patience",))
+        self.without("no reneging: no task has a patience", ("patience",))
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
         """Stable, and long enough under way to have forgotten the start."""

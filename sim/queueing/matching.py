@@ -118,7 +118,7 @@ def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: 
 
 
 def _delay(facts: Facts) -> Match:
-    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: nobody is lost."""
+    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: no loss."""
     model = "G/G/c, first come, first served"
     entries = facts.model.workload
     if not facts.arrivals(("poisson", "renewal", "deterministic")) or any(entry.trace is not None for entry in entries):
@@ -180,7 +180,7 @@ def _limited(facts: Facts) -> Match:
     known = facts.arrivals() & _common(facts)
     limit = facts.parameter("admission", "limit", None)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
-    facts.suppose("one limit for all who wait", only, "policy.admission", f"limit: {limit}")
+    facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
     facts.nobody_leaves()
     facts.undisturbed()
     order = facts.order()
@@ -201,7 +201,7 @@ def _bucket(facts: Facts) -> Match:
     """The loss at a token bucket, whatever lies behind it."""
     poisson = facts.arrivals()
     refuses = facts.parameter("admission", "excess", "reject") == "reject"
-    facts.suppose("who finds no token is refused", refuses, "policy.admission.excess")
+    facts.suppose("a task that finds no token is refused", refuses, "policy.admission.excess")
     common = facts.parameter("admission", "per", "all") == "all"
     facts.suppose("one bucket for all", common, "policy.admission.per")
     refill, depth = facts.parameter("admission", "rate", None), float(facts.parameter("admission", "burst", 1))
@@ -357,7 +357,9 @@ def _sharing(facts: Facts) -> Match:
     if not facts.steady(load, 1, law):
         return _result(facts, model)
     enough = load ** (mode.type.streams + 1) < 1e-6
-    facts.suppose("there are streams for all who come", enough, "cluster.nodes.gpus.streams", str(mode.type.streams))
+    facts.suppose(
+        "there is a stream for each task in the system", enough, "cluster.nodes.gpus.streams", str(mode.type.streams)
+    )
     found = general.mg1_ps(facts.rate, law.mean)
     return _result(
         facts, model, found, [*_rows(facts, found, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
@@ -452,7 +454,7 @@ def _services(facts: Facts) -> Match:
     batching = facts.policies.of_service.get(0, facts.policies.batching)
     name = "serial_greedy" if batching is None else batching.name
     greedy = facts.declared("batching", name) == GREEDY
-    facts.suppose("an idle device takes all who wait", greedy, "policy.batching", name)
+    facts.suppose("an idle device takes all waiting requests", greedy, "policy.batching", name)
     facts.open_door()
     facts.nobody_leaves()
     facts.undisturbed(sharing=False)

@@ -30,7 +30,7 @@ _X, _WEIGHT = np.polynomial.laguerre.laggauss(NODES)
 _LOG_WEIGHT = np.log(_WEIGHT)
 LEGENDRE = 400
 FEW = 60
-"""Jobs whose product stays within the range of floating-point numbers."""
+"""Number of jobs for which the product of their factors stays in the range of floating-point numbers."""
 
 
 def terms(own: float, link: float) -> np.ndarray:

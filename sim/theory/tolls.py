@@ -1,4 +1,4 @@
-"""Naor's thresholds: how long a queue is worth joining, for oneself, for all, and for who takes a fee."""
+"""Naor's thresholds: up to which length a queue should be joined, for one customer, for all, and for revenue."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Thresholds:
 
 
 def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresholds:
-    """M/M/1 in which a service is worth `reward` and each second in the system costs `cost`; everybody sees the queue.
+    """M/M/1 in which a service is worth `reward` and each second in the system costs `cost`; the queue is seen.
 
-    Oneself: n_s = ⌊R μ / C⌋.  All: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  A fee of
-    R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
+    Individual: n_s = ⌊R μ / C⌋.  Social: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  Revenue: a
+    fee of R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
     Exact, any load.
     Reference: Naor, The Regulation of Queue Size by Levying Tolls (1969).
     """
@@ -40,7 +40,7 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
     individual = math.floor(ratio * (1 + 1e-12))
     if individual < 1:
         raise UsageError(
-            f"nobody ever joins: a service costs {cost * service_mean:.4g} of waiting even in an empty system, "
+            f"no customer ever joins: a service costs {cost * service_mean:.4g} of waiting even in an empty system, "
             f"and its reward is {reward:.4g}"
         )
     load = rate * service_mean

@@ -130,7 +130,7 @@ class ParallelPlan:
 
     @property
     def in_flight(self) -> float:
-        """Micro-batches whose activations the first stage holds at once."""
+        """Number of micro-batches of which the first stage holds the activations at once."""
         p, m = self.pipeline, self.micro_batches
         if self.schedule == "gpipe":
             return m

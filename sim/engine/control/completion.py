@@ -144,7 +144,7 @@ class Completion:
     # Tasks --------------------------------------------------------------------------------------------------
 
     def completed(self, task: Task, more: bool = False) -> None:
-        """A task is through; `more`: others of its launch end now, whose successors have not been set free yet."""
+        """A task has completed; `more`: others of its launch end now too, and their successors are not released yet."""
         state = self.state
         task.state = ENDED
         task._launch = None

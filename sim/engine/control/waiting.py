@@ -180,7 +180,7 @@ class Waiting:
     def leave_queue(self, task: Task, waited: bool) -> None:
         """A request ends without having run."""
         queue = self.state.queue_of[task.shape]
-        waited = waited or isinstance(queue, Sliced)  # whose requests wait from their arrival on
+        waited = waited or isinstance(queue, Sliced)  # there requests wait from their arrival on
         if self.state.requests_left:
             self.state.requests_left -= 1
         if waited:

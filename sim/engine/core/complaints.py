@@ -90,7 +90,7 @@ class Questions:
             self._decisions, self._asked = run.decisions, 0
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
-            questions = f"{self._asked:,} times who waits or runs"
+            questions = f"{self._asked:,} times which tasks wait or run"
             raise illegal(run, f"asked {questions}, decided nothing and goes on: it loops")
 
 

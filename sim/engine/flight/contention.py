@@ -1,7 +1,7 @@
-"""Links that jobs over several nodes share: who is on each, how much slower that makes them, and what they carried.
+"""Links that jobs over several nodes share: which jobs are on each, how much they slow down, what they carried.
 
 A job is on the links that its step crosses (`sim.model.exchange`) while it computes.  When the set of jobs on a link
-changes, those on it get the times of a step that the closed forms of `sim.theory.contention` give, and nobody else; of
+changes, only the jobs on that link get new step times, from the closed forms of `sim.theory.contention`; for a job on
 several links the slowest counts.  That maximum is an approximation, and so is one capacity for both directions.
 No step is an event.  Cost of a change: O(N) for N jobs on the link.
 """
@@ -46,7 +46,7 @@ class Group:
     def __init__(self, link: int):
         self.link = link
         self.members: list[Member] = []
-        """All whose step crosses it."""
+        """All jobs with a step that crosses it."""
         self.stakes: list[Stake] = []
         """Of those among them that others can delay there."""
         self.factors = np.empty((0, NODES))
@@ -159,7 +159,7 @@ class Network:
         self.clock = clock
         self.rule = cluster.fabric.contention
         self.paced = paced
-        """Gives a launch whose pace on the network has changed its rate, and works out the rest of it."""
+        """Called with a launch when its pace on the network has changed: sets its rate, and its times anew."""
         self.groups: dict[int, Group] = {}
         self.slow: dict[int, float] = {}
         """Links that are so many times slower than they should be; inf: down."""
@@ -259,7 +259,7 @@ class Network:
         """What its step is with links as fast as they are now."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
-        # One that waits for a link that is down delays nobody.
+        # A job that waits for a link that is down delays no other job.
         there = spent.items() if alone < INF else ()
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 

@@ -110,7 +110,7 @@ class Terms:
 
     `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
     time × its factor (`up`, `compute`, `down`).  `first`: position of the first request in its service, if the batch
-    is a slice of it whose requests have no objects yet; else -1.
+    is a slice of it and the requests have no objects yet; else -1.
     """
 
     __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "oldest")
@@ -289,7 +289,7 @@ class History:
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        """Rows (sim.engine.core.recorder) of stopped launches whose work is kept so far."""
+        """Rows (sim.engine.core.recorder) of stopped launches, as far as their work is kept."""
         self.saved_at: int | None = None
         """The location (sim.engine.flight.places) of its saved state, if it has one."""
         self.saved_by = 0.0

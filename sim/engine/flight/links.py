@@ -98,7 +98,7 @@ class Links:
                     ways_up.append(switches[device.switch][0])
                     ways_down.append(switches[device.switch][1])
                     latency += node.spec.switch.latency
-                # A pipe of infinite rate delays nobody.
+                # A pipe of infinite rate delays no transfer.
                 self._up[device.index] = [pipe for pipe in ways_up if pipe.rate < math.inf]
                 self._down[device.index] = [pipe for pipe in ways_down if pipe.rate < math.inf]
                 self._latency[device.index] = latency
@@ -212,7 +212,7 @@ class Links:
         self._reschedule(group)
 
     def _free(self, group: Group, gone: list[Flow]) -> None:
-        """Take flows out of their group, and with them the pipes that nobody else in it uses."""
+        """Take flows out of their group, and with them the pipes that no other flow in it uses."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:

@@ -224,7 +224,7 @@ class Places:
         self.where[item] = {location: None}
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Will nobody but these tasks, which are about to end, read or write the item again?"""
+        """Will no task but these, which are about to end, read or write the item again?"""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes

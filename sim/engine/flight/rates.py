@@ -128,7 +128,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """The launch begins to compute on accelerators that are shared; the gangs whose end has moved."""
+        """Let a launch begin to compute on shared accelerators; the gangs that now end at another time."""
         table = launch.table
         assert table is not None
         groups = []
@@ -144,7 +144,7 @@ class Speeds:
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """It computes no longer; the gangs whose end has moved."""
+        """Let a launch stop computing; the gangs that now end at another time."""
         table = launch.table
         assert table is not None
         groups = []
@@ -158,7 +158,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """New rates after a change, and each group's one next event; the gangs whose end has moved."""
+        """Set rates after a change, and each group's one next event; the gangs that now end at another time."""
         moved = []
         for group in groups:
             soonest = INF
@@ -186,7 +186,8 @@ class Speeds:
         return moved
 
     def retime(self, state: GpuState | object, launches: Iterable[Launch]) -> list[Launch]:
-        """A device's frequency or speed changed: what computes there gets its new rate; gangs whose end has moved."""
+        """Set the rates of launches on a device of which frequency or speed changed; the gangs that now end at
+        another time."""
         now = self.clock._now
         for launch in launches:
             table = launch.table

@@ -63,9 +63,9 @@ class Fleet(ServiceCalls):
         """Those that hold devices, in the order of their start; where prefill is separate, those that decode."""
         self.prefillers: list[Replica] = []
         self.requests: dict[int, Generation] = {}
-        """Those whose last token is not there, by row."""
+        """Requests without their last token, by row."""
         self.answered: dict[int, None] = {}
-        """Rows of those whose last token is on its way to the client."""
+        """Rows of requests with the last token on its way to the client."""
         self.lobby: dict[int, Generation] = {}
         """Those that no replica can take yet, by row."""
         self.missing: list[bool] = []

@@ -102,7 +102,7 @@ class Replica(Steps):
         self._decide()
 
     def _decide(self) -> None:
-        """Who gives way, who joins, what the next step does."""
+        """Decide which members are preempted, which requests join, and what the next step does."""
         lag = 0.0
         gave_way = False
         if self.leaving:

@@ -1,4 +1,4 @@
-"""Requests of a replica: who waits, who joins, who decodes, who gives way."""
+"""Requests of a replica: which ones wait, join, decode, or are preempted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.model.plan import Placement
 
 
 class Members(KVMemory):
-    """Requests on their way through one replica: waiting, members, and those whose keys and values move."""
+    """Requests on their way through one replica: waiting, members, and those with keys and values in transfer."""
 
     fleet: ServiceCalls
     policy: Any
@@ -30,13 +30,13 @@ class Members(KVMemory):
         self.outstanding = 0
         self.by_client: bool = self.policy.by_client
         self.line: Line = (Lines if self.by_client else Line)(self)
-        """Who waits."""
+        """Waiting requests."""
         self._members: dict[int, Generation] = {}
         self._loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}
         """Prefilled here, not yet fetched by the replica that will decode them."""
         self.here: list[Generation] = []
-        """Of those on their way, whose keys and values have come."""
+        """Requests of `_loading` of which the keys and values have arrived."""
         self.prefilling: list[Generation] = []
         self.decoding = 0
         self.context = 0
@@ -46,9 +46,9 @@ class Members(KVMemory):
         self.coming: list[Generation] = []
         """Under a policy by client: those that came in the steps under way; they queue when these are over."""
         self.leaving: list[Generation] = []
-        """Members whose clients have aborted them in the step under way."""
+        """Members that their clients have aborted in the step under way."""
         self.head: Generation | None = None
-        """Who waits first and may not join, if anyone may."""
+        """The first waiting request, if it may not join although the replica could take one more sequence."""
         self.decoded_at = NAN
         """When the last step that decoded was over, with a token for each sequence that decodes but the fresh ones."""
         self.fresh: dict[int, float] = {}
@@ -223,7 +223,7 @@ class Members(KVMemory):
         self.leaving = []
 
     def forget_loading(self, request: Generation) -> None:
-        """A request whose keys and values are on their way here is aborted."""
+        """Abort a request while its keys and values are on their way here."""
         del self._loading[request.row]
         if request in self.here:
             self.here.remove(request)
@@ -278,7 +278,7 @@ class Members(KVMemory):
         self.wake()
 
     def _take_up(self) -> None:
-        """Those whose keys and values are here decode from this boundary on."""
+        """Let requests decode from this boundary on if their keys and values have arrived."""
         for request in self.here:
             del self._loading[request.row]
             request.paused += self.clock._now - request.paused_at

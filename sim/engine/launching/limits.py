@@ -56,7 +56,7 @@ class TimeLimits:
                 self._used.pop(task.index, None)
 
     def ended(self, launch: Launch) -> None:
-        """A launch is through: nobody asks again."""
+        """A launch has completed: its tasks will not start again, so their used time is dropped."""
         self.over(launch, keep=False)
 
     def _due(self, launch: Launch) -> None:

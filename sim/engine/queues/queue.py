@@ -24,7 +24,7 @@ LEAST_FACTOR = 0.1
 
 
 class Queue:
-    """What both kinds have in common: who it is for, noise, the wish to be woken."""
+    """What both kinds have in common: the service, noise, the wish of the policy to be woken."""
 
     def __init__(
         self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links,

@@ -14,7 +14,7 @@ from sim.model.plan import Placement, split_cores
 
 
 class Capacity(Fitting):
-    """What is free where, and who may take it."""
+    """What is free where, and which placements may take it."""
 
     def __init__(self, cluster: Cluster):
         super().__init__(cluster)

@@ -1,7 +1,7 @@
 """Where a mode fits: an index over what is free.
 
 For one whole accelerator of a type there is a bitmask of the nodes that have one, kept with every give and take.  For
-every other mode that anybody asked for there is one Python integer, a bitmask of the nodes on which it fits now.
+every other mode that was asked for there is one Python integer, a bitmask of the nodes on which it fits now.
 Nodes that changed are noted in one log; a mode's mask is brought up to date when it is asked for, by looking only at
 the nodes noted since.  So the cost of a decision grows with what changed, not with the number of devices, and first
 fit is the lowest set bit.
@@ -56,7 +56,7 @@ class Fitting:
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
         self.noting = False
-        """Does anybody read the log?"""
+        """Is there a reader of the log?"""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
         for node in self.nodes:

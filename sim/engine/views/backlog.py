@@ -23,7 +23,7 @@ Key = tuple[str, str, str]
 
 
 class Watched(dict[int, Any]):
-    """A dictionary of tasks or launches that tells who joins and who leaves.
+    """A dictionary of tasks or launches that reports each one that joins or leaves.
 
     It takes the place of the engine's own from the first question on, so that runs without such questions pay nothing.
     """

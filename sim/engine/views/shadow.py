@@ -97,8 +97,8 @@ class EarliestFit:
         self._find()
 
     def holds(self) -> bool:
-        """Would it be found again as it is?  True only of one that was found from the nodes' own times, is still to
-        come, and on whose node nothing has changed.  Then whoever started elsewhere made no node have room earlier."""
+        """Would it be found again as it is?  True only if it was found from the nodes' own times, is still to come,
+        and nothing has changed on its node.  A task that started elsewhere cannot have made any node fit earlier."""
         if self._at is None or self._tally is None or self._accepted or self._sketches:
             return False
         node, _, ends = self._at
@@ -365,7 +365,7 @@ class EarliestFit:
         if left < amount:
             return False
         if self._placement is not None and any(device.node in theirs for device in self._placement.devices):
-            self._placement = None  # on others, once somebody asks
+            self._placement = None  # on other nodes; found when it is asked for
         self._free = left
         self._sketches.update(sketches)
         return True
@@ -379,6 +379,6 @@ class EarliestFit:
         if not tally.fits(mode, kind):
             tally.open, tally.cpu_free, tally.mem_free = before
             return False
-        self._placement = None  # on what is left, once somebody asks
+        self._placement = None  # on what is left; found when it is asked for
         self._accepted.append(placement)
         return True

@@ -155,7 +155,7 @@ class Memory:
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
-        """Places of some transitions: any but the last, whose successor is not known yet."""
+        """Places of some transitions: any but the last, as its successor is not known yet."""
         kept = min(self.taken, self.size) - 1
         found: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
         return found

@@ -1,4 +1,4 @@
-"""What an agent is given to learn from: episodes, one after the other, and somebody who is told how it goes."""
+"""What an agent is given to learn from: episodes, one after the other, and a listener for its progress."""
 
 from __future__ import annotations
 

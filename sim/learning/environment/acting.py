@@ -99,7 +99,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window whose actions go beyond the first devices, and whose observation may be another.
+    """A window with actions beyond the first devices, and possibly with another observation.
 
     With no switch and the observation "vector" it is the plain window.  `choice`, where given, decides: so a trained
     model is a scheduler in a run.

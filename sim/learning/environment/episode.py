@@ -132,7 +132,7 @@ class Episodes:
         self.layout = Layout.of(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
         self.first: Observation | None = None
-        """The observation of the first load, whose shapes are kept."""
+        """The observation of the first load; its shapes are kept."""
         self.actions = self.layout.actions
         if self.decides == SCHEDULING:
             acting = self.acting()

@@ -63,7 +63,7 @@ MEANINGS = {
     },
     "DEVICE": {
         "free": ("free devices (or cores) / all of the type", "0 to 1"),
-        "wanted": ("tasks shown whose fastest mode is on this type / window", "0 to 1"),
+        "wanted": ("tasks shown with their fastest mode on this type / window", "0 to 1"),
         "backlog": ("log(1 + w / scale); w: device-seconds of those tasks, with the seconds until each running task "
                     "should end, / devices of the type", "0 to 10"),
         "soonest": ("log(1 + time until the next running task there should end / scale); 0 where none runs", "0 to 10"),

@@ -101,9 +101,9 @@ def train(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Training:
-    """Train an agent on a scenario whose tasks go to a scheduler, and compare what it learned.
+    """Train an agent on a scenario in which tasks go to a scheduler, and compare what it learned.
 
-    decides: what is learned, scheduling (which task goes where), or admission (who may wait at all, under the
+    decides: what is learned, scheduling (which task goes where), or admission (which task may wait at all, under the
         scenario's own scheduler).
     agent: dqn, reinforce, or ppo (which needs the extra `learning`).
     steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
@@ -146,7 +146,7 @@ def train(
     if not parts.is_sum:
         raise UsageError(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
-            "class derived from sim.learning.environment.rewards.Reward, whose sum is known of other policies, too"
+            "class derived from sim.learning.environment.rewards.Reward: its sum is known for other policies, too"
         )
     practice = TrainingPractice(loaded, window, parts, seed, steps, progress, decides)
     if checkpoint is not None:

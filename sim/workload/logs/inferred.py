@@ -49,7 +49,7 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """The kind of label whose limits explain the most waiting, if any does.
+    """The kind of label by which limits explain the most waiting, if any does.
 
     A group has a limit where most of the time in which its jobs wait although there is room it holds one and the same
     amount, and seldom more; or where such jobs start right after one of its own ended, far more often than by chance.

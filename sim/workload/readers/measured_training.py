@@ -10,7 +10,7 @@ A folder of profiles has a folder for each application with
     validation-N.csv    progress, iteration, grad_sqr, grad_var: one row an epoch, of a training with N samples a step:
                         steps of the smallest N that this is worth, steps, and squared norm and variance of the gradient
 
-as in the artifact of Qiao et al., Pollux (OSDI 2021), whose definitions these are.  Step times between measured
+as in the artifact of Qiao et al., Pollux (OSDI 2021), and by its definitions.  Step times between measured
 batch sizes are interpolated linearly; on placements that were not measured, linearly between the numbers of nodes,
 GPUs and samples.  A step with s times the samples of the smallest N is worth (var + sqr) / (var / s + sqr) of its
 steps: what larger batches gain, and less and less of it.  A batch too large for the GPUs is accumulated in several
