@@ -54,8 +54,8 @@ class Sharing:
     mps: fractions side by side; each launch runs at 1 / (1 + interference * shares of the others).
     mig: a fraction takes a slice of the present layout, at least as large; another layout is taken on only when
         the GPU is empty, and costs `reconfigure` seconds.
-    pairs: (class, class beside it, times slower than alone), as measured, for timeslice and mps; inf where two cannot
-        share.  Beside several the factors multiply.  Pairs that are not there, or cannot be, go by the rule above.
+    pairs: (class, class next to it, times slower than alone), as measured, for timeslice and mps; inf if the two
+        cannot share.  Next to several the factors multiply.  Pairs not given, or inf, follow the rule above.
     """
 
     kind: SharingKind = "exclusive"
@@ -67,7 +67,7 @@ class Sharing:
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
-        """Times slower by class and class beside it."""
+        """Times slower by class and class next to it."""
         return {(one, other): times for one, other, times in self.pairs}
 
 
@@ -76,7 +76,7 @@ PreemptionKind = Literal["context_switch", "drain", "flush", "flep"]
 
 @dataclass(frozen=True)
 class Preemption:
-    """How an accelerator lets go of a launch that is stopped while it computes.
+    """How a running launch is preempted on an accelerator.
 
     context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
     drain: the blocks under way run to their end first; nothing is saved and nothing lost.

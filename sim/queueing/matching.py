@@ -1,9 +1,9 @@
-"""Which exact model a scenario is, or comes near to: its assumptions one by one, and what it predicts.
+"""Model match: the model that fits a scenario, exactly or nearly, its assumptions, and what it predicts.
 
 A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
-so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  Where a hard one
-fails there is no prediction; where only soft ones fail (a service that is not quite exponential, a short warm-up) it is
-given as near.
+so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  If a hard one
+fails, there is no prediction; if only soft ones fail (a service that is not quite exponential, a short warm-up), it is
+an approximation.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _moves(facts: Facts) -> bool:
 
 
 def _common(facts: Facts, *, moves: bool = False) -> bool:
-    """What all models of tasks suppose; False where no figures can be had."""
+    """Check what all models of tasks assume; False if no figures can be computed."""
     known = facts.one_way() and facts.sizes_known()
     if moves:
         facts.no_items()
@@ -166,7 +166,7 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
-    """E[1 - exp(-s gap)] of a renewal process of ours."""
+    """E[1 - exp(-s gap)] of a renewal process of a workload."""
     if scv == 0:
         return lambda s: -math.expm1(-s / rate)
     if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
@@ -198,7 +198,7 @@ def _limited(facts: Facts) -> Match:
 
 
 def _bucket(facts: Facts) -> Match:
-    """The loss at a token bucket, whatever lies behind it."""
+    """The loss at a token bucket, which does not depend on the servers behind it."""
     poisson = facts.arrivals()
     refuses = facts.parameter("admission", "excess", "reject") == "reject"
     facts.suppose("a task that finds no token is refused", refuses, "policy.admission.excess")

@@ -11,7 +11,7 @@ from typing import Any
 from sim.errors import UsageError
 
 Tail = Callable[[float], float]
-"""The probability of exceeding so many seconds."""
+"""The probability of exceeding a number of seconds."""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from sim.theory.prediction import positive
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Most customers in the system of M/M/1, the newcomer included, at which one joins.
+    """Maximum number of customers in an M/M/1 system, the arriving one included, at which it joins.
 
-    individual  what each chooses for itself; social: most welfare of all; revenue: what a fee that earns most leads to
+    individual  what each chooses for itself; social: for the most welfare of all; revenue: by the fee that earns most
     welfare     reward less cost of waiting, per second, under the social threshold
     welfare_individual  the same where each chooses for itself
     toll        the highest fee under which each still joins up to the social threshold (0 where they agree)

@@ -97,7 +97,7 @@ class Questions:
 def malformed(run: RunState, decision: Any) -> str | None:
     """What is wrong with the make of a decision (not with its legality), or None.
 
-    Asked only after carrying it out raised: so that a slip of a policy is told apart from a defect of the engine.
+    Called only after carrying it out raised, to tell an error of the policy from a defect of the engine.
     """
     if isinstance(decision, Start | Move):
         if not isinstance(decision.placement, Placement):

@@ -58,7 +58,7 @@ class Recorder:
         self.device_log: list[tuple[float, int, str, float]] = []
         self.batched = False
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
-        """Of launches of several tasks as one kernel, by number: rows, and bytes of memory traffic that fell away."""
+        """Launches of several tasks as one kernel, by number: rows, and bytes of memory traffic saved."""
         self._first_token: array | None = None
         self._detail: dict[str, array] = {}
         self.steps = bytearray()
@@ -67,7 +67,7 @@ class Recorder:
         self._gaps = array("d")
         """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
         self._replicas: list[tuple[str, int, int, int]] = []
-        """Of each replica its service, number, KV blocks and place."""
+        """For each replica its service, number, KV blocks and place."""
         self._rows = array("d")
         """Launches, row after row (ROW)."""
         self._launches: dict[str, np.ndarray] = {}

@@ -35,7 +35,7 @@ link's next row."""
 
 
 def _never(_: Any) -> None:
-    """Of a launch that is only imagined."""
+    """What an imagined launch does at its end: it has no event, so this is never called."""
 
 
 class Group:
@@ -48,9 +48,9 @@ class Group:
         self.members: list[Member] = []
         """All jobs with a step that crosses it."""
         self.stakes: list[Stake] = []
-        """Of those among them that others can delay there."""
+        """Stakes of the members that others can delay on this link."""
         self.factors = np.empty((0, NODES))
-        """Of each stake its factor of the integrand (`sim.theory.contention.terms`), and below the inverse of it."""
+        """For each stake its factor of the integrand (`sim.theory.contention.terms`), and below its inverse."""
         self.inverse = np.empty((0, NODES))
         self.busy = 0.0
         """Seconds of its full rate that were used since the last row."""
@@ -116,8 +116,8 @@ class Stake:
         self.seconds = sum(seconds for seconds, _ in phases)
         slack = any(slack for _, slack in phases)
         self.hidden = [(seconds / self.seconds, slack) for seconds, slack in phases] if slack else []
-        """Of its phases the share of these seconds, and by how many longer it may be before the step is; none where
-        every delay counts in full."""
+        """For each phase its share of these seconds, and by how many it may grow before the step does; empty if every
+        delay counts in full."""
         self.ratio = 1.0
         """How many times as long as alone its step takes for the others on this link."""
 
@@ -291,7 +291,7 @@ class Network:
         if factor == before:
             return
         if not member.simple or before == 0.0:
-            self.paced(launch)  # others may have to hear of it, or the rate cannot be told from the one before
+            self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
             return
         rate = table.rate
         elapsed = now - table.updated

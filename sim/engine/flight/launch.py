@@ -25,7 +25,7 @@ STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute"
 
 END, READY, TURN, JOIN, COMPUTED = range(5)
 """What the pending entry of a launch stands for: its end; its devices are ready; a copy engine is its own, and the
-transfer needs events of its own; it begins to share a compute engine; it has computed, and others must be told."""
+transfer needs events of its own; it begins to share a compute engine; it has computed, and others depend on that."""
 
 
 class Launch(Timer):
@@ -39,9 +39,9 @@ class Launch(Timer):
     cores: int
     """Bitmask of the cores it took (a CPU launch)."""
     position: int
-    """Of its mode in the first task's shape."""
+    """Position of its mode in the first task's shape."""
     fusion: Fusion | None = None
-    """Of several tasks launched as one kernel (`FusedLaunch`)."""
+    """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
     def position_of(self, member: int) -> int:
         """The mode of one of its tasks, in its shape."""
@@ -184,7 +184,7 @@ class Timetable:
     """
 
     lanes: tuple[Lane, ...] = ()
-    """Of its accelerators."""
+    """The lanes of its accelerators."""
     open_at = 0.0
     """When its devices are ready, evictions aside."""
     blocked = 0
@@ -199,7 +199,7 @@ class Timetable:
     busy = energy = busy_rate = watts = 0.0
     rate = 1.0
     done = 0.0
-    """Compute seconds done by `updated`, told without a look at what is left."""
+    """Compute seconds done by `updated`, kept apart from `left`."""
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
     traffic: Any = None
@@ -325,7 +325,7 @@ class Lane:
         self.downloads: list[Part] = []
         self.upload = self.ready = self.compute = self.download = 0.0
         self.group = group
-        """Of an accelerator on which launches slow each other."""
+        """The group of an accelerator on which launches slow each other; None for others."""
         self.computing: list[Launch] = []
         """Its members, and gangs that take part."""
         self.share = 0

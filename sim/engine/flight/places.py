@@ -2,7 +2,7 @@
 
 A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited;
 those in accelerator memory are, and are evicted least recently used first when a launch needs the room.
-An evicted item with no other copy is written back to its host before the newcomer's first stage.
+An evicted item with no other copy is written back to its host before the first stage of the new launch.
 An item written in the run is dropped everywhere after its last reader.
 """
 

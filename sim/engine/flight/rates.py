@@ -29,7 +29,7 @@ class Speeds:
         self.clock = clock
         self.capacity = capacity
         self._nominal: dict[Mode, Rates] = {}
-        """Of modes of one device, in its normal state."""
+        """Rates of modes on one device in its normal state."""
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, as things stand."""
@@ -38,7 +38,7 @@ class Speeds:
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
     def nominal(self, launch: Launch) -> Rates:
-        """Those of a launch on one device that is in its normal state and that nothing else slows."""
+        """Rates of a launch on one device that is in its normal state, with nothing else to slow it."""
         mode = launch.placement.mode
         rates = self._nominal.get(mode)
         if rates is None:
@@ -200,7 +200,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
-    """Speed beside the others on an accelerator where it was measured for their classes; 0 where it was not."""
+    """Speed next to the others on an accelerator if it was measured for their classes, else 0."""
     speed = 1.0
     for other in computing:
         if other is not launch:

@@ -37,7 +37,7 @@ class Fleet(ServiceCalls):
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
         service: LanguageService, batching: Any, routing: Any, checked: bool,
     ):  # fmt: skip
-        """`devices_free`: is told when a replica gives devices back; `checked`: is there a round at each boundary?"""
+        """`devices_free`: called when a replica gives devices back; `checked`: is there a round at each boundary?"""
         self.state = state
         self.rounds = rounds
         self.signals = signals
@@ -60,14 +60,14 @@ class Fleet(ServiceCalls):
         self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
         self.numbered = 0
         self.replicas: list[Replica] = []
-        """Those that hold devices, in the order of their start; where prefill is separate, those that decode."""
+        """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
         self.prefillers: list[Replica] = []
         self.requests: dict[int, Generation] = {}
         """Requests without their last token, by row."""
         self.answered: dict[int, None] = {}
         """Rows of requests with the last token on its way to the client."""
         self.lobby: dict[int, Generation] = {}
-        """Those that no replica can take yet, by row."""
+        """Requests that no replica can take yet, by row."""
         self.missing: list[bool] = []
         """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.changed_at = -math.inf

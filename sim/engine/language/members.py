@@ -44,7 +44,7 @@ class Members(KVMemory):
         self.ends: list[tuple[int, int, Generation]] = []
         self.steps = 0
         self.coming: list[Generation] = []
-        """Under a policy by client: those that came in the steps under way; they queue when these are over."""
+        """Under a policy by client: requests that came in the steps under way; they queue when these are over."""
         self.leaving: list[Generation] = []
         """Members that their clients have aborted in the step under way."""
         self.head: Generation | None = None
@@ -52,7 +52,7 @@ class Members(KVMemory):
         self.decoded_at = NAN
         """When the last step that decoded was over, with a token for each sequence that decodes but the fresh ones."""
         self.fresh: dict[int, float] = {}
-        """Those that have begun to decode since then: when their last tokens came, by row."""
+        """Sequences that have begun to decode since then: when their last tokens came, by row."""
         self.served = 0
         self.leader = -1
 

@@ -41,7 +41,7 @@ from sim.model.tasks import Task
 
 
 class Launches:
-    """Carries launches from their start to their end; `Signals.launch_completed` is told when one has ended well."""
+    """Carries launches from start to end; calls `Signals.launch_completed` when one has ended well."""
 
     def __init__(self, state: RunState, signals: Signals, received: Received):
         clock, capacity, tasks = state.clock, state.capacity, state.tasks
@@ -415,7 +415,7 @@ class Launches:
         self.capacity.give(placement, launch, launch.cores)
 
     def _paced(self, launch: Launch) -> None:
-        """What a launch has of its links has changed."""
+        """Update a launch when its pace on the network has changed."""
         self.speeds.rerate(launch)
         self.follow(launch)
 

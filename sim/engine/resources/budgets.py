@@ -1,4 +1,4 @@
-"""What the jobs of a partition hold at once, beside what they may."""
+"""Partition limits: what the jobs of a partition hold at once, and the maximum that they may hold."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Budget:
         return 1 << 30 if self.most_nodes is None else max(0, self.most_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """Those of some nodes on which the limits let the mode start."""
+        """The subset of some nodes on which the limits let the mode start."""
         if not self.enough(mode):
             return 0
         return mask if self.new_nodes() else mask & self.mask

@@ -21,7 +21,7 @@ class Capacity(Fitting):
         self.moved: list[GpuState] | None = None
         """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
-        """How often something has come free."""
+        """How often something was released."""
         self.undisturbed = True
         """Has every device been in service ever since the start?"""
 

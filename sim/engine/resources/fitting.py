@@ -34,7 +34,7 @@ class ModeIndex:
         self.seen = -1
         self.kind = kind
         self.counted = counted
-        """Whole GPUs without a claim on their memory: where it fits is told by counting open ones."""
+        """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
         self.simple = simple
         """And of one stream: any open ones will do."""
 
@@ -70,7 +70,7 @@ class Fitting:
                 self._having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
         self.budgets: dict[Partition, Budget] = {}
-        """Of partitions with a limit on all that runs there."""
+        """Usage of partitions with a limit on all that runs there."""
 
     def index_of(self, mode: Mode) -> ModeIndex:
         index = self.indexes.get(mode)
@@ -198,7 +198,7 @@ class Fitting:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """How much there is now for a gang on whichever nodes, in units of `amount_of`, limits aside."""
+        """How much is free for a gang on any nodes, in units of `amount_of`, limits aside."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()

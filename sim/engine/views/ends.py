@@ -87,11 +87,11 @@ class Ends:
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
         self._expected: list[tuple[float, int]] = []
-        """A heap: (end, number) of all that were to run on when it was looked last."""
+        """A heap: (end, number) of the launches that were expected to continue at the last look."""
         self._overdue: set[int] = set()
-        """Of launches that run though they were to have ended."""
+        """Numbers of launches that still run after their expected end."""
         self._early: set[int] = set()
-        """Of those in `_expected` that are over."""
+        """Numbers of launches in `_expected` that have ended already."""
         self._voids = 0
         """How often bounds became void because a launch ended before its expected time."""
         self.bounds: dict[Mode, Bounds] = {}
@@ -147,7 +147,7 @@ class Ends:
         return self._countable
 
     def _as_expected(self) -> bool:
-        """Does everything run on that was to run on, and what is overdue besides?  Told by counting."""
+        """Do all launches still run that were expected to, overdue ones included?  Found by counting."""
         expected, running, now = self._expected, self.running, self.forecast.now
         while expected and expected[0][0] <= now:
             number = heappop(expected)[1]

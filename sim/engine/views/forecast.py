@@ -46,7 +46,7 @@ class EngineTimes(NamedTuple):
 
 
 class Forecast:
-    """What the engine's own functions tell when they reckon with estimates."""
+    """Forecasts: the engine's own functions, applied to estimated times."""
 
     def __init__(self, state: RunState, transfers: Transfers):
         self.state = state

@@ -25,7 +25,7 @@ MOST_KEPT = 64
 
 
 class Shadows:
-    """Those that were found, until they no longer hold."""
+    """Shadow times found so far, kept until they no longer hold."""
 
     def __init__(self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions):
         self.state = state
@@ -74,7 +74,7 @@ class EarliestFit:
         self.anywhere = False
         self._placement: Placement | None = None
         self._left = 0
-        """What is left over beside the task at the shadow time, where its nodes do not matter (`anywhere`)."""
+        """What is left over besides the task at the shadow time, if its nodes do not matter (`anywhere`)."""
         self._capacity = shadows.state.capacity
         self._sketches: dict[int, NodeState] = {}
         self._at: tuple[int, Mode, Ends] | None = None
@@ -82,9 +82,9 @@ class EarliestFit:
         self._tally: Tally | None = None
         """That node at the shadow time, as long as counting is enough, once what is `_due` there is given back."""
         self._due: list[tuple[float, int, Launch]] = []
-        """What will have ended there by then; most shadows are never asked about their node."""
+        """Launches that will have ended there by then; for most shadows the node is never looked at."""
         self._accepted: list[Placement] = []
-        """What was found to survive there by counting."""
+        """Placements that were found, by counting, to leave room there for the task."""
         self._known = shadows.state.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""

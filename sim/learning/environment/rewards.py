@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Reward:
-    """Base: told what happens to the tasks of a run, and asked what came to be since it was asked last.
+    """Base: notified of what happens to the tasks of a run, and asked for the reward earned since the last time.
 
     A reward of one's own is a class derived from this.  Its sum over a run must not depend on when it is asked, so
     that it tells what other policies earn, too; `sim.register(name, item, kind="reward")` gives it a name.

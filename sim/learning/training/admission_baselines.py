@@ -1,4 +1,4 @@
-"""Admission policies written by hand, to set beside one that was learned on the same scenario.
+"""Admission policies written by hand, to compare with one that was learned on the same scenario.
 
 All of them go with the scenario's own scheduler, placement and batching:
 

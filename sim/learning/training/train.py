@@ -1,4 +1,4 @@
-"""Train a policy on a scenario, and set it beside policies written by hand on loads that neither has seen.
+"""Train a policy on a scenario, and compare it with policies written by hand on loads that neither has seen.
 
 Three kinds of load, which the tree of seeds keeps apart (`sim.model.randomness`): an agent learns from replications
 of its `TRAINING` loads, the networks on the way are judged on `VALIDATION` loads (the best is kept), and the comparison
@@ -237,7 +237,7 @@ def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
     practice: TrainingPractice, workers: int,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
-    """The learned policy beside the others, on the scenario's own seed."""
+    """Compare the learned policy with the others, on the scenario's own seed."""
     import pandas as pd
 
     from sim.results.many_runs.compare import compare as evaluate
