@@ -70,6 +70,7 @@ class Starts:
                     row = task.index
                     del state.waiting[row]
                     if mode in self.quick:
+                        # It only computes, so its end is known now: one clock entry, and no timetable.
                         launch = Launch(self.finish_quick, number, (task,), placement, now)
                         self._starts[row] = now
                         self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)

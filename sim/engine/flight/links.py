@@ -197,6 +197,7 @@ class Links:
                 self._settle(other)
         else:
             group = Group(self._complete, self.clock._now)
+        # A flow over pipes of several groups merges them: their rates depend on each other from now on.
         for other in groups[1:]:
             self.clock.cancel(other)
             for moved in other.flows:
@@ -221,6 +222,7 @@ class Links:
                     pipe.group = None
             return
         group.flows = [flow for flow in group.flows if flow not in gone]
+        # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         used = {pipe for flow in group.flows for pipe in flow.pipes}
         for flow in gone:
             flow.group = None
@@ -258,7 +260,7 @@ class Links:
         fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]
         soonest = min(remaining)
-        limit = soonest * (1 + 1e-12)
+        limit = soonest * (1 + 1e-12)  # flows that end within rounding of the first one end with it
         group.next = [flow for flow, time in zip(flows, remaining, strict=True) if time <= limit]
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
@@ -270,6 +272,7 @@ class Links:
             flow.left = 0.0
         self._free(group, finished)
         self._reschedule(group)
+        # Callbacks come last, since they may send new flows over the same pipes.
         for flow in finished:
             flow.done(flow)
 
@@ -302,6 +305,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
             if number and left[pipe] / number < share:
                 tightest, share = pipe, left[pipe] / number
         assert tightest is not None
+        # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
         for flow in users[tightest]:
             if flow.rate < 0:
                 flow.rate = share

@@ -138,7 +138,7 @@ class Speeds:
             if lane.group is not None:
                 lane.group.members.append(launch)
                 groups.append(lane.group)
-        table.rate = 0.0
+        table.rate = 0.0  # so that `rerate` sees a change, whatever the rate is
         if table.group is None:
             self.rerate(launch)
         return self.regroup(groups)
@@ -166,6 +166,7 @@ class Speeds:
             for member in group.members:
                 table = member.table
                 assert table is not None
+                # A gang computes in several groups, so its end is an event of its own.
                 if table.group is not group:
                     if self.rerate(member):
                         moved.append(member)
@@ -174,6 +175,7 @@ class Speeds:
                 rates = alike.get(mode)
                 if rates is None:
                     rates = self._reckon(member)
+                    # One rate for all members in a mode, unless speeds are measured by pairs of classes.
                     if not mode.type.sharing.pairs:
                         alike[mode] = rates
                 self.rerate(member, rates)

@@ -199,6 +199,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     """Turns of a copy engine; when it will have served all that asks.  `parts` are in start order."""
     free, todo = now, []
     for part in parts:
+        # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
         if part.at <= now and (part.begun or part.line is not None):
             if part.until > free:
                 free = part.until
@@ -210,12 +211,13 @@ def serve(parts: Iterable[Part], now: float) -> float:
         part.until = free = part.over(at) if at < INF else INF
         return free
     while todo:
+        # Next is the part that can begin first; of several at the same time, the first in start order.
         best, first = None, INF
         for part in todo:
             asks = part.ask if part.ask > free else free
             if asks < first:
                 best, first = part, asks
-        if best is None:
+        if best is None:  # the others ask at times that are not known yet
             for part in todo:
                 part.at = part.until = INF
             return INF
@@ -241,6 +243,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
             for lane in table.lanes:
                 used[lane] += launch.placement.mode.share
             ends.append((table.compute_end, launch, table))
+    # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
     time = now
     while asking:
         asking, begun = _admit(asking, used, time)

@@ -231,7 +231,7 @@ class Launches:
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
-            if flight.table is not None and flight._tasks != ():
+            if flight.table is not None and flight._tasks != ():  # (): it has ended or been stopped
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
@@ -308,6 +308,7 @@ class Launches:
         assert table is not None
         now = self.clock._now
         if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
+            # Its last download is over: the launch ends, and the next one gets the download engine.
             table.end = now
             self._complete(launch, table)
             if len(table.lanes) == 1 and table.lanes[0].regular and not self.places.items:

@@ -119,6 +119,7 @@ class Fitting:
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
         changed: Iterable[int] = log[seen:]
+        # Not asked since the log was cleared, or more entries than nodes: look at every node that has such a device.
         if seen < 0 or len(log) - seen > len(nodes):
             mask, changed = 0, self._having[index.kind]
         if mode.nodes is not None:
@@ -156,6 +157,7 @@ class Fitting:
             return
         self.log.clear()
         self.log_generation += 1
+        # An index that has read the whole log stays valid; any other has missed entries.
         for other in self.indexes.values():
             other.seen = 0 if other.seen == length else -1
 
