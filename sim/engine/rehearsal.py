@@ -58,7 +58,7 @@ class Stage:
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:
-    """From the first arrival to the last finish; inf where a task was not completed."""
+    """Seconds from the first arrival to the last finish; inf if a task was not completed."""
     if not len(tasks):
         return 0.0
     if (record.status != COMPLETED).any():

@@ -46,7 +46,7 @@ class Simulation:
         return problem_of(self.input, self.view.random, play)
 
     def run(self) -> Record:
-        """Until drained or the horizon.  A RunError carries the record up to then as `record`."""
+        """Run until drained or the horizon.  A RunError carries the record up to then as `record`."""
         collecting = gc.isenabled()
         gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
         if self.state.closed:

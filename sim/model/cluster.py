@@ -197,11 +197,11 @@ class NodeSpec:
     first: int | None = None
     """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
     price: Price = FREE
-    """Of the node as a whole; its accelerators carry it in equal parts, without any its cores do."""
+    """Price of the node as a whole; its accelerators share it equally, or its cores if it has none."""
     partitions: tuple[str, ...] = ()
     """Names of the partitions (virtual clusters) to which these nodes belong."""
     driver_cores: int = 0
-    """Of `cpus` those that drive one accelerator: for each accelerator so many cores run no tasks."""
+    """Cores (of `cpus`) that drive one accelerator: this number for each accelerator run no tasks."""
 
     @property
     def drivers(self) -> int:
@@ -327,12 +327,12 @@ class Cluster:
 
     @cached_property
     def units(self) -> list[int]:
-        """Of each device what tasks can take: the cores of a CPU, 1 of an accelerator."""
+        """For each device the units that tasks can take: the cores of a CPU, 1 of an accelerator."""
         return [self.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in self.devices]
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Of each device what draws power and costs money: of a CPU all cores, those that drive accelerators too."""
+        """Units of each device that draw power and cost money: all cores of a CPU, driver cores included."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
@@ -340,7 +340,7 @@ class Cluster:
 
     @cached_property
     def prices(self) -> list[Price]:
-        """Of each device (of a CPU: of one core), its part of its node's price included."""
+        """Price of each device (of a CPU: of one core), its part of its node's price included."""
         found = []
         for device in self.devices:
             node = self.nodes[device.node]

@@ -93,9 +93,9 @@ class LanguageService:
     timeout: float = math.inf
     """Seconds after which a client aborts its request, running or not."""
     swap: bool = False
-    """Are sequences that must give way copied to the host, rather than computed again?"""
+    """Are preempted sequences copied to the host, rather than computed again?"""
     replicas: int = 1
-    """At the start of the run; where prefill and decode are separate, those that decode."""
+    """Replicas at the start of the run; if prefill and decode are separate, those that decode."""
     prefillers: int = 0
     """Replicas that only prefill; 0: every replica does both."""
     scaling: Autoscaling | None = None

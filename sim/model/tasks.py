@@ -37,7 +37,7 @@ class StageTime:
     per_item: float = 0.0
 
     def of(self, count: int) -> float:
-        """Seconds for a launch of so many tasks."""
+        """Seconds for a launch of a number of tasks."""
         return self.fixed + self.per_item * count
 
 
@@ -153,7 +153,7 @@ class Mode:
         )
 
     def base(self, count: int) -> float:
-        """Seconds that a launch of so many tasks computes besides its tasks' own times."""
+        """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
         return self.fixed if self.table is None else self.table.of(count)
 
     @property
@@ -219,7 +219,7 @@ class Stopping:
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
     fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
     `checkpoint` seconds of each interval, its last, go into writing; times of tasks contain them (`with_checkpoints`).
-    `block`: a kernel can be left only between blocks of so many seconds, where the device drains or flushes
+    `block`: a kernel can be left only between blocks of this length, where the device drains or flushes
     (`sim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
     """
 
@@ -291,7 +291,7 @@ class KernelWork:
 
     @classmethod
     def unknown(cls, count: int, modes: int) -> KernelWork:
-        """Of so many rows and modes nothing is known; the columns can be written to."""
+        """Columns for a number of rows and modes of which nothing is known yet; they can be written to."""
         return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
 
     @property

@@ -77,6 +77,6 @@ def simulate(
 
 
 def metrics_of_tasks(rows: list[PredictedRow]) -> list[str]:
-    """Those that are wanted of each class."""
+    """Metrics of tasks that are needed for each class."""
     named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
     return [*named, "completed", "rejected", "expired", "tasks"]

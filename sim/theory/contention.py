@@ -39,7 +39,7 @@ def terms(own: float, link: float) -> np.ndarray:
 
 
 def random_of_terms(factors: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Of jobs by their `terms` (rows), and by 1 / these: how many times as long as alone each one's step takes."""
+    """How many times as long as alone each job's step takes, from the jobs' `terms` (rows) and 1 / these."""
     if len(factors) <= FEW:
         weighted = _WEIGHT * factors.prod(axis=0)
     else:

@@ -91,7 +91,7 @@ def _welfare(load: float, ratio: float, n: int) -> float:
 
 
 def _full(load: float, n: int) -> tuple[float, float]:
-    """Of M/M/1/n: the share that finds it full, and the mean number inside."""
+    """For M/M/1/n: the share of arrivals that find it full, and the mean number in the system."""
     if load > 1:  # count the empty places instead: they are M/M/1/n at the inverse load
         empty, places = _chances(1 / load, n)
         return empty, n - places

@@ -84,7 +84,7 @@ class Questions:
         self._decisions = self._asked = 0
 
     def count(self) -> None:
-        """It asks once more."""
+        """Count one more question; PolicyError if there are too many without a decision."""
         run = self._run
         if run.decisions != self._decisions:
             self._decisions, self._asked = run.decisions, 0

@@ -59,7 +59,7 @@ class Group:
         """Where its last row stands."""
 
     def add(self, stake: Stake) -> None:
-        """One more that others can delay."""
+        """Add a stake that others can delay."""
         count = len(self.stakes)
         if count == len(self.factors):
             more = np.empty((max(8, count), NODES))
@@ -69,7 +69,7 @@ class Group:
         self.inverse[count] = 1.0 / row
 
     def drop(self, stake: Stake) -> None:
-        """It is there no longer: the last takes its row."""
+        """Remove a stake; the last one takes its row."""
         at, last = self.stakes.index(stake), self.stakes.pop()
         if last is not stake:
             self.stakes[at] = last
@@ -162,7 +162,7 @@ class Network:
         """Called with a launch when its pace on the network has changed: sets its rate, and its times anew."""
         self.groups: dict[int, Group] = {}
         self.slow: dict[int, float] = {}
-        """Links that are so many times slower than they should be; inf: down."""
+        """Links slower than they should be, by how many times; inf: down."""
         self.jobs = array("d")
         self.links = array("d")
 
@@ -185,7 +185,7 @@ class Network:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """It computes no longer.  `end`: the end of the run, at which no rate changes any more."""
+        """Take out a launch that stops computing.  `end`: the end of the run, at which no rate changes any more."""
         if not member.here:
             return
         over = end == end
@@ -203,7 +203,7 @@ class Network:
             self._rerate([stake.group for stake in member.stakes], [])
 
     def slow_down(self, link: int, factor: float) -> None:
-        """From now on a link is so many times slower than it should be: 1 as it should, inf down."""
+        """Slow a link down by a factor from now on: 1 is its own speed, inf is down."""
         if factor == 1.0:
             self.slow.pop(link, None)
         else:

@@ -44,7 +44,7 @@ class Replica(Steps):
         self.loaded = True
         self.draining = False
         self.since = self.clock._now
-        """From when on the devices are held without a row that tells so."""
+        """Since when the devices are held without a row that records it."""
         self.load: tuple[float, float] | None = None
         self.loading_from = NAN
         self.flows: list[Flow] = []

@@ -132,7 +132,7 @@ class Members(KVMemory):
         return 0.0
 
     def _begin(self, request: Generation) -> None:
-        """It takes part in steps from now on."""
+        """Let a request take part in steps from now on."""
         self._members[request.row] = request
         if request.period != self.period:
             request.period = self.period
@@ -165,7 +165,7 @@ class Members(KVMemory):
             self._start_decoding(request, self.clock._now)
 
     def _start_decoding(self, request: Generation, token_at: float) -> None:
-        """It takes part in the next steps that decode; token_at: when its last token came."""
+        """Let a request take part in the next steps that decode; token_at: when its last token came."""
         if token_at != self.decoded_at:
             self.fresh[request.row] = token_at
         tokens = request.prompt + request.made
@@ -190,7 +190,7 @@ class Members(KVMemory):
         self.residues[(tokens - self.steps) % self.block] -= 1
 
     def _finish(self, request: Generation) -> None:
-        """It has its last token, or its client has aborted it."""
+        """End a request that has its last token, or that its client has aborted."""
         if self.by_client:
             self._told_left(request, True)
         if not request.leaves:
@@ -237,7 +237,7 @@ class Members(KVMemory):
         self.wake()
 
     def _preempt(self) -> float:
-        """One member gives way; seconds of copying that this takes."""
+        """Preempt one member, chosen by the policy; seconds of copying that this takes."""
         request: Generation = self.fleet.call(self.policy.victim, self)
         if request not in self._members.values():
             raise self.fleet.illegal(f"lets {request} give way, which is no member")

@@ -39,7 +39,7 @@ class Steps(Members):
         self.count = 0
         """Steps under way."""
         self.ends_at = NAN
-        """When they are over."""
+        """When the steps under way are over."""
         self.last = False
         """Is the step under way the last of them, and its end its own?"""
         self.rate = self.power = 1.0
@@ -73,7 +73,7 @@ class Steps(Members):
             self.clock.again(self.ends_at, FINISH, self)
 
     def _after(self, steps: int) -> float:
-        """When so many of the steps under way are over."""
+        """The time at which this number of the steps under way are over."""
         return self.began + (self.lag + self.times.decoding(steps, self.decoding, self.context) / self.rate)
 
     def _end_at(self, time: float) -> None:

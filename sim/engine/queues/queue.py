@@ -87,7 +87,7 @@ class Queue:
         return table.classes[0 if table.class_code is None else table.class_code[row]]
 
     def deadline_of(self, row: int) -> float:
-        """By when its batch must end: the response has a way to go from there."""
+        """The time by which its batch must end: the deadline less the way of the response."""
         column = self.table.deadline
         if column is None:
             return math.inf

@@ -25,7 +25,7 @@ class Budget:
         """Bitmask of the nodes in use."""
 
     def copy(self) -> Budget:
-        """One on which takes and gives can be tried out."""
+        """A copy on which starts and ends can be tried out."""
         other = Budget(self.partition)
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
         return other

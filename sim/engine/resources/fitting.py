@@ -36,7 +36,7 @@ class ModeIndex:
         self.counted = counted
         """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
         self.simple = simple
-        """And of one stream: any open ones will do."""
+        """As `counted`, on accelerators of one stream: any open ones will do."""
 
 
 class Fitting:

@@ -106,7 +106,7 @@ class Backlog:
         entry[1] += 1
 
     def leaves(self, task: Task) -> None:
-        """It waits no longer: it starts, or it is gone."""
+        """Take out a task that starts, or is gone."""
         entry = self._entry(task)
         entry[1] -= 1
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0

@@ -24,7 +24,7 @@ class StageEstimate(NamedTuple):
     """Seconds of each stage of a launch that has not begun."""
 
     ready: float
-    """Until its devices are ready: state being saved, waking, reconfiguring."""
+    """Seconds until its devices are ready: state being saved, waking, reconfiguring."""
     write_back: float
     upload: float
     restore: float
@@ -234,5 +234,5 @@ class Forecast:
         return min(ends, default=now) if engine == "stream" else float(getattr(times, engine))
 
     def by_finish(self) -> list[Launch]:
-        """All that runs, in order of expected finish."""
+        """Running launches in order of expected finish."""
         return sorted(self.state.running.values(), key=self.finish_of)

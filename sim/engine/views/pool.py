@@ -1,4 +1,4 @@
-"""When so many accelerators of a type will be free anywhere: the shadow of a gang that may span nodes, by counting."""
+"""When enough accelerators of a type will be free anywhere: the shadow of a gang that may span nodes, by counting."""
 
 from __future__ import annotations
 

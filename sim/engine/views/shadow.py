@@ -136,7 +136,7 @@ class EarliestFit:
         self._walk(modes)
 
     def _walk(self, modes: list[Mode]) -> None:
-        """Through what runs in order of expected finish, until a mode fits."""
+        """Release running launches on copies of nodes, by expected finish, until a mode fits."""
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any}
         self.shadows.questions.count()
         for launch in self.forecast.by_finish():
@@ -158,7 +158,7 @@ class EarliestFit:
             self._free = free.get(self._gang, -1)
 
     def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        """Where a mode fits, now that something ended on these nodes."""
+        """The placement of the first mode that fits, now that a launch ended on these nodes."""
         for number in nodes:
             for mode in modes:
                 found = on_sketch(self._sketches[number], mode)
@@ -182,7 +182,7 @@ class EarliestFit:
         return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
 
     def _earliest_anywhere(self, modes: list[Mode]) -> None:
-        """By counting accelerators, wherever they are."""
+        """Find the time at which a mode fits by counting accelerators on all nodes."""
         self.anywhere = True
         for mode in modes:
             time, left = self.shadows.pool.earliest(mode)
@@ -239,7 +239,7 @@ class EarliestFit:
         return capacity._across(mode, [self._sketches.get(n.index, n) for n in capacity.nodes], budget)
 
     def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
-        """From the nodes' own times; among equal times the first mode and node."""
+        """Find the time from those of the single nodes; among equal times the first mode and node."""
         for mode in modes:
             time, number = ends.earliest(mode)
             if time < self.time:
@@ -259,7 +259,7 @@ class EarliestFit:
         self._due = []
 
     def _place_counted(self, tally: Tally) -> None:
-        """On the devices that will be free on its node."""
+        """Place the task on the devices that will be free on its node."""
         assert self._at is not None
         self._give_back(tally)
         mode = self._at[1]

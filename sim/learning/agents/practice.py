@@ -32,7 +32,7 @@ class Practice(Protocol):
     now: float
 
     seed: int
-    """Of the loads."""
+    """Seed of the loads."""
 
     def environment(self) -> Any:
         """The same episodes as a Gymnasium environment: `reset(seed=practice.seed)` begins the first."""

@@ -307,7 +307,7 @@ class Energy(Reward):
         self._states = DeviceStates(cluster)
         self._last = list(self._states.of)
         self.power = math.fsum(idle)
-        """Of all devices together if they do nothing."""
+        """Power of all devices together if they do nothing."""
         self._noted: Any = None
         """The last change of a device that counts so far."""
         self._rows = 0
@@ -364,7 +364,7 @@ class Energy(Reward):
         self._ended += math.fsum(energy)
 
     def _running(self, now: float) -> float:
-        """Those of launches under way, so far."""
+        """Energy of the launches under way, so far."""
         found = 0.0
         for launch in self.simulation.state.running.values():
             if launch.table is None:

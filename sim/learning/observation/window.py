@@ -84,14 +84,14 @@ SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
 LIMIT = 10.0
 MOST_WINDOW = 1000
 MEMORY = 30.0
-"""Rates are averages over the last so many typical times."""
+"""Number of last typical times over which rates are averages."""
 SHORTEST = 1e-9
 """No task counts as shorter, in seconds: the logarithm of nothing is none."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and action: so many tasks shown, on these types of device, to decide about this."""
+    """Sizes of observation and action: the number of tasks shown, the types of device, and what is decided."""
 
     window: int
     types: tuple[str, ...]

@@ -390,7 +390,7 @@ class TrainingPractice:
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Reward per task of so many runs of the policy that the scenario names."""
+        """Reward per task in a number of runs of the policy that the scenario names."""
         episodes = self._player(scenario)
         return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 

@@ -14,7 +14,7 @@ FEW = 3
 """Starts that show a limit, at least."""
 BINS = 60
 LEAST_BIN = 3600.0
-"""Stretches of time for which a capacity is inferred: so many, at least an hour each."""
+"""Number of stretches of time for which a capacity is inferred, of at least an hour each."""
 PRESSED = 0.5
 """The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
 NEAR = 0.9

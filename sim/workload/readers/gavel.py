@@ -139,7 +139,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """By job type, by job type beside it on one GPU of this type: times slower than alone; None: they cannot share."""
+    """By job type, by job type next to it on one GPU of this type: times slower than alone; None: they cannot share."""
     found: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:
