@@ -499,7 +499,7 @@ class ToTheFirst(Admission):
 def test_a_request_cannot_be_tied_to_a_mode():
     run = load(service_scenario("accept_all")).build()
     run.admission = ToTheFirst()
-    with pytest.raises(PolicyError, match="a batch runs in one mode, whoever is in it"):
+    with pytest.raises(PolicyError, match="all requests of a batch run in one mode"):
         Simulation(run).run()
 
 

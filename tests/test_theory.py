@@ -584,7 +584,7 @@ def test_unstable_systems_are_told_not_computed(call: Any):
         (lambda: theory.token_bucket(1, 1, 0.5), "at least one token"),
         (lambda: theory.trunk_reservation(3, [(1, 1, 3)]), "never gets in"),
         (lambda: theory.trunk_reservation(3, []), "at least one class"),
-        (lambda: theory.naor(1, 1, 1, 2), "nobody ever joins"),
+        (lambda: theory.naor(1, 1, 1, 2), "no customer ever joins"),
         (lambda: theory.halfin_whitt(10, 1, 1.5), "delayed"),
         (lambda: theory.birth_death([1], [1, 2]), "as many"),
         (lambda: theory.stationary([[0, 1], [0, 0]]), "never leads back"),

@@ -58,7 +58,7 @@ class Stage:
 
 
 def makespan_of(record: Record, tasks: Tasks) -> float:
-    """From the first arrival to the last finish; inf where a task was not completed."""
+    """Seconds from the first arrival to the last finish; inf if a task was not completed."""
     if not len(tasks):
         return 0.0
     if (record.status != COMPLETED).any():
@@ -67,7 +67,7 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
 
 
 class Watched(Scheduler):
-    """A scheduler whose starts are written down: the last of each task and its time, in the order of decisions."""
+    """A scheduler with a record of its starts: the last one of each task, with its time, in the order of decisions."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner

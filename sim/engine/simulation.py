@@ -46,7 +46,7 @@ class Simulation:
         return problem_of(self.input, self.view.random, play)
 
     def run(self) -> Record:
-        """Until drained or the horizon.  A RunError carries the record up to then as `record`."""
+        """Run until drained or the horizon.  A RunError carries the record up to then as `record`."""
         collecting = gc.isenabled()
         gc.disable()  # nothing here makes cycles in bulk, and collecting costs up to 14 % of a run
         if self.state.closed:
@@ -92,7 +92,7 @@ class Simulation:
         return imagined.Imagined(copy.state, copy.run)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
-        """Whose fault is what a round raised?  The frame below `run` is either the policy's or `apply`."""
+        """The error to raise for what a round raised: the frame below `run` is either the policy's or `apply`."""
         trace = error.__traceback__
         inner = None if trace is None else trace.tb_next
         if inner is None:

@@ -73,7 +73,7 @@ class StageTable:
         return StageTable(self.sizes, self.seconds, self.between, self.spread, floor)
 
     def of(self, count: int) -> float:
-        """Seconds for a launch of so many tasks."""
+        """Seconds for a launch of a number of tasks."""
         found = self._known.get(count)
         if found is None:
             found = self._known[count] = self._between(count, self.seconds)
@@ -133,11 +133,11 @@ class StageTable:
         return self.floor + (seconds[near] - self.floor) * (count / sizes[near]) ** power
 
     def least(self, limit: int) -> float:
-        """The shortest batch of up to so many."""
+        """The shortest time of a batch of up to `limit` tasks."""
         return min(self.of(size) for size in self._measured(limit))
 
     def least_per_item(self, limit: int) -> float:
-        """The least seconds a request in batches of up to so many: at a measured size, or at the limit."""
+        """Minimum seconds a task in batches of up to `limit`: at a measured size, or at the limit."""
         return min(self.of(size) / size for size in self._measured(limit))
 
     def _measured(self, limit: int) -> list[int]:

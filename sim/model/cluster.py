@@ -54,8 +54,8 @@ class Sharing:
     mps: fractions side by side; each launch runs at 1 / (1 + interference * shares of the others).
     mig: a fraction takes a slice of the present layout, at least as large; another layout is taken on only when
         the GPU is empty, and costs `reconfigure` seconds.
-    pairs: (class, class beside it, times slower than alone), as measured, for timeslice and mps; inf where two cannot
-        share.  Beside several the factors multiply.  Pairs that are not there, or cannot be, go by the rule above.
+    pairs: (class, class next to it, times slower than alone), as measured, for timeslice and mps; inf if the two
+        cannot share.  Next to several the factors multiply.  Pairs not given, or inf, follow the rule above.
     """
 
     kind: SharingKind = "exclusive"
@@ -67,7 +67,7 @@ class Sharing:
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
-        """Times slower by class and class beside it."""
+        """Times slower by class and class next to it."""
         return {(one, other): times for one, other, times in self.pairs}
 
 
@@ -76,7 +76,7 @@ PreemptionKind = Literal["context_switch", "drain", "flush", "flep"]
 
 @dataclass(frozen=True)
 class Preemption:
-    """How an accelerator lets go of a launch that is stopped while it computes.
+    """How a running launch is preempted on an accelerator.
 
     context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
     drain: the blocks under way run to their end first; nothing is saved and nothing lost.
@@ -197,11 +197,11 @@ class NodeSpec:
     first: int | None = None
     """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
     price: Price = FREE
-    """Of the node as a whole; its accelerators carry it in equal parts, without any its cores do."""
+    """Price of the node as a whole; its accelerators share it equally, or its cores if it has none."""
     partitions: tuple[str, ...] = ()
     """Names of the partitions (virtual clusters) to which these nodes belong."""
     driver_cores: int = 0
-    """Of `cpus` those that drive one accelerator: for each accelerator so many cores run no tasks."""
+    """Cores (of `cpus`) that drive one accelerator: this number for each accelerator run no tasks."""
 
     @property
     def drivers(self) -> int:
@@ -231,7 +231,7 @@ class Partition:
     """Nodes on which its jobs may be at once."""
     users: tuple[str, ...] | None = None
     accounts: tuple[str, ...] | None = None
-    """Who may use it; None: everybody."""
+    """Users and accounts that may use it; None: all."""
 
     @property
     def limited(self) -> bool:
@@ -277,7 +277,7 @@ class Cluster:
             for name in node.spec.partitions:
                 masks[name] = masks.get(name, 0) | 1 << node.index
         self.partitions = {name: Partition(name, mask) for name, mask in masks.items()}
-        """By name; whoever builds the cluster may replace them by others, with rules."""
+        """By name; the code that builds the cluster may replace them by others, with rules."""
         self.fabric = Fabric()
         """The network between nodes, as far as it is not theirs alone; replaced like the partitions."""
 
@@ -327,12 +327,12 @@ class Cluster:
 
     @cached_property
     def units(self) -> list[int]:
-        """Of each device what tasks can take: the cores of a CPU, 1 of an accelerator."""
+        """For each device the units that tasks can take: the cores of a CPU, 1 of an accelerator."""
         return [self.nodes[d.node].cpus if d.type.kind == "cpu" else 1 for d in self.devices]
 
     @cached_property
     def powered_units(self) -> list[int]:
-        """Of each device what draws power and costs money: of a CPU all cores, those that drive accelerators too."""
+        """Units of each device that draw power and cost money: all cores of a CPU, driver cores included."""
         return [
             self.nodes[d.node].cpus + self.nodes[d.node].spec.drivers if d.type.kind == "cpu" else 1
             for d in self.devices
@@ -340,7 +340,7 @@ class Cluster:
 
     @cached_property
     def prices(self) -> list[Price]:
-        """Of each device (of a CPU: of one core), its part of its node's price included."""
+        """Price of each device (of a CPU: of one core), its part of its node's price included."""
         found = []
         for device in self.devices:
             node = self.nodes[device.node]

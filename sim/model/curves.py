@@ -1,4 +1,4 @@
-"""Work whose speed depends on where its devices lie, and changes as it proceeds."""
+"""Work with a speed that depends on where its devices lie, and changes as it proceeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose JSON Schema says of each key what it means.
+"""Models with a JSON Schema that says of each key what it means.
 
 The sentence is the string that stands below a field, as with pydantic's `use_attribute_docstrings`.  That option reads
 the sources when the classes are made, which doubles the time to import the models of a scenario; here they are read
@@ -17,7 +17,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 
 
 class Described(BaseModel):
-    """A model whose fields are described in its JSON Schema by the strings below them."""
+    """A model with fields that its JSON Schema describes by the strings below them."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the entries of a device log make of the devices: up, asleep, waking or down.
 
-A device sleeps on through a failure and its repair; an accelerator whose node is down is down too.
+A device sleeps on through a failure and its repair; an accelerator is down while its node is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DeviceStates:
         self.of = list(self._power)
 
     def change(self, index: int, what: str) -> list[int]:
-        """Take in an entry; the devices whose state is another now."""
+        """Take in an entry; the devices that it puts into another state."""
         device = self._cluster.devices[index]
         touched = [index]
         if what in _POWER:

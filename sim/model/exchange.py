@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim.model.cluster import Cluster, Device
 
 KNOWN = 20_000
-"""Sets of nodes whose profiles are kept."""
+"""Maximum number of sets of nodes for which the profile is kept."""
 
 ROUNDING = 1e-12
 """Share by which sums of the same seconds may differ."""
@@ -76,17 +76,17 @@ class Profile:
     filling: float
     """Seconds of the bubble without communication."""
     phases: tuple[tuple[Phase, tuple[Load, ...]], ...]
-    """Each, and what it asks of links."""
+    """Each phase, and its load on links."""
     bytes: float
     """Bytes that its nodes send to other nodes."""
     across: float
-    """Of these, those that cross racks."""
+    """The part of `bytes` that crosses racks."""
 
     def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[tuple[float, float]]]]:
         """Seconds of communication that are not hidden, those of the bubble, and of each link that others may use what
         phases need of it: seconds, and how many more would pass behind computing.
 
-        slow: links that are so many times slower than they should be."""
+        slow: links that are slower than they should be, by how many times."""
         spent: dict[int, list[tuple[float, float]]] = {}
         total, bubble = 0.0, self.filling
         for phase, loads in self.phases:
@@ -150,7 +150,7 @@ class Exchange:
 
     @cached_property
     def _uplink(self) -> list[int | None]:
-        """By node the number of its rack's uplink."""
+        """Number of the rack's uplink, by node."""
         first = len(self.cluster.nodes)
         numbers = {rack: first + place for place, rack in enumerate(self.cluster.fabric.uplinks)}
         return [numbers.get(node.spec.rack) for node in self.cluster.nodes]  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ class Exchange:
         return Profile(self.compute, self.filling, tuple(found), sent, across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
-        """Of each uplink that a phase crosses: bytes after each other, and all bytes out of the rack."""
+        """For each uplink that a phase crosses: bytes after each other, and all bytes out of the rack."""
         uplinks = [self._uplink[node] for node in nodes]
         if len(set(uplinks)) == 1:
             return {}

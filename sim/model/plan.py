@@ -214,7 +214,7 @@ class Plan:
         return found or self.problems_of_order(tasks)
 
     def problems_of_order(self, tasks: Tasks) -> list[str]:
-        """The same of a plan each of whose steps is possible by itself: of launches of several tasks, and cycles."""
+        """The same for a plan in which each step is possible by itself: launches of several tasks, and cycles."""
         found = list(_fusion_problems(self, tasks))
         cycle = None if found else self._cycle(tasks)
         if cycle:

@@ -19,7 +19,7 @@ SPAN = 1_000_000
 FIRST = {TRAINING: SPAN, VALIDATION: 2 * SPAN}
 """The seeds below `SPAN` of these loads become `SPAN` numbers from here on, which no other loads have."""
 APART = 2**32 - 1
-"""First key of the branches beside the main one: no replication has this number."""
+"""First key of the branches other than the main one: no replication has this number."""
 
 
 def root(seed: int, loads: str = JUDGED) -> tuple[int, tuple[int, ...]]:

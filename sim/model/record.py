@@ -82,7 +82,7 @@ class RunInput:
     grace: float | None = None
     """Seconds after their time limit at which tasks are killed; None: they may overrun it."""
     traces: list[str] = field(default_factory=list)
-    """Of each trace whose arrivals are replayed how it was resampled; an empty text where it was not."""
+    """How each trace with replayed arrivals was resampled; an empty text where it was not."""
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Record:
     Per task (one entry a row of `tasks`): `status`, `ready`, `start` (first stage of its first launch),
     `finish` (also of rejected, expired and failed tasks: when that happened), `mode` (position in its shape)
     and `place` (index into `places`) of its last launch, -1 where none.
-    `upload`, `compute`, `download` are the seconds of stages whose work counted; None in a run where every task
+    `upload`, `compute`, `download` are the seconds of stages, without lost work; None in a run where every task
     only computed and none was stopped: compute is then finish - start and the others are 0.  Ask `stage` for them.
     `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
     `batch` is the number of the last launch where launches had several tasks, else None.

@@ -72,8 +72,8 @@ class Autoscaling:
 class LanguageService:
     """A language model that generates token by token: requests join and leave at the boundaries of its steps.
 
-    `rows` are its rows of `Tasks`, whose columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
-    requests are; they alone have its one mode, a replica on `gpus` devices of one node.  The keys and values of
+    `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
+    these requests are.  They alone have its one mode, a replica on `gpus` devices of one node.  The keys and values of
     `block` tokens fill one KV block, of which a replica has `blocks`; `token_bytes` is what one token's take.
     `budget`: most tokens of a step, those that it decodes and those of prompts together; None: no limit.
     """
@@ -93,9 +93,9 @@ class LanguageService:
     timeout: float = math.inf
     """Seconds after which a client aborts its request, running or not."""
     swap: bool = False
-    """Are sequences that must give way copied to the host, rather than computed again?"""
+    """Are preempted sequences copied to the host, rather than computed again?"""
     replicas: int = 1
-    """At the start of the run; where prefill and decode are separate, those that decode."""
+    """Replicas at the start of the run; if prefill and decode are separate, those that decode."""
     prefillers: int = 0
     """Replicas that only prefill; 0: every replica does both."""
     scaling: Autoscaling | None = None

@@ -36,13 +36,13 @@ class LinearSteps:
     """Does the time depend on how many earlier tokens the prompt tokens of a step attend to?"""
 
     def decodes(self, sequences: int) -> float:
-        """What decoding so many sequences adds to `fixed`, but for their context."""
+        """What decoding a number of sequences adds to `fixed`, but for their context."""
         if self.decode is None:
             return self.per_sequence * sequences
         return self.decode.of(sequences) - self.fixed if sequences else 0.0
 
     def reads(self, prompt_tokens: int) -> float:
-        """What reading so many prompt tokens adds to `fixed`."""
+        """What reading a number of prompt tokens adds to `fixed`."""
         if self.prefill is None:
             return self.per_prompt_token * prompt_tokens
         return self.prefill.of(prompt_tokens) - self.fixed if prompt_tokens else 0.0
@@ -53,7 +53,7 @@ class LinearSteps:
         return self.fixed + self.reads(prompt_tokens) + decoding
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """So many steps that only decode, one after the other: the context grows by a token a sequence and step."""
+        """Seconds of steps that only decode: the context grows by a token a sequence and step."""
         first = self.fixed + self.decodes(sequences) + self.per_context_token * context
         return steps * first + self.per_context_token * sequences * (steps * (steps - 1) // 2)
 
@@ -92,7 +92,7 @@ class LinearSteps:
         return read, answer, read + answer
 
     def _least(self, sequences: int) -> tuple[float, float]:
-        """The least that a decoded token of up to so many sequences, and a prompt token, add to `fixed`."""
+        """The minimum that a decoded token of up to `sequences` sequences, and a prompt token, add to `fixed`."""
         each, token = self.per_sequence, self.per_prompt_token
         if isinstance(self.decode, StageTime):
             each = max(0.0, self.decode.of(sequences) - self.fixed) / sequences
@@ -121,15 +121,15 @@ class RooflineSteps:
     fixed: float = 0.0
     host: float = 0.0
     weights: float = 0.0
-    """To read the weights that every token needs."""
+    """Seconds to read the weights that every token needs."""
     experts: float = 0.0
-    """To read all experts of all layers."""
+    """Seconds to read all experts of all layers."""
     expert_share: float = 1.0
-    """Of the experts of a layer, those that one token needs."""
+    """Share of the experts of a layer that one token needs."""
     per_token: float = 0.0
-    """To multiply a token with all weights that it needs, but for the last matrix."""
+    """Seconds to multiply a token with all weights that it needs, but for the last matrix."""
     per_answer: float = 0.0
-    """To multiply the last matrix, which only tokens that are produced need."""
+    """Seconds to multiply the last matrix, which only produced tokens need."""
     per_context_token: float = 0.0
     per_pair: float = 0.0
     link_latency: float = 0.0
@@ -167,7 +167,7 @@ class RooflineSteps:
         return lacking / slope if slope > 0 else math.inf
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
-        """So many steps that only decode, one after the other: first those that the host limits, then a growing row."""
+        """Seconds of steps that only decode: first those that the host limits, then ones that grow."""
         slope = self.per_context_token * sequences
         first = self._decode(sequences) + self.per_context_token * context
         short = 0

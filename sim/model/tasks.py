@@ -37,7 +37,7 @@ class StageTime:
     per_item: float = 0.0
 
     def of(self, count: int) -> float:
-        """Seconds for a launch of so many tasks."""
+        """Seconds for a launch of a number of tasks."""
         return self.fixed + self.per_item * count
 
 
@@ -91,7 +91,7 @@ class Mode:
     gpu_memory: int = 0
     span_any: bool = False
     span_speed: float = 1.0
-    """Rate of a gang whose devices lie on more than one node."""
+    """Rate of a gang with devices on more than one node."""
     span_speeds: SpanSpeeds | None = None
     """Rates of a gang by level; given, it stands for `span_speed`."""
     node_count: int = 1
@@ -153,7 +153,7 @@ class Mode:
         )
 
     def base(self, count: int) -> float:
-        """Seconds that a launch of so many tasks computes besides its tasks' own times."""
+        """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
         return self.fixed if self.table is None else self.table.of(count)
 
     @property
@@ -219,7 +219,7 @@ class Stopping:
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
     fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
     `checkpoint` seconds of each interval, its last, go into writing; times of tasks contain them (`with_checkpoints`).
-    `block`: a kernel can be left only between blocks of so many seconds, where the device drains or flushes
+    `block`: a kernel can be left only between blocks of this length, where the device drains or flushes
     (`sim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
     """
 
@@ -256,7 +256,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Item:
-    """A named piece of data.  `home`: node whose host memory holds it first; None: every host has it.
+    """A named piece of data.  `home`: node that has it in host memory first; None: every host has it.
 
     A `lasting` one (a model's weights) is state of the device rather than input of a task: loading it is no part of
     the task's own time alone.
@@ -291,7 +291,7 @@ class KernelWork:
 
     @classmethod
     def unknown(cls, count: int, modes: int) -> KernelWork:
-        """Of so many rows and modes nothing is known; the columns can be written to."""
+        """Columns for a number of rows and modes of which nothing is known yet; they can be written to."""
         return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
 
     @property
@@ -335,7 +335,7 @@ class Tasks:
     items: list[Item] = field(default_factory=list)
     work: KernelWork | None = None
     hash_ids: Ragged | None = None
-    """Names of the blocks of each request's prompt; requests whose names begin alike have a common prefix."""
+    """Names of the blocks of each request's prompt; requests with the same first names have a common prefix."""
     time_limit: np.ndarray | None = None
     """Seconds that a task may hold its devices; inf where there is no limit.  See `RunInput.grace`."""
     partition_code: np.ndarray | None = None

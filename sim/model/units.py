@@ -125,7 +125,7 @@ def _with_unit(number: str, units: dict[str, float], example: str) -> str:
 
 
 def _at_most(most: float, units: dict[str, float]) -> str:
-    """The bound in the base unit, the one whose factor is 1."""
+    """The bound in the base unit, the one with factor 1."""
     base = next((unit for unit, factor in units.items() if factor == 1), "")
     return f"{most:g}{base}" if base.startswith("/") else f"{most:g} {base}".strip()
 

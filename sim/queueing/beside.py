@@ -1,4 +1,4 @@
-"""A prediction beside the simulation: the scenario's own replications, and which intervals cover the exact values."""
+"""Model check: a prediction compared with the scenario's own replications, and which CIs cover the exact values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAST = 10
 
 
 class PredictedBeside(NamedTuple):
-    """A predicted figure beside the interval of the simulation."""
+    """A predicted figure, and the confidence interval of the simulation."""
 
     row: PredictedRow
     interval: Interval
@@ -25,7 +25,7 @@ class PredictedBeside(NamedTuple):
     @property
     def covered(self) -> bool:
         value, interval = self.row.value, self.interval
-        # Where nothing is random (nobody ever waits) the interval is a point, and only rounding is left.
+        # Where nothing is random (no task ever waits) the confidence interval is a point, and only rounding is left.
         return interval.covers(value) or math.isclose(value, interval.mean, rel_tol=1e-9, abs_tol=1e-15)
 
 
@@ -37,7 +37,7 @@ def simulate(
     replications: int | None = None,
     **running: Any,
 ) -> list[PredictedBeside]:
-    """The scenario's own replications, ten if it has none, and their intervals for the predicted figures."""
+    """The scenario's own replications, ten if it has none, and their confidence intervals for the predicted figures."""
     import numpy as np
 
     from sim.experiment.run import run
@@ -77,6 +77,6 @@ def simulate(
 
 
 def metrics_of_tasks(rows: list[PredictedRow]) -> list[str]:
-    """Those that are wanted of each class."""
+    """Metrics of tasks that are needed for each class."""
     named = [row.metric for row in rows if row.class_ and row.metric != "loss"]
     return [*named, "completed", "rejected", "expired", "tasks"]

@@ -1,4 +1,4 @@
-"""What a scenario says, as far as exact models ask, and what a model supposes of it.
+"""Assumptions of exact models, looked up in a scenario.
 
 `Facts` looks up each assumption in the scenario, with the key that decides it; `Match` holds them with the verdict.
 """
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
-"""What schedulers declare (`queueing`): the order of arrival, another order that looks at no sizes (the same means),
-priorities, all at once."""
+"""What schedulers declare (`queueing`): the order of arrival, another order that does not depend on sizes (the same
+means), priorities, all at once."""
 
 OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
     "open", "limit", "token bucket", "trunk reservation", "tolls", "limit of work",
@@ -28,10 +28,10 @@ OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
 """What admission policies declare.  A model reads the parameters of the policy that it is named for."""
 
 GREEDY = "greedy batches"
-"""What a batching policy declares by which an idle device takes all who wait."""
+"""What a batching policy declares if under it an idle device takes all waiting requests."""
 
 CONSERVING = "work-conserving"
-"""What a placement declares that leaves no task waiting where devices are equal and one is free."""
+"""What a placement declares if it leaves no task waiting while one of equal devices is free."""
 
 AT_ONCE = 1e-3
 """Patience below this part of a service is none."""
@@ -42,14 +42,14 @@ STABLE = "the load is below 1"
 
 
 class Assumption(NamedTuple):
-    """What a model supposes; `key` is that of the scenario which decides, `found` what stands there."""
+    """What a model assumes; `key`: the key of the scenario that decides it, `found`: its value there."""
 
     text: str
     holds: bool
     key: str = ""
     found: str = ""
     soft: bool = False
-    """Where it fails the prediction is still near."""
+    """If it fails, the prediction is still close."""
 
 
 class PredictedRow(NamedTuple):
@@ -186,7 +186,7 @@ class Facts:
 
     @cached_property
     def mode(self) -> Mode | None:
-        """The one way to run that all tasks have in common; None if there are several."""
+        """The one mode that all tasks have in common; None if there are several."""
         shapes = {id(mode): mode for shape in self.input.tasks.shapes for mode in shape.modes}
         return next(iter(shapes.values())) if len(shapes) == 1 else None
 
@@ -270,7 +270,7 @@ class Facts:
 
     def _all_the_time(self) -> None:
         """Every stream goes on as long as the run."""
-        text = "arrivals go on at one rate to the end"
+        text = "arrivals are stationary to the end of the run"
         entries = self.model.workload
         ends = [min(math.inf if entry.until is None else entry.until, self.input.horizon) for entry in entries]
         for number, (entry, end) in enumerate(zip(entries, ends, strict=True)):
@@ -286,7 +286,7 @@ class Facts:
     def one_way(self) -> bool:
         """All tasks run in one mode on equal devices."""
         if self.mode is not None:
-            return self.suppose("all tasks run in the same way on equal devices", True, "cluster.nodes", str(self.mode))
+            return self.suppose("all tasks run in one mode on equal devices", True, "cluster.nodes", str(self.mode))
         modes = list(dict.fromkeys(str(mode) for shape in self.input.tasks.shapes for mode in shape.modes))
         key = "cluster.nodes"
         for one in self.customers:
@@ -297,7 +297,7 @@ class Facts:
                 break
             if given.gpus is not None or given.cpus is not None:
                 key = f"{one.key}.{'gpus' if given.gpus is not None else 'cpus'}"
-        return self.suppose("all tasks run in the same way on equal devices", False, key, ", ".join(modes[:4]))
+        return self.suppose("all tasks run in one mode on equal devices", False, key, ", ".join(modes[:4]))
 
     def sizes_known(self) -> bool:
         for one in self.customers:
@@ -323,7 +323,7 @@ class Facts:
         return self.without("no data move", ("bytes_in", "bytes_out", "upload", "download", "reads", "writes"))
 
     def no_rules(self) -> None:
-        """Neither partitions nor limits, where a site has them; of others nothing is said."""
+        """Assume neither partitions nor limits; listed only where a site has some."""
         bound = [key for one in self.customers for key in ("partition", "time_limit") if getattr(one.demand, key)]
         if bound or self.input.tasks.time_limit is not None or any(self.input.tasks.partitions):
             self.suppose("tasks run anywhere, for as long as they want", False, "site", bound[0] if bound else "given")
@@ -391,20 +391,20 @@ class Facts:
 
     @property
     def admission(self) -> str:
-        """What the admission policy declares; without one the door is open."""
+        """What the admission policy declares; without one every task is admitted."""
         given = self.policies.admission
         return OPEN if given is None else self.declared("admission", given.name)
 
     def open_door(self) -> None:
         given = self.policies.admission
         name = "accept_all" if given is None else given.name
-        self.suppose("everybody gets in", self.admission == OPEN, "policy.admission", name)
+        self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
     def nobody_leaves(self) -> None:
-        self.without("nobody gives up", ("patience",))
+        self.without("no reneging: no task has a patience", ("patience",))
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
-        """Stable, and long enough under way to have forgotten the start."""
+        """Assume a stable load, and a warm-up and a run that are long enough to forget the start."""
         from sim.results.wording import seconds
 
         if not bounded and not self.suppose(

@@ -1,9 +1,9 @@
-"""Which exact model a scenario is, or comes near to: its assumptions one by one, and what it predicts.
+"""Model match: the model that fits a scenario, exactly or nearly, its assumptions, and what it predicts.
 
 A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
-so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  Where a hard one
-fails there is no prediction; where only soft ones fail (a service that is not quite exponential, a short warm-up) it is
-given as near.
+so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  If a hard one
+fails, there is no prediction; if only soft ones fail (a service that is not quite exponential, a short warm-up), it is
+an approximation.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _moves(facts: Facts) -> bool:
 
 
 def _common(facts: Facts, *, moves: bool = False) -> bool:
-    """What all models of tasks suppose; False where no figures can be had."""
+    """Check what all models of tasks assume; False if no figures can be computed."""
     known = facts.one_way() and facts.sizes_known()
     if moves:
         facts.no_items()
@@ -118,7 +118,7 @@ def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: 
 
 
 def _delay(facts: Facts) -> Match:
-    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: nobody is lost."""
+    """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: no loss."""
     model = "G/G/c, first come, first served"
     entries = facts.model.workload
     if not facts.arrivals(("poisson", "renewal", "deterministic")) or any(entry.trace is not None for entry in entries):
@@ -166,7 +166,7 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
-    """E[1 - exp(-s gap)] of a renewal process of ours."""
+    """E[1 - exp(-s gap)] of a renewal process of a workload."""
     if scv == 0:
         return lambda s: -math.expm1(-s / rate)
     if arrivals.family == "hyperexponential" or (arrivals.family == "auto" and scv > 1):
@@ -180,7 +180,7 @@ def _limited(facts: Facts) -> Match:
     known = facts.arrivals() & _common(facts)
     limit = facts.parameter("admission", "limit", None)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
-    facts.suppose("one limit for all who wait", only, "policy.admission", f"limit: {limit}")
+    facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
     facts.nobody_leaves()
     facts.undisturbed()
     order = facts.order()
@@ -198,10 +198,10 @@ def _limited(facts: Facts) -> Match:
 
 
 def _bucket(facts: Facts) -> Match:
-    """The loss at a token bucket, whatever lies behind it."""
+    """The loss at a token bucket, which does not depend on the servers behind it."""
     poisson = facts.arrivals()
     refuses = facts.parameter("admission", "excess", "reject") == "reject"
-    facts.suppose("who finds no token is refused", refuses, "policy.admission.excess")
+    facts.suppose("a task that finds no token is refused", refuses, "policy.admission.excess")
     common = facts.parameter("admission", "per", "all") == "all"
     facts.suppose("one bucket for all", common, "policy.admission.per")
     refill, depth = facts.parameter("admission", "rate", None), float(facts.parameter("admission", "burst", 1))
@@ -357,7 +357,9 @@ def _sharing(facts: Facts) -> Match:
     if not facts.steady(load, 1, law):
         return _result(facts, model)
     enough = load ** (mode.type.streams + 1) < 1e-6
-    facts.suppose("there are streams for all who come", enough, "cluster.nodes.gpus.streams", str(mode.type.streams))
+    facts.suppose(
+        "there is a stream for each task in the system", enough, "cluster.nodes.gpus.streams", str(mode.type.streams)
+    )
     found = general.mg1_ps(facts.rate, law.mean)
     return _result(
         facts, model, found, [*_rows(facts, found, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
@@ -452,7 +454,7 @@ def _services(facts: Facts) -> Match:
     batching = facts.policies.of_service.get(0, facts.policies.batching)
     name = "serial_greedy" if batching is None else batching.name
     greedy = facts.declared("batching", name) == GREEDY
-    facts.suppose("an idle device takes all who wait", greedy, "policy.batching", name)
+    facts.suppose("an idle device takes all waiting requests", greedy, "policy.batching", name)
     facts.open_door()
     facts.nobody_leaves()
     facts.undisturbed(sharing=False)

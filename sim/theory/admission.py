@@ -1,4 +1,4 @@
-"""Who gets in: reservation of servers, a limit on the workload, token buckets."""
+"""Admission control: reservation of servers, a limit on the workload, token buckets."""
 
 from __future__ import annotations
 
@@ -128,10 +128,10 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
 
 
 def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction:
-    """M/M/1 that lets in whoever finds at most `limit` seconds of work ahead.  Any load.
+    """M/M/1 that admits an arrival if it finds at most `limit` seconds of work ahead.  Any load.
 
-    The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; who gets in waits
-    the workload found.  Exact, distributions included.
+    The workload has density λ p_0 exp(-(μ - λ) x) up to the limit and falls as exp(-μ x) beyond it; an
+    admitted customer waits for the workload that it finds.  Exact, distributions included.
     Reference: Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time (1977).
     """
     positive(rate=rate, service_mean=service_mean)
@@ -200,7 +200,7 @@ def token_bucket(rate: float, refill: float, depth: float) -> float:
     positive(rate=rate, refill=refill)
     not_negative(depth=depth)
     if depth < 1:
-        raise UsageError(f"a bucket must hold at least one token, not {depth!r}; otherwise nobody ever gets in")
+        raise UsageError(f"a bucket must hold at least one token, not {depth!r}; otherwise no arrival is ever admitted")
     load = rate / refill
     below = ConstantJumps(load).below(depth - 1)
     if below < 1e12 or load < 1:

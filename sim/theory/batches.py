@@ -37,9 +37,9 @@ class BatchBounds:
 
 
 def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction:
-    """M/M^[b]/1: the server takes up to b = `most` of those who wait, for an exponential time whatever their number.
+    """M/M^[b]/1: the server takes up to b = `most` waiting customers, for an exponential time whatever their number.
 
-    Who comes during a service waits for its end.  With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k wait
+    An arrival during a service waits for its end.  With r the root in (0, 1) of μ r^(b+1) - (λ + μ) r + λ = 0, k wait
     behind a busy server with probability A r^k, and P(W > t) = A / (1 - r) exp(-μ (1 - r^b) t).  Exact.
     Reference: Bailey, On Queueing Processes with Bulk Service (1954); Neuts, A General Class of Bulk Queues with
     Poisson Input (1967), with minimum 1; Medhi, Waiting Time Distribution in a Poisson Queue with a General Bulk
@@ -61,7 +61,7 @@ def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction
     low = 1e-15
     gap = float(brentq(excess, low, 1 - 1e-16, xtol=1e-17, rtol=1e-14))
     r = 1 - gap
-    busy_empty = 1 / (1 / offered + 1 / gap)  # A: busy, and nobody waits
+    busy_empty = 1 / (1 / offered + 1 / gap)  # A: the server is busy, and the queue is empty
     delayed = busy_empty / gap
     own, drain = 1 / service_mean, -math.expm1(most * math.log1p(-gap)) / service_mean
     wait = delayed / drain
@@ -83,8 +83,8 @@ def bulk_service(rate: float, service_mean: float, most: int) -> BatchPrediction
 
 
 def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None = None) -> BatchPrediction:
-    """Greedy batch service, M/D^[1,b]/1: as soon as the server is idle it takes all who wait (at most `most`), and a
-    batch of n takes per_item · n + fixed seconds exactly.
+    """Greedy batch service, M/D^[1,b]/1: as soon as the server is idle it takes all waiting customers (at most
+    `most`), and a batch of n takes per_item · n + fixed seconds exactly.
 
     The numbers that wait when services end are a Markov chain; its stationary distribution gives all means by renewal
     reward, and without `most` also the distributions (an arrival during a service of length s waits a uniform part of
@@ -161,7 +161,7 @@ def _solve(rate: float, per_item: float, fixed: float, most: int | None, size: i
 
 
 def _solve_banded(rate: float, per_item: float, fixed: float, most: int, size: int) -> np.ndarray:
-    """The same with at most `most` a batch: nobody falls by more than that, nor rises by more than come."""
+    """The same with at most `most` a batch: per batch the queue falls by at most `most` and rises by at most `come`."""
     from scipy.linalg import solve_banded
 
     full = rate * (per_item * most + fixed)
@@ -221,9 +221,9 @@ def inoue_bounds(rate: float, per_item: float, fixed: float) -> BatchBounds:
     """Bounds on the mean response of greedy batches without a largest size, in closed form.
 
     E[T] is a decreasing function of the mean batch E[B] alone; E[B] ≥ max(1, λ τ / (1 - λα)) gives Inoue's upper bound
-    min(φ_0, φ_1), with α per item and τ fixed: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  As nobody
-    comes during a service with probability at most exp(-λ (α + τ)), E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα), which
-    gives the lower bound.
+    min(φ_0, φ_1), with α per item and τ fixed: φ_1 = 3τ / (2 (1 - λα)) + α (λα + 2) / (2 (1 - λ²α²)).  As the
+    probability of no arrival during a service is at most exp(-λ (α + τ)), E[B] ≤ (λτ + exp(-λ (α + τ))) / (1 - λα),
+    which gives the lower bound.
     Reference: Inoue, Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching (2021), for the upper.
     """
     positive(rate=rate)

@@ -30,7 +30,7 @@ _X, _WEIGHT = np.polynomial.laguerre.laggauss(NODES)
 _LOG_WEIGHT = np.log(_WEIGHT)
 LEGENDRE = 400
 FEW = 60
-"""Jobs whose product stays within the range of floating-point numbers."""
+"""Number of jobs for which the product of their factors stays in the range of floating-point numbers."""
 
 
 def terms(own: float, link: float) -> np.ndarray:
@@ -39,7 +39,7 @@ def terms(own: float, link: float) -> np.ndarray:
 
 
 def random_of_terms(factors: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    """Of jobs by their `terms` (rows), and by 1 / these: how many times as long as alone each one's step takes."""
+    """How many times as long as alone each job's step takes, from the jobs' `terms` (rows) and 1 / these."""
     if len(factors) <= FEW:
         weighted = _WEIGHT * factors.prod(axis=0)
     else:

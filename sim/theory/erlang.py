@@ -61,7 +61,7 @@ def servers_for_delay(load: float, most: float) -> int:
 
 
 def servers_for_wait(rate: float, service_mean: float, longest: float, share: float | None = None) -> int:
-    """The least number of servers of M/M/c whose mean wait is at most `longest` seconds.
+    """The minimum number of servers for a mean wait of M/M/c of at most `longest` seconds.
 
     With `share`, as in service levels: at least that share of the arrivals waits no longer than `longest` (which may
     then be 0).

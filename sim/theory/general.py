@@ -75,7 +75,7 @@ class _LeadingExponential(NamedTuple):
 
         if load < 0.01:
             return None
-        # Not by Lambert's function, whose two branches meet at a load of 1: there it has half of the digits.
+        # Not by Lambert's function: its two branches meet at a load of 1, and there it has half of the digits.
         low = (1 - load) / 2
         high = 1.0
         while load * math.expm1(high) < high:
@@ -148,7 +148,7 @@ class ConstantJumps:
 def mg1_ps(rate: float, service_mean: float) -> Prediction:
     """M/G/1 processor sharing: E[T] = E[S] / (1 - ρ) whatever the distribution, x / (1 - ρ) for a task of size x.
 
-    Exact, means only; nobody waits.  Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967);
+    Exact, means only; no customer waits.  Reference: Kleinrock, Time-Shared Systems: A Theoretical Treatment (1967);
     Sakata, Noguchi and Oizumi (1971) for general service.
     """
     positive(rate=rate, service_mean=service_mean)

@@ -68,7 +68,7 @@ def jackson(
     for rate in outside:
         not_negative(arrival_rate=float(rate))
     if not outside.any():
-        raise UsageError("nobody arrives: at least one arrival rate must be above 0")
+        raise UsageError("no arrivals: at least one arrival rate must be above 0")
     if not np.isfinite(shares).all() or (shares < 0).any() or (shares.sum(axis=1) > 1 + 1e-12).any():
         raise UsageError("the routing from each station consists of shares that add up to at most 1")
     if abs(np.linalg.eigvals(shares)).max() > 1 - 1e-12:
@@ -87,7 +87,7 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
     positive(service_mean=one.service_mean)
     name = one.name or f"station {number}"
     if rate <= 0:
-        return Prediction(f"{name}: nobody comes", 0, 0, 0, one.service_mean, 0, 0, 0, delayed=0)
+        return Prediction(f"{name}: no arrivals", 0, 0, 0, one.service_mean, 0, 0, 0, delayed=0)
     try:
         found = mmc(rate, one.service_mean, one.servers)
     except UsageError as error:

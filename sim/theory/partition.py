@@ -114,7 +114,7 @@ def seconds_on(layer: Layer, group: Group, inference: bool) -> float:
 
 
 def chain(layers: Sequence[Layer]) -> Cuts:
-    """The cuts of a network whose layers follow each other."""
+    """The cuts of a network in which each layer follows the one before."""
     n = len(layers)
     sets = tuple(frozenset(range(last + 1)) for last in range(n))
     return Cuts(tuple(layers), sets, np.array([one.activations for one in layers]), np.triu(np.ones((n, n), bool), 1))

@@ -11,7 +11,7 @@ from typing import Any
 from sim.errors import UsageError
 
 Tail = Callable[[float], float]
-"""The probability of exceeding so many seconds."""
+"""The probability of exceeding a number of seconds."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Prediction:
     model                what it is, in Kendall's letters
     load                 offered load of a server, λ E[S] / c
     utilization          share of time that a server is busy
-    wait_mean            seconds from arrival to the start, of those who are served
-    response_mean        seconds from arrival to the end, of those who are served
-    queue_length_mean    waiting, on average over time (those who give up later included)
+    wait_mean            seconds from arrival to the start, of the customers served
+    response_mean        seconds from arrival to the end, of the customers served
+    queue_length_mean    waiting, on average over time (customers that renege later included)
     jobs_in_system_mean  waiting or served, on average over time
     throughput           served to the end, per second
     loss                 share of the arrivals that is not served: turned away, or gone
-    delayed              share of those who get in that cannot start at once; NaN where it is not known
+    delayed              share of the admitted customers that cannot start at once; NaN where it is not known
     approximate          is it no more than an approximation?
 
     `wait_tail`, `response_tail` and the percentiles are there where they are exact (`has_tails`).
@@ -128,7 +128,7 @@ def steady(
     wait: float,
     **more: Any,
 ) -> Prediction:
-    """A system that loses nobody, from its mean wait by Little's law."""
+    """A system without loss, from its mean wait by Little's law."""
     load = rate * service / servers
     response = wait + service
     return Prediction(
@@ -181,9 +181,9 @@ def stable(load: float, servers: int, what: str) -> None:
     if load >= servers:
         least = math.floor(load) + 1
         remedy = (
-            f"at least {least} servers, a lower rate or a limit on who gets in are needed"
+            f"at least {least} servers, a lower rate or a limit on admission are needed"
             if servers > 1 or load < 1e6
-            else "a lower rate or a limit on who gets in is needed"
+            else "a lower rate or a limit on admission is needed"
         )
         raise UsageError(
             f"{what} has no steady state: the load of a server is {load / servers:.4g}, not below 1, and the queue "

@@ -18,7 +18,7 @@ MOST_STATES = 20_000_000
 
 
 def _mean(chance: np.ndarray, values: np.ndarray) -> float:
-    """Σ chance × value; not a matrix product, whose threads can cost more than the sum where others use the cores."""
+    """Σ chance × value; not a matrix product: its threads can cost more than the sum where others use the cores."""
     return float((chance * values).sum())
 
 
@@ -45,7 +45,7 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
         return delayed * math.exp(-drain * t)
 
     def response_above(t: float) -> float:
-        # the own service, which starts at once or after a wait whose rate is cμ - λ
+        # the customer's own service, at once or after an exponential wait of rate cμ - λ
         return math.exp(-t / service_mean) + delayed * either_ends(1 / service_mean, drain, t)
 
     return steady(name, rate, service_mean, servers, delayed / drain, delayed=delayed, wait_above=wait_above,
@@ -53,9 +53,9 @@ def mmc(rate: float, service_mean: float, servers: int) -> Prediction:
 
 
 def mmck(rate: float, service_mean: float, servers: int, room: int) -> Prediction:
-    """M/M/c/K: at most `room` in the system, whoever comes then is lost.  Any load.
+    """M/M/c/K: at most `room` in the system; an arrival that finds it full is lost.  Any load.
 
-    Birth and death up to K; waits are of those who get in.  Exact, distributions included.
+    Birth and death up to K; waits are of the admitted customers.  Exact, distributions included.
     Reference: Kleinrock, Queueing Systems I (1975), ch. 3.
     """
     positive(rate=rate, service_mean=service_mean)
@@ -74,7 +74,7 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     loss = float(chance[-1])
     throughput = served / service_mean
     found = chance[:-1] / (1 - loss) if loss < 0.5 else chance[:-1] / chance[:-1].sum()
-    behind = found[servers:]  # of those who get in: j ahead in the queue, whose exits are Erlang(j + 1, cμ)
+    behind = found[servers:]  # of the admitted: with j ahead in the queue the wait is Erlang(j + 1, cμ)
 
     def wait_above(t: float) -> float:
         from scipy.special import gammaincc
@@ -97,10 +97,10 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
 
 
 def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mean: float) -> Prediction:
-    """M/M/c + M (Erlang A): who waits gives up after an exponential patience with mean 1 / θ.  Any load.
+    """M/M/c + M (Erlang A): a waiting customer reneges after an exponential patience with mean 1 / θ.  Any load.
 
-    Birth and death with θ per waiting customer beside the servers.  `loss` is the share that gives up; `wait_mean` is
-    of those who are served: j + 1st in the queue is served with probability cμ / (cμ + (j + 1) θ), after
+    Birth and death with θ per waiting customer besides the servers.  `loss` is the share that reneges; `wait_mean` is
+    of the customers served: number j + 1 in the queue is served with probability cμ / (cμ + (j + 1) θ), after
     Σ_{i ≤ j + 1} 1 / (cμ + iθ), and the two are independent.  Exact, means only.
     Reference: Palm, Research on Telephone Traffic Carried by Full Availability Groups (1957); Garnett, Mandelbaum and
     Reiman, Designing a Call Center with Impatient Customers (2002).
@@ -150,7 +150,7 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
             return length
         length = int(center) + 2 * (length - int(center))
         if length > MOST_STATES:
-            raise UsageError("nearly nobody ever gives up at a load of 1 or more: the queue is too long to follow")
+            raise UsageError("almost no customer reneges at a load of 1 or more: the queue is too long to follow")
 
 
 def closed_loop(clients: int, think_mean: float, service_mean: float, servers: int = 1) -> Prediction:

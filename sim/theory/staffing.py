@@ -11,13 +11,13 @@ from sim.theory.prediction import positive, proportion
 
 @dataclass(frozen=True)
 class Staffing:
-    """The square-root rule beside the truth.
+    """The square-root rule compared with the exact result.
 
     servers        ⌈a + β √a⌉
     safety         β
-    delayed        share delayed with so many, exactly (Erlang C)
+    delayed        exact share delayed with this number of servers (Erlang C)
     delayed_limit  share delayed in the limit: what was asked for
-    exact_servers  the least number that keeps the share, exactly
+    exact_servers  the exact minimum number that keeps the share
     """
 
     servers: int

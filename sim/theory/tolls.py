@@ -1,4 +1,4 @@
-"""Naor's thresholds: how long a queue is worth joining, for oneself, for all, and for who takes a fee."""
+"""Naor's thresholds: up to which length a queue should be joined, for one customer, for all, and for revenue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sim.theory.prediction import positive
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Most customers in the system of M/M/1, the newcomer included, at which one joins.
+    """Maximum number of customers in an M/M/1 system, the arriving one included, at which it joins.
 
-    individual  what each chooses for itself; social: most welfare of all; revenue: what a fee that earns most leads to
+    individual  what each chooses for itself; social: for the most welfare of all; revenue: by the fee that earns most
     welfare     reward less cost of waiting, per second, under the social threshold
     welfare_individual  the same where each chooses for itself
     toll        the highest fee under which each still joins up to the social threshold (0 where they agree)
@@ -28,10 +28,10 @@ class Thresholds:
 
 
 def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresholds:
-    """M/M/1 in which a service is worth `reward` and each second in the system costs `cost`; everybody sees the queue.
+    """M/M/1 in which a service is worth `reward` and each second in the system costs `cost`; the queue is seen.
 
-    Oneself: n_s = ⌊R μ / C⌋.  All: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  A fee of
-    R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
+    Individual: n_s = ⌊R μ / C⌋.  Social: the n with the most λ R (1 - p_n) - C L_n, by Naor's inequality.  Revenue: a
+    fee of R - C n / μ keeps the queue at n and earns λ (1 - p_n) (R - C n / μ).  Always revenue ≤ social ≤ individual.
     Exact, any load.
     Reference: Naor, The Regulation of Queue Size by Levying Tolls (1969).
     """
@@ -40,7 +40,7 @@ def naor(rate: float, service_mean: float, reward: float, cost: float) -> Thresh
     individual = math.floor(ratio * (1 + 1e-12))
     if individual < 1:
         raise UsageError(
-            f"nobody ever joins: a service costs {cost * service_mean:.4g} of waiting even in an empty system, "
+            f"no customer ever joins: a service costs {cost * service_mean:.4g} of waiting even in an empty system, "
             f"and its reward is {reward:.4g}"
         )
     load = rate * service_mean
@@ -91,7 +91,7 @@ def _welfare(load: float, ratio: float, n: int) -> float:
 
 
 def _full(load: float, n: int) -> tuple[float, float]:
-    """Of M/M/1/n: the share that finds it full, and the mean number inside."""
+    """For M/M/1/n: the share of arrivals that find it full, and the mean number in the system."""
     if load > 1:  # count the empty places instead: they are M/M/1/n at the inverse load
         empty, places = _chances(1 / load, n)
         return empty, n - places

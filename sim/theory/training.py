@@ -22,7 +22,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved"]
 STATE = 18
 """Bytes a parameter of mixed precision with Adam: weights and gradients of 2 and 4, master weights and two moments."""
 KEPT, SHARDED = 6, 12
-"""Those of them that every data-parallel rank keeps, and those that a sharded optimizer divides among the ranks."""
+"""The bytes of STATE that every data-parallel rank keeps, and those that a sharded optimizer divides among ranks."""
 UPDATE = 30
 """Bytes a parameter that an optimizer step reads and writes."""
 
@@ -69,7 +69,7 @@ class Transformer:
 
     @property
     def expert_parameters(self) -> float:
-        """Those of them that belong to experts of which a token needs a few."""
+        """Parameters that belong to experts of which a token needs a few."""
         block = self.block
         return self.layers * block.experts * block.expert if block is not None and block.experts > 1 else 0.0
 
@@ -115,7 +115,7 @@ class ParallelPlan:
     sequence_parallel: bool = False
     sharded_optimizer: bool = False
     experts: int = 1
-    """Degree of expert parallelism: of the data-parallel ranks so many divide the experts."""
+    """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
     buckets: int = 1
     """Parts in which gradients are reduced; all but the last overlap the last backward pass."""
 
@@ -130,7 +130,7 @@ class ParallelPlan:
 
     @property
     def in_flight(self) -> float:
-        """Micro-batches whose activations the first stage holds at once."""
+        """Number of micro-batches of which the first stage holds the activations at once."""
         p, m = self.pipeline, self.micro_batches
         if self.schedule == "gpipe":
             return m
@@ -277,7 +277,7 @@ def _reduced(machine: TrainingMachine, hosts: int, each: int, size: float) -> fl
 
 
 def _sent(hosts: int, size: float) -> float:
-    """Bytes that each of some nodes sends in an all-reduce of so many."""
+    """Bytes that each of some nodes sends in an all-reduce of `size` bytes."""
     return 2 * (hosts - 1) / hosts * size
 
 

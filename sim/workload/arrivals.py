@@ -105,7 +105,7 @@ class ArrivalProcess(Described):
         return True
 
     def events(self, until: float) -> float:
-        """About how many arrivals, bursts and changes of state there are before `until`; 0 where nobody knows."""
+        """About how many arrivals, bursts and changes of state there are before `until`; 0 where that is not known."""
         rate = self.rate_mean
         return 0.0 if rate is None else rate * until
 
@@ -223,7 +223,7 @@ class Renewal(ArrivalProcess):
 
 
 class MarkovModulatedPoisson(ArrivalProcess):
-    """Poisson arrivals whose rate is `rates[state]`; the state is a Markov chain (MMPP).
+    """Poisson arrivals at rate `rates[state]`; the state is a Markov chain (MMPP).
 
     `switching[i][j]` is the rate of going from state i to j, with 0 on the diagonal; or `holding[i]` is the
     mean time in state i, and the states follow each other in a circle.  The chain starts in its stationary

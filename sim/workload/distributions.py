@@ -219,13 +219,13 @@ class Lognormal(Distribution, Generic[Q]):
     distribution: Literal["lognormal"]
     """lognormal."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
-    """Mean value, beside cv."""
+    """Mean value, given with cv."""
     cv: Positive | None = None
-    """Standard deviation / mean, beside mean."""
+    """Standard deviation / mean, given with mean."""
     median: Annotated[Q | None, AfterValidator(_positive)] = None
-    """Median value, beside sigma; in place of mean and cv."""
+    """Median value, given with sigma; in place of mean and cv."""
     sigma: Positive | None = None
-    """Standard deviation of the logarithm, beside median."""
+    """Standard deviation of the logarithm, given with median."""
 
     @model_validator(mode="after")
     def _check(self) -> Lognormal:
@@ -350,7 +350,7 @@ class Hyperexponential(Distribution, Generic[Q]):
     distribution: Literal["hyperexponential"]
     """hyperexponential."""
     mean_given: Annotated[Q | None, AfterValidator(_positive)] = Field(None, alias="mean")
-    """Mean value, beside cv; in place of branches."""
+    """Mean value, given with cv; in place of branches."""
     cv: Positive | None = None
     """Standard deviation / mean, above 1."""
     branches: list[Branch[Q]] | None = None

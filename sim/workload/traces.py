@@ -58,7 +58,7 @@ LISTS = ("predecessors", "reads", "writes")
 
 @dataclass
 class Curves:
-    """Jobs whose speed depends on the layout of their GPUs and on what is done of them.
+    """Jobs with a speed that depends on the layout of their GPUs and on their progress.
 
     `kinds`: for each kind of job its sizes, each a number of GPUs and how the job gets on there; `kind` is that of
     each row.

@@ -20,7 +20,7 @@ from sim.policy.contract import Accept, Defer, Reject
 
 
 class Arrivals:
-    """From its arrival until a task waits for a device."""
+    """The path of a task from its arrival until it waits for a device."""
 
     def __init__(
         self, state: RunState, rounds: Rounds, waiting: Waiting, completion: Completion, serving: Serving | None,
@@ -80,7 +80,7 @@ class Arrivals:
         self.waiting.make_ready(task)
 
     def _defer(self, task: Task, until: float) -> None:
-        """Not yet: ask again.  A deferred task does not count as progress, or waiting for it could never end."""
+        """Defer a task: ask again later.  It does not count as progress, or waiting for it could never end."""
         if not self.clock._now < until < math.inf:
             what = f"admission defers {task} until t = {until:g} s; a later, finite time is expected"
             raise illegal(self.state, what)
@@ -98,7 +98,7 @@ class Arrivals:
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
             raise illegal(self.state, f"{to}, which it does not have")
         if task.shape in self.state.queue_of or (self.serving is not None and task.shape in self.serving.fleets):
-            what = "but it is a request, and a batch runs in one mode, whoever is in it"
+            what = "but it is a request, and all requests of a batch run in one mode"
             raise illegal(self.state, f"{to}, {what}; answer Accept() or Reject")
         task.allowed = positions
 

@@ -204,7 +204,7 @@ class Checker:
             for device in launch.placement.devices:
                 for task in launch.tasks:
                     for item in () if task._done == 1.0 else task.reads:
-                        # Whoever rewrites an item voids the copies of those that still compute on the former one.
+                        # A task that rewrites an item voids the copies on which others still compute.
                         first = 1 if places.made[item] and places.items[item].home is None else 0
                         void = not places.where[item] or places.version[item] > first
                         there = places.present(item, device) or void

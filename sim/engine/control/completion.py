@@ -1,4 +1,4 @@
-"""Completion: what the end of a launch, a batch or a task sets free."""
+"""Completion: what the end of a launch, a batch or a task releases."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Completion:
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._modes, self._place, self._place_code = recorder.mode, recorder.place, recorder.place_code
         self._listens = [type(policy).ended is not Batching.ended for policy in state.input.batching]
-        """Does the batching policy of each service want to hear of the ends of its batches?"""
+        """Does the batching policy of each service have a hook for the end of a batch?"""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
         self._admitted_gone: Any = None
@@ -144,7 +144,7 @@ class Completion:
     # Tasks --------------------------------------------------------------------------------------------------
 
     def completed(self, task: Task, more: bool = False) -> None:
-        """A task is through; `more`: others of its launch end now, whose successors have not been set free yet."""
+        """A task has completed; `more`: others of its launch end now too, and their successors are not released yet."""
         state = self.state
         task.state = ENDED
         task._launch = None
@@ -175,7 +175,7 @@ class Completion:
             self.rounds.look_whether_drained()
 
     def _after(self, task: Task) -> None:
-        """What the completion of a task sets free: items, successors, a client of a closed loop."""
+        """Release what waited for a task's completion: items, successors, a client of a closed loop."""
         state = self.state
         if state.places.items:
             state.places.ended(task)

@@ -169,9 +169,9 @@ class Devices:
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:
-        """Copies on a failed device are gone; who still needs an item without any other copy fails.
+        """Drop the copies on a failed device; a task that still needs an item without any other copy fails.
 
-        A launch that is already uploading such an item is stopped with its task; others find out when they
+        A launch that is already uploading such an item is stopped, and its task fails; other tasks fail when they
         arrive or wait.
         """
         run = self.run

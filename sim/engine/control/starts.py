@@ -46,7 +46,7 @@ class Starts:
             mode for shape in run.tasks.shapes for mode in shape.modes
             if mode.type.sharing.kind != "mig" and not any(service.shape is shape for service in run.services)
         )  # fmt: skip
-        """Modes of tasks that are no requests, whose starts need no look at items or slices of accelerators."""
+        """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators."""
 
     def start(self, decision: Start) -> None:
         """Launch.  The usual case, one task on one device or one node in its normal state, is validated and done at
@@ -70,6 +70,7 @@ class Starts:
                     row = task.index
                     del state.waiting[row]
                     if mode in self.quick:
+                        # It only computes, so its end is known now: one clock entry, and no timetable.
                         launch = Launch(self.finish_quick, number, (task,), placement, now)
                         self._starts[row] = now
                         self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
@@ -259,7 +260,7 @@ class Starts:
 
 
 def compute_only(tasks: Tasks) -> frozenset[Mode]:
-    """Modes whose launches only compute: no transfers, and devices that serve one launch at a time."""
+    """Modes in which a launch only computes: no transfers, and devices that serve one launch at a time."""
     if not tasks.plain or tasks.items:
         return frozenset()
     found = set()

@@ -19,7 +19,7 @@ from sim.policy.contract import Scheduler
 
 
 class Waiting:
-    """From when a task is ready until it waits no longer."""
+    """The path of a task from when it is ready until it no longer waits."""
 
     def __init__(self, state: RunState, signals: Signals, serving: Serving | None, linked: bool):
         """`linked`: may the end of a task concern others, so that it matters when each was ready?"""
@@ -130,7 +130,7 @@ class Waiting:
             self.travel(task, delay, self._at_replicas, task, False)
 
     def _at_replicas(self, task: Task, aborted: bool) -> None:
-        """It is there; or its client has aborted it on its way."""
+        """A request has reached its replicas, or its client has aborted it on the way."""
         assert self.serving is not None
         task.state = WAITING
         if task.expires <= self.clock._now:
@@ -180,7 +180,7 @@ class Waiting:
     def leave_queue(self, task: Task, waited: bool) -> None:
         """A request ends without having run."""
         queue = self.state.queue_of[task.shape]
-        waited = waited or isinstance(queue, Sliced)  # whose requests wait from their arrival on
+        waited = waited or isinstance(queue, Sliced)  # there requests wait from their arrival on
         if self.state.requests_left:
             self.state.requests_left -= 1
         if waited:

@@ -84,20 +84,20 @@ class Questions:
         self._decisions = self._asked = 0
 
     def count(self) -> None:
-        """It asks once more."""
+        """Count one more question; PolicyError if there are too many without a decision."""
         run = self._run
         if run.decisions != self._decisions:
             self._decisions, self._asked = run.decisions, 0
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
-            questions = f"{self._asked:,} times who waits or runs"
+            questions = f"{self._asked:,} times which tasks wait or run"
             raise illegal(run, f"asked {questions}, decided nothing and goes on: it loops")
 
 
 def malformed(run: RunState, decision: Any) -> str | None:
     """What is wrong with the make of a decision (not with its legality), or None.
 
-    Asked only after carrying it out raised: so that a slip of a policy is told apart from a defect of the engine.
+    Called only after carrying it out raised, to tell an error of the policy from a defect of the engine.
     """
     if isinstance(decision, Start | Move):
         if not isinstance(decision.placement, Placement):

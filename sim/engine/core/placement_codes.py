@@ -6,7 +6,7 @@ from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement
 
 KNOWN_GANGS = 20_000
-"""Placements of gangs whose numbers are remembered by identity."""
+"""Maximum number of gangs' placements for which the code is remembered by identity."""
 
 
 class PlacementCodes:

@@ -58,7 +58,7 @@ class Recorder:
         self.device_log: list[tuple[float, int, str, float]] = []
         self.batched = False
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
-        """Of launches of several tasks as one kernel, by number: rows, and bytes of memory traffic that fell away."""
+        """Launches of several tasks as one kernel, by number: rows, and bytes of memory traffic saved."""
         self._first_token: array | None = None
         self._detail: dict[str, array] = {}
         self.steps = bytearray()
@@ -67,7 +67,7 @@ class Recorder:
         self._gaps = array("d")
         """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
         self._replicas: list[tuple[str, int, int, int]] = []
-        """Of each replica its service, number, KV blocks and place."""
+        """For each replica its service, number, KV blocks and place."""
         self._rows = array("d")
         """Launches, row after row (ROW)."""
         self._launches: dict[str, np.ndarray] = {}
@@ -76,7 +76,7 @@ class Recorder:
         self._batch_times = array("d")
         """Launches of requests: BATCH_NUMBERS and BATCH_TIMES, row after row."""
         self._members = array("q")
-        """Rows of the requests of batches whose requests are objects, one batch after the other."""
+        """Rows of the requests of batches made of request objects, one batch after the other."""
         self._groups: dict[int, tuple[int, ...]] = {}
         """Tasks of launches that are not of one task, by row of the launch."""
         self._gone: list[tuple[int, int, int, int, float, str]] = []
@@ -250,7 +250,7 @@ class Recorder:
             self._launches[name] = np.concatenate([column, batch[name]])
 
     def _account_completed(self) -> None:
-        """Stage times and energy of tasks whose last launch was of one task and ended well: they count in full."""
+        """Stage times and energy of tasks if their last launch was of one task and ended well: they count in full."""
         rows = self._launches
         single = rows["outcome"] == LAUNCH_COMPLETED
         single[list(self._groups)] = False

@@ -61,7 +61,7 @@ class Rounds:
             return
         if not until > self.clock._now:
             raise illegal(state, f"waits until t = {until:g} s, which is not later than now")
-        # A run with a horizon lasts until then, and devices take power: whoever puts them to sleep is heard as well.
+        # A run with a horizon lasts until then, and its devices draw power: a policy may still put them to sleep.
         if self._here() or state.sources.to_come or state.input.horizon < math.inf:
             self.clock.again(until, TIMER, self._wake)
 

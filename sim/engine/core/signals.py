@@ -10,7 +10,7 @@ from sim.model.tasks import Task
 
 
 class Signals:
-    """Who is told of what.  Everything else in the engine is called from above."""
+    """Which part handles which event.  Everything else in the engine is called from above."""
 
     __slots__ = (
         "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "imagine",

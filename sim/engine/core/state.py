@@ -44,7 +44,7 @@ class RunState:
     sources: Sources = field(init=False)
     patience: Patience | None = None
     queues: list[Any] = field(default_factory=list)
-    """Of requests to services, in the order of the services."""
+    """Queues of requests, in the order of the services."""
     queue_of: dict[Any, Any] = field(default_factory=dict)
     """The same by shape."""
 
@@ -61,7 +61,7 @@ class RunState:
     """Number of the last launch (or prefetch), in start order."""
     ended: int = 0
     deferred: int = 0
-    """Tasks that will be seen again: admission is asked anew, or a request or its response is on its way."""
+    """Tasks that will be seen again: deferred by admission, or a request or its response is on its way."""
     requests_left: int = 0
     """Requests without an object of their own that have not ended, those to come included."""
     iterating: int = 0
@@ -72,7 +72,7 @@ class RunState:
     settled: int = 0
     """Decisions made before this instant, or before the last task ended."""
     instant: float = -1.0
-    """Of the last round."""
+    """Time of the last round."""
     wake_on: str = "change"
     """What the policy waits for besides time: change, fit, release or ready."""
     certain: float = -math.inf

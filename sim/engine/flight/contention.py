@@ -1,7 +1,7 @@
-"""Links that jobs over several nodes share: who is on each, how much slower that makes them, and what they carried.
+"""Links that jobs over several nodes share: which jobs are on each, how much they slow down, what they carried.
 
 A job is on the links that its step crosses (`sim.model.exchange`) while it computes.  When the set of jobs on a link
-changes, those on it get the times of a step that the closed forms of `sim.theory.contention` give, and nobody else; of
+changes, only the jobs on that link get new step times, from the closed forms of `sim.theory.contention`; for a job on
 several links the slowest counts.  That maximum is an approximation, and so is one capacity for both directions.
 No step is an event.  Cost of a change: O(N) for N jobs on the link.
 """
@@ -35,7 +35,7 @@ link's next row."""
 
 
 def _never(_: Any) -> None:
-    """Of a launch that is only imagined."""
+    """What an imagined launch does at its end: it has no event, so this is never called."""
 
 
 class Group:
@@ -46,11 +46,11 @@ class Group:
     def __init__(self, link: int):
         self.link = link
         self.members: list[Member] = []
-        """All whose step crosses it."""
+        """All jobs with a step that crosses it."""
         self.stakes: list[Stake] = []
-        """Of those among them that others can delay there."""
+        """Stakes of the members that others can delay on this link."""
         self.factors = np.empty((0, NODES))
-        """Of each stake its factor of the integrand (`sim.theory.contention.terms`), and below the inverse of it."""
+        """For each stake its factor of the integrand (`sim.theory.contention.terms`), and below its inverse."""
         self.inverse = np.empty((0, NODES))
         self.busy = 0.0
         """Seconds of its full rate that were used since the last row."""
@@ -59,7 +59,7 @@ class Group:
         """Where its last row stands."""
 
     def add(self, stake: Stake) -> None:
-        """One more that others can delay."""
+        """Add a stake that others can delay."""
         count = len(self.stakes)
         if count == len(self.factors):
             more = np.empty((max(8, count), NODES))
@@ -69,7 +69,7 @@ class Group:
         self.inverse[count] = 1.0 / row
 
     def drop(self, stake: Stake) -> None:
-        """It is there no longer: the last takes its row."""
+        """Remove a stake; the last one takes its row."""
         at, last = self.stakes.index(stake), self.stakes.pop()
         if last is not stake:
             self.stakes[at] = last
@@ -116,8 +116,8 @@ class Stake:
         self.seconds = sum(seconds for seconds, _ in phases)
         slack = any(slack for _, slack in phases)
         self.hidden = [(seconds / self.seconds, slack) for seconds, slack in phases] if slack else []
-        """Of its phases the share of these seconds, and by how many longer it may be before the step is; none where
-        every delay counts in full."""
+        """For each phase its share of these seconds, and by how many it may grow before the step does; empty if every
+        delay counts in full."""
         self.ratio = 1.0
         """How many times as long as alone its step takes for the others on this link."""
 
@@ -159,10 +159,10 @@ class Network:
         self.clock = clock
         self.rule = cluster.fabric.contention
         self.paced = paced
-        """Gives a launch whose pace on the network has changed its rate, and works out the rest of it."""
+        """Called with a launch when its pace on the network has changed: sets its rate, and its times anew."""
         self.groups: dict[int, Group] = {}
         self.slow: dict[int, float] = {}
-        """Links that are so many times slower than they should be; inf: down."""
+        """Links slower than they should be, by how many times; inf: down."""
         self.jobs = array("d")
         self.links = array("d")
 
@@ -185,7 +185,7 @@ class Network:
         self._rerate([stake.group for stake in member.stakes], [member])
 
     def leave(self, member: Member, end: float = math.nan) -> None:
-        """It computes no longer.  `end`: the end of the run, at which no rate changes any more."""
+        """Take out a launch that stops computing.  `end`: the end of the run, at which no rate changes any more."""
         if not member.here:
             return
         over = end == end
@@ -203,7 +203,7 @@ class Network:
             self._rerate([stake.group for stake in member.stakes], [])
 
     def slow_down(self, link: int, factor: float) -> None:
-        """From now on a link is so many times slower than it should be: 1 as it should, inf down."""
+        """Slow a link down by a factor from now on: 1 is its own speed, inf is down."""
         if factor == 1.0:
             self.slow.pop(link, None)
         else:
@@ -259,7 +259,7 @@ class Network:
         """What its step is with links as fast as they are now."""
         communication, bubble, spent = member.profile.step(self.slow)
         member.alone = alone = member.profile.compute + communication + bubble
-        # One that waits for a link that is down delays nobody.
+        # A job that waits for a link that is down delays no other job.
         there = spent.items() if alone < INF else ()
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
@@ -291,7 +291,7 @@ class Network:
         if factor == before:
             return
         if not member.simple or before == 0.0:
-            self.paced(launch)  # others may have to hear of it, or the rate cannot be told from the one before
+            self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
             return
         rate = table.rate
         elapsed = now - table.updated

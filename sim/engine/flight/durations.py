@@ -57,7 +57,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
-    """What is done of a launch's one task, whose mode has a curve, after computing for these seconds at rate 1."""
+    """What is done of a launch's one task, in a mode with a curve, after computing for these seconds at rate 1."""
     mode, task = launch.placement.mode, launch.task
     assert mode.curve is not None
     whole = task.estimates[launch.position] if estimated else task._time[launch.position]

@@ -25,7 +25,7 @@ STAGE_NAMES = ("preparing", "upload", "restore", "queued for compute", "compute"
 
 END, READY, TURN, JOIN, COMPUTED = range(5)
 """What the pending entry of a launch stands for: its end; its devices are ready; a copy engine is its own, and the
-transfer needs events of its own; it begins to share a compute engine; it has computed, and others must be told."""
+transfer needs events of its own; it begins to share a compute engine; it has computed, and others depend on that."""
 
 
 class Launch(Timer):
@@ -39,9 +39,9 @@ class Launch(Timer):
     cores: int
     """Bitmask of the cores it took (a CPU launch)."""
     position: int
-    """Of its mode in the first task's shape."""
+    """Position of its mode in the first task's shape."""
     fusion: Fusion | None = None
-    """Of several tasks launched as one kernel (`FusedLaunch`)."""
+    """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
     def position_of(self, member: int) -> int:
         """The mode of one of its tasks, in its shape."""
@@ -110,7 +110,7 @@ class Terms:
 
     `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
     time × its factor (`up`, `compute`, `down`).  `first`: position of the first request in its service, if the batch
-    is a slice of it whose requests have no objects yet; else -1.
+    is a slice of it and the requests have no objects yet; else -1.
     """
 
     __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "oldest")
@@ -184,7 +184,7 @@ class Timetable:
     """
 
     lanes: tuple[Lane, ...] = ()
-    """Of its accelerators."""
+    """The lanes of its accelerators."""
     open_at = 0.0
     """When its devices are ready, evictions aside."""
     blocked = 0
@@ -199,7 +199,7 @@ class Timetable:
     busy = energy = busy_rate = watts = 0.0
     rate = 1.0
     done = 0.0
-    """Compute seconds done by `updated`, told without a look at what is left."""
+    """Compute seconds done by `updated`, kept apart from `left`."""
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
     traffic: Any = None
@@ -289,7 +289,7 @@ class History:
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        """Rows (sim.engine.core.recorder) of stopped launches whose work is kept so far."""
+        """Rows (sim.engine.core.recorder) of stopped launches, as far as their work is kept."""
         self.saved_at: int | None = None
         """The location (sim.engine.flight.places) of its saved state, if it has one."""
         self.saved_by = 0.0
@@ -325,7 +325,7 @@ class Lane:
         self.downloads: list[Part] = []
         self.upload = self.ready = self.compute = self.download = 0.0
         self.group = group
-        """Of an accelerator on which launches slow each other."""
+        """The group of an accelerator on which launches slow each other; None for others."""
         self.computing: list[Launch] = []
         """Its members, and gangs that take part."""
         self.share = 0

@@ -98,7 +98,7 @@ class Links:
                     ways_up.append(switches[device.switch][0])
                     ways_down.append(switches[device.switch][1])
                     latency += node.spec.switch.latency
-                # A pipe of infinite rate delays nobody.
+                # A pipe of infinite rate delays no transfer.
                 self._up[device.index] = [pipe for pipe in ways_up if pipe.rate < math.inf]
                 self._down[device.index] = [pipe for pipe in ways_down if pipe.rate < math.inf]
                 self._latency[device.index] = latency
@@ -197,6 +197,7 @@ class Links:
                 self._settle(other)
         else:
             group = Group(self._complete, self.clock._now)
+        # A flow over pipes of several groups merges them: their rates depend on each other from now on.
         for other in groups[1:]:
             self.clock.cancel(other)
             for moved in other.flows:
@@ -212,7 +213,7 @@ class Links:
         self._reschedule(group)
 
     def _free(self, group: Group, gone: list[Flow]) -> None:
-        """Take flows out of their group, and with them the pipes that nobody else in it uses."""
+        """Take flows out of their group, and with them the pipes that no other flow in it uses."""
         if len(group.flows) == len(gone):
             group.flows = []
             for flow in gone:
@@ -221,6 +222,7 @@ class Links:
                     pipe.group = None
             return
         group.flows = [flow for flow in group.flows if flow not in gone]
+        # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
         used = {pipe for flow in group.flows for pipe in flow.pipes}
         for flow in gone:
             flow.group = None
@@ -258,7 +260,7 @@ class Links:
         fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]
         soonest = min(remaining)
-        limit = soonest * (1 + 1e-12)
+        limit = soonest * (1 + 1e-12)  # flows that end within rounding of the first one end with it
         group.next = [flow for flow, time in zip(flows, remaining, strict=True) if time <= limit]
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
@@ -270,6 +272,7 @@ class Links:
             flow.left = 0.0
         self._free(group, finished)
         self._reschedule(group)
+        # Callbacks come last, since they may send new flows over the same pipes.
         for flow in finished:
             flow.done(flow)
 
@@ -302,6 +305,7 @@ def fair_rates(flows: Sequence[Flow]) -> None:
             if number and left[pipe] / number < share:
                 tightest, share = pipe, left[pipe] / number
         assert tightest is not None
+        # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
         for flow in users[tightest]:
             if flow.rate < 0:
                 flow.rate = share

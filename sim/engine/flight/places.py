@@ -2,7 +2,7 @@
 
 A location is a device index (accelerator memory) or `host(node)`.  Copies in host memory are not limited;
 those in accelerator memory are, and are evicted least recently used first when a launch needs the room.
-An evicted item with no other copy is written back to its host before the newcomer's first stage.
+An evicted item with no other copy is written back to its host before the first stage of the new launch.
 An item written in the run is dropped everywhere after its last reader.
 """
 
@@ -224,7 +224,7 @@ class Places:
         self.where[item] = {location: None}
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
-        """Will nobody but these tasks, which are about to end, read or write the item again?"""
+        """Will no task but these, which are about to end, read or write the item again?"""
         own_reads = sum(item in task.reads for task in by)
         own_writes = sum(item in task.writes for task in by)
         return self.readers[item] <= own_reads and self.writers[item] <= own_writes

@@ -29,7 +29,7 @@ class Speeds:
         self.clock = clock
         self.capacity = capacity
         self._nominal: dict[Mode, Rates] = {}
-        """Of modes of one device, in its normal state."""
+        """Rates of modes on one device in its normal state."""
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, as things stand."""
@@ -38,7 +38,7 @@ class Speeds:
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
     def nominal(self, launch: Launch) -> Rates:
-        """Those of a launch on one device that is in its normal state and that nothing else slows."""
+        """Rates of a launch on one device that is in its normal state, with nothing else to slow it."""
         mode = launch.placement.mode
         rates = self._nominal.get(mode)
         if rates is None:
@@ -128,7 +128,7 @@ class Speeds:
     # Sharing --------------------------------------------------------------------------------------------------
 
     def join(self, launch: Launch) -> list[Launch]:
-        """The launch begins to compute on accelerators that are shared; the gangs whose end has moved."""
+        """Let a launch begin to compute on shared accelerators; the gangs that now end at another time."""
         table = launch.table
         assert table is not None
         groups = []
@@ -138,13 +138,13 @@ class Speeds:
             if lane.group is not None:
                 lane.group.members.append(launch)
                 groups.append(lane.group)
-        table.rate = 0.0
+        table.rate = 0.0  # so that `rerate` sees a change, whatever the rate is
         if table.group is None:
             self.rerate(launch)
         return self.regroup(groups)
 
     def leave(self, launch: Launch) -> list[Launch]:
-        """It computes no longer; the gangs whose end has moved."""
+        """Let a launch stop computing; the gangs that now end at another time."""
         table = launch.table
         assert table is not None
         groups = []
@@ -158,7 +158,7 @@ class Speeds:
         return self.regroup(groups)
 
     def regroup(self, groups: Iterable[ShareGroup]) -> list[Launch]:
-        """New rates after a change, and each group's one next event; the gangs whose end has moved."""
+        """Set rates after a change, and each group's one next event; the gangs that now end at another time."""
         moved = []
         for group in groups:
             soonest = INF
@@ -166,6 +166,7 @@ class Speeds:
             for member in group.members:
                 table = member.table
                 assert table is not None
+                # A gang computes in several groups, so its end is an event of its own.
                 if table.group is not group:
                     if self.rerate(member):
                         moved.append(member)
@@ -174,6 +175,7 @@ class Speeds:
                 rates = alike.get(mode)
                 if rates is None:
                     rates = self._reckon(member)
+                    # One rate for all members in a mode, unless speeds are measured by pairs of classes.
                     if not mode.type.sharing.pairs:
                         alike[mode] = rates
                 self.rerate(member, rates)
@@ -186,7 +188,8 @@ class Speeds:
         return moved
 
     def retime(self, state: GpuState | object, launches: Iterable[Launch]) -> list[Launch]:
-        """A device's frequency or speed changed: what computes there gets its new rate; gangs whose end has moved."""
+        """Set the rates of launches on a device of which frequency or speed changed; the gangs that now end at
+        another time."""
         now = self.clock._now
         for launch in launches:
             table = launch.table
@@ -199,7 +202,7 @@ class Speeds:
 
 
 def _measured(launch: Launch, computing: list[Launch], sharing: Sharing) -> float:
-    """Speed beside the others on an accelerator where it was measured for their classes; 0 where it was not."""
+    """Speed next to the others on an accelerator if it was measured for their classes, else 0."""
     speed = 1.0
     for other in computing:
         if other is not launch:

@@ -1,7 +1,7 @@
 """When the stages of launches begin and end: pure arithmetic on accelerators ("lanes") and what is in flight there.
 
 An accelerator has an upload engine, a compute engine and a download engine.  A copy engine serves one transfer at a
-time: of those that ask for it the one whose launch started first.  The compute engine serves launches in the order
+time: of the waiting ones, that of the launch that started first.  The compute engine serves launches in the order
 of their start, side by side as long as their shares fit.  What is not known, the end of a transfer on a shared link
 or of a launch that shares its accelerator, is inf, and inf spreads through `max` and `+` to all that waits for it.
 
@@ -69,8 +69,8 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
 
 
 def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:
-    """Times of the launch that started last on its lane, whose upload ends now; False if they are not all that has
-    changed there: then `again`."""
+    """Set the times of the launch that started last on its lane, as its upload ends now; False if other times there
+    have changed too: then `again`."""
     flights = lane.flights
     if not lane.simple or flights[-1] is not launch or len(table.up) != 1:
         return False
@@ -97,8 +97,8 @@ def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Ra
 
 
 def download_over(lane: Lane, now: float) -> list[Launch]:
-    """The lane's download engine comes free now, and nothing else has changed there: who waited for it, with its
-    times."""
+    """Serve the next download where the lane's engine becomes free now and nothing else has changed: the launches
+    that waited for it, with new times."""
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
@@ -199,6 +199,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     """Turns of a copy engine; when it will have served all that asks.  `parts` are in start order."""
     free, todo = now, []
     for part in parts:
+        # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
         if part.at <= now and (part.begun or part.line is not None):
             if part.until > free:
                 free = part.until
@@ -210,12 +211,13 @@ def serve(parts: Iterable[Part], now: float) -> float:
         part.until = free = part.over(at) if at < INF else INF
         return free
     while todo:
+        # Next is the part that can begin first; of several at the same time, the first in start order.
         best, first = None, INF
         for part in todo:
             asks = part.ask if part.ask > free else free
             if asks < first:
                 best, first = part, asks
-        if best is None:
+        if best is None:  # the others ask at times that are not known yet
             for part in todo:
                 part.at = part.until = INF
             return INF
@@ -241,6 +243,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
             for lane in table.lanes:
                 used[lane] += launch.placement.mode.share
             ends.append((table.compute_end, launch, table))
+    # Go from one instant at which a launch asks or ends to the next, and admit launches in start order.
     time = now
     while asking:
         asking, begun = _admit(asking, used, time)
@@ -261,7 +264,7 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
 def _admit(
     asking: list[tuple[Launch, Timetable]], used: dict[Lane, int], time: float
 ) -> tuple[list[tuple[Launch, Timetable]], list[tuple[Launch, Timetable]]]:
-    """Who goes on waiting, and who begins to compute at a time: on each lane in start order, while shares last."""
+    """Launches that keep waiting, and those that begin to compute: on each lane in start order, while shares last."""
     waiting, begun = [], []
     closed: dict[Lane, None] = {}
     for launch, table in asking:

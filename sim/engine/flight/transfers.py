@@ -84,7 +84,7 @@ class Transfers:
     def make_room(self, gpu: GpuState, owner: Any) -> int:
         """Evict what must go; how often `cleared(owner)` will be called until the bytes are really gone.
 
-        Items whose only copy it was are written back first, and nothing can stop that.
+        An item without any other copy is written back first, and nothing can stop that.
         """
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
@@ -357,7 +357,7 @@ class Transfers:
         return seconds
 
     def bring_down(self, part: Part) -> None:
-        """The download engine is the part's, whose way is shared."""
+        """The part has the download engine; its path is shared, so its transfer is a flow."""
         part.begun = True
         part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self._brought, part)
 
@@ -384,7 +384,7 @@ class Transfers:
         return table.estimate
 
     def _slice_estimate(self, launch: Launch) -> tuple[float, float]:
-        """Seconds of upload and download of a batch whose requests have no objects, on idle links and engines."""
+        """Seconds of upload and download of a batch of requests without objects, on idle links and engines."""
         terms = launch.terms
         assert terms is not None
         mode, device, size = launch.placement.mode, launch.placement.devices[0], terms.requests.size

@@ -17,7 +17,7 @@ class Draws:
         self.random = random
         self.block = block
         self.left: list[float] = []
-        """Of the present block, the next number last."""
+        """Unused numbers of the current block, the next one last."""
 
     def __call__(self) -> float:
         if not self.left:

@@ -10,7 +10,7 @@ from sim.engine.language.service_calls import ServiceCalls
 
 
 class Clients:
-    """Those of one service: one pending event for all of them."""
+    """Clients of one service: one pending event for all of them."""
 
     def __init__(self, fleet: ServiceCalls):
         self.fleet = fleet

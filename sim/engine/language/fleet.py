@@ -37,7 +37,7 @@ class Fleet(ServiceCalls):
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
         service: LanguageService, batching: Any, routing: Any, checked: bool,
     ):  # fmt: skip
-        """`devices_free`: is told when a replica gives devices back; `checked`: is there a round at each boundary?"""
+        """`devices_free`: called when a replica gives devices back; `checked`: is there a round at each boundary?"""
         self.state = state
         self.rounds = rounds
         self.signals = signals
@@ -60,14 +60,14 @@ class Fleet(ServiceCalls):
         self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
         self.numbered = 0
         self.replicas: list[Replica] = []
-        """Those that hold devices, in the order of their start; where prefill is separate, those that decode."""
+        """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
         self.prefillers: list[Replica] = []
         self.requests: dict[int, Generation] = {}
-        """Those whose last token is not there, by row."""
+        """Requests without their last token, by row."""
         self.answered: dict[int, None] = {}
-        """Rows of those whose last token is on its way to the client."""
+        """Rows of requests with the last token on its way to the client."""
         self.lobby: dict[int, Generation] = {}
-        """Those that no replica can take yet, by row."""
+        """Requests that no replica can take yet, by row."""
         self.missing: list[bool] = []
         """Replicas that failed and are not replaced yet: do they only prefill?"""
         self.changed_at = -math.inf
@@ -140,7 +140,7 @@ class Fleet(ServiceCalls):
             self._scale()
 
     def _send(self, request: Generation) -> None:
-        """To a replica that reads it, or, once it is read elsewhere, to one that answers."""
+        """Send a request to a replica that prefills it, or, once it is prefilled elsewhere, to one that decodes it."""
         replicas = self.prefillers if self.service.prefillers and request.source is None else self.replicas
         open_ = [replica for replica in replicas if replica.loaded and not replica.draining]
         if not open_:
@@ -152,7 +152,7 @@ class Fleet(ServiceCalls):
         chosen.enqueue(request)
 
     def hand_over(self, request: Generation) -> None:
-        """It is prefilled: which replica decodes it?"""
+        """Send a prefilled request to a replica that decodes it."""
         assert request.source is not None
         self.batch[request.row] = request.source.launch
         self._send(request)
@@ -184,7 +184,7 @@ class Fleet(ServiceCalls):
             target.fetched(request)
 
     def joined(self, request: Generation, replica: Replica) -> None:
-        """It is in a replica: for the first time that is its start."""
+        """A request has joined a replica: the first time, that is its start."""
         row, task = request.row, request.task
         if not request.started:
             request.started = True
@@ -201,7 +201,7 @@ class Fleet(ServiceCalls):
         self.recorder.detail(f"preemptions_{kind}")[request.row] += 1
 
     def looked_up(self, request: Generation, tokens: int) -> None:
-        """So many tokens of its prompt were in the prefix cache when it joined."""
+        """Record how many tokens of its prompt were in the prefix cache when it joined."""
         if not request.made:
             self.recorder.detail("cached_tokens")[request.row] = min(tokens, request.prompt)
 
@@ -291,7 +291,7 @@ class Fleet(ServiceCalls):
                 self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
 
     def _start(self, prefills_only: bool = False) -> bool:
-        """One more: a replica that was to be given up, or a new one that loads the model first."""
+        """Add a replica: keep one that was to be given up, or start a new one, which loads the model first."""
         replicas = self.prefillers if prefills_only else self.replicas
         for replica in replicas:
             if replica.draining:
@@ -357,7 +357,7 @@ class Fleet(ServiceCalls):
             self.rested(replica)
 
     def _drain(self, kept: list[Replica]) -> bool:
-        """One fewer: the one with the fewest requests, the newest of equals, is sent no more."""
+        """Give a replica up: the one with the fewest requests, the newest of equals, gets no more."""
         loaded = [replica for replica in kept if replica.loaded]
         if len(loaded) < 2:
             return False

@@ -44,7 +44,7 @@ class Replica(Steps):
         self.loaded = True
         self.draining = False
         self.since = self.clock._now
-        """From when on the devices are held without a row that tells so."""
+        """Since when the devices are held without a row that records it."""
         self.load: tuple[float, float] | None = None
         self.loading_from = NAN
         self.flows: list[Flow] = []
@@ -102,7 +102,7 @@ class Replica(Steps):
         self._decide()
 
     def _decide(self) -> None:
-        """Who gives way, who joins, what the next step does."""
+        """Decide which members are preempted, which requests join, and what the next step does."""
         lag = 0.0
         gave_way = False
         if self.leaving:

@@ -18,10 +18,10 @@ class KVMemory(Timer):
     def _empty_memory(self, service: LanguageService) -> None:
         self.block = service.block
         self.free = service.blocks
-        """KV blocks that nobody holds; idle ones of the prefix cache count as free."""
+        """KV blocks that no request holds; idle ones of the prefix cache count as free."""
         self.cache = PrefixCache(service.prefix_block, service.block) if service.prefix_block else None
         self.residues = [0] * service.block
-        """Sequences that decode, by (tokens - steps) modulo the block size: who needs a new block, and when."""
+        """Sequences that decode, by (tokens - steps) modulo the block size: how many need a new block at which step."""
 
     @property
     def free_blocks(self) -> int:
@@ -31,7 +31,7 @@ class KVMemory(Timer):
         return -(-tokens // self.block)
 
     def _stored(self, request: Generation) -> int:
-        """Tokens whose keys and values a member holds: of what it produced all but the last."""
+        """Tokens of which a member holds keys and values: of what it produced all but the last."""
         return request.prompt + max(request.made - 1, 0)
 
     def blocks_for(self, request: Generation) -> int:
@@ -89,7 +89,7 @@ class KVMemory(Timer):
         request.shared += len(new) * cache.each
 
     def _growth(self, steps: int) -> int:
-        """KV blocks that so many steps of those who decode need in addition."""
+        """Additional KV blocks that the decoding sequences need for so many steps."""
         block, residues, now = self.block, self.residues, self.steps
         if steps == 1:
             return residues[(1 - now) % block]

@@ -1,4 +1,4 @@
-"""Who waits for a replica: in one line in the order of a key, or in a line for each client."""
+"""Requests that wait for a replica: in one line in the order of a key, or in a line for each client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Line:
         heappush(self.heap, (key, request.row, request))
 
     def head(self) -> Generation | None:
-        """Who is next to join; None if nobody waits."""
+        """The request that is next to join; None if none waits."""
         heap, replica = self.heap, self.replica
         while heap:
             request = heap[0][2]
@@ -47,7 +47,7 @@ class Line:
 
 
 class Lines(Line):
-    """A line for each client; the policy says whose turn it is.  Cost: O(clients that wait) a look at the head."""
+    """A line for each client; the policy chooses the next client.  Cost: O(waiting clients) a look at the head."""
 
     def __init__(self, replica: Any):
         super().__init__(replica)
@@ -86,7 +86,7 @@ class Lines(Line):
             fleet = self.replica.fleet
             client = fleet.call(self.replica.policy.turn, self.replica, heads)
             if client not in heads:
-                raise fleet.illegal(f"says that it is the turn of {client!r}, who has no request that waits")
+                raise fleet.illegal(f"says that it is the turn of {client!r}, a client without waiting requests")
         self.chosen = self.of[client]
         return heads[client]
 

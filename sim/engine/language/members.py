@@ -1,4 +1,4 @@
-"""Requests of a replica: who waits, who joins, who decodes, who gives way."""
+"""Requests of a replica: which ones wait, join, decode, or are preempted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.model.plan import Placement
 
 
 class Members(KVMemory):
-    """Requests on their way through one replica: waiting, members, and those whose keys and values move."""
+    """Requests on their way through one replica: waiting, members, and those with keys and values in transfer."""
 
     fleet: ServiceCalls
     policy: Any
@@ -30,13 +30,13 @@ class Members(KVMemory):
         self.outstanding = 0
         self.by_client: bool = self.policy.by_client
         self.line: Line = (Lines if self.by_client else Line)(self)
-        """Who waits."""
+        """Waiting requests."""
         self._members: dict[int, Generation] = {}
         self._loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}
         """Prefilled here, not yet fetched by the replica that will decode them."""
         self.here: list[Generation] = []
-        """Of those on their way, whose keys and values have come."""
+        """Requests of `_loading` of which the keys and values have arrived."""
         self.prefilling: list[Generation] = []
         self.decoding = 0
         self.context = 0
@@ -44,15 +44,15 @@ class Members(KVMemory):
         self.ends: list[tuple[int, int, Generation]] = []
         self.steps = 0
         self.coming: list[Generation] = []
-        """Under a policy by client: those that came in the steps under way; they queue when these are over."""
+        """Under a policy by client: requests that came in the steps under way; they queue when these are over."""
         self.leaving: list[Generation] = []
-        """Members whose clients have aborted them in the step under way."""
+        """Members that their clients have aborted in the step under way."""
         self.head: Generation | None = None
-        """Who waits first and may not join, if anyone may."""
+        """The first waiting request, if it may not join although the replica could take one more sequence."""
         self.decoded_at = NAN
         """When the last step that decoded was over, with a token for each sequence that decodes but the fresh ones."""
         self.fresh: dict[int, float] = {}
-        """Those that have begun to decode since then: when their last tokens came, by row."""
+        """Sequences that have begun to decode since then: when their last tokens came, by row."""
         self.served = 0
         self.leader = -1
 
@@ -132,7 +132,7 @@ class Members(KVMemory):
         return 0.0
 
     def _begin(self, request: Generation) -> None:
-        """It takes part in steps from now on."""
+        """Let a request take part in steps from now on."""
         self._members[request.row] = request
         if request.period != self.period:
             request.period = self.period
@@ -165,7 +165,7 @@ class Members(KVMemory):
             self._start_decoding(request, self.clock._now)
 
     def _start_decoding(self, request: Generation, token_at: float) -> None:
-        """It takes part in the next steps that decode; token_at: when its last token came."""
+        """Let a request take part in the next steps that decode; token_at: when its last token came."""
         if token_at != self.decoded_at:
             self.fresh[request.row] = token_at
         tokens = request.prompt + request.made
@@ -190,7 +190,7 @@ class Members(KVMemory):
         self.residues[(tokens - self.steps) % self.block] -= 1
 
     def _finish(self, request: Generation) -> None:
-        """It has its last token, or its client has aborted it."""
+        """End a request that has its last token, or that its client has aborted."""
         if self.by_client:
             self._told_left(request, True)
         if not request.leaves:
@@ -223,7 +223,7 @@ class Members(KVMemory):
         self.leaving = []
 
     def forget_loading(self, request: Generation) -> None:
-        """A request whose keys and values are on their way here is aborted."""
+        """Abort a request while its keys and values are on their way here."""
         del self._loading[request.row]
         if request in self.here:
             self.here.remove(request)
@@ -237,7 +237,7 @@ class Members(KVMemory):
         self.wake()
 
     def _preempt(self) -> float:
-        """One member gives way; seconds of copying that this takes."""
+        """Preempt one member, chosen by the policy; seconds of copying that this takes."""
         request: Generation = self.fleet.call(self.policy.victim, self)
         if request not in self._members.values():
             raise self.fleet.illegal(f"lets {request} give way, which is no member")
@@ -278,7 +278,7 @@ class Members(KVMemory):
         self.wake()
 
     def _take_up(self) -> None:
-        """Those whose keys and values are here decode from this boundary on."""
+        """Let requests decode from this boundary on if their keys and values have arrived."""
         for request in self.here:
             del self._loading[request.row]
             request.paused += self.clock._now - request.paused_at

@@ -1,7 +1,7 @@
 """Keys and values of prompts' beginnings that a replica keeps: blocks named by hashes, the least recent evicted first.
 
 A name stands for `tokens` tokens and everything before them, so equal names mean equal prefixes.  What a request uses
-is held and counts as taken; what nobody uses lies in free blocks until those are needed.
+is held and counts as taken; unused names stay in free blocks until those are needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PrefixCache:
         self.users: dict[Hashable, int] = {}
         """Names in use, and by how many requests."""
         self.idle: dict[Hashable, None] = {}
-        """Names that nobody uses, the least recently used first."""
+        """Names that no request uses, the least recently used first."""
 
     def found(self, names: Sequence[Hashable], most: int) -> int:
         """How many names from the first on, `most` at most, are here."""
@@ -44,7 +44,7 @@ class PrefixCache:
         return woken
 
     def keep(self, names: Sequence[Hashable]) -> list[Hashable]:
-        """Those of the names that were not here are from now on, used by whoever brings them."""
+        """Add the names that were not here, each used by the one request that brings it; returns them."""
         new = [name for name in dict.fromkeys(names) if name not in self.users]
         for name in new:
             self.idle.pop(name, None)  # the same was left here in the meantime: one copy is enough

@@ -29,9 +29,9 @@ class ServiceCalls(Protocol):
     links: Links
     recorder: Recorder
     requests: dict[int, Generation]
-    """Those whose last token is not there, by row."""
+    """Requests without their last token, by row."""
     answered: dict[int, None]
-    """Rows of those whose last token is on its way to the client."""
+    """Rows of requests with the last token on its way to the client."""
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a policy's hook, as `sim.engine.core.complaints.call` does: this is often."""

@@ -55,7 +55,7 @@ class Serving:
             fleet.lose(devices)
 
     def refill(self) -> None:
-        """Devices have come free or up: replace replicas that failed."""
+        """Replace replicas that failed, now that devices are free or up again."""
         for fleet in self.fleets.values():
             fleet.refill()
 

@@ -39,7 +39,7 @@ class Steps(Members):
         self.count = 0
         """Steps under way."""
         self.ends_at = NAN
-        """When they are over."""
+        """When the steps under way are over."""
         self.last = False
         """Is the step under way the last of them, and its end its own?"""
         self.rate = self.power = 1.0
@@ -73,7 +73,7 @@ class Steps(Members):
             self.clock.again(self.ends_at, FINISH, self)
 
     def _after(self, steps: int) -> float:
-        """When so many of the steps under way are over."""
+        """The time at which this number of the steps under way are over."""
         return self.began + (self.lag + self.times.decoding(steps, self.decoding, self.context) / self.rate)
 
     def _end_at(self, time: float) -> None:
@@ -155,7 +155,7 @@ class Steps(Members):
         return growth
 
     def _fresh_gaps(self, end: float) -> int:
-        """Note sequences whose last token did not come at the end of the last step that decoded; how many they are."""
+        """Record the token gaps of sequences that began to decode since the last decoding step; their number."""
         first = self._after(1) if self.count > 1 and not self.last else self.began + (end - self.began) / self.count
         for token_at in self.fresh.values():
             self.fleet.recorder.token_gap(first, token_at)
@@ -172,9 +172,9 @@ class Steps(Members):
             self._row(self._after(self.count))
 
     def _jump(self, gave_way: bool) -> None:
-        """Decode until a sequence ends, blocks run out, or the policy may let the head of those who wait join.
+        """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.
 
-        gave_way: somebody had to at this boundary, so nobody was asked whether to join.
+        gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
         """
         ends = self.ends
         while ends[0][2].end != ends[0][0] or ends[0][2].replica is not self:
@@ -187,7 +187,7 @@ class Steps(Members):
         self._end_at(self._after(self.count))
 
     def _steady(self, count: int) -> int:
-        """How many of so many steps pass before the head of those who wait is asked for again."""
+        """The number of `count` steps that pass before the policy is asked about the first waiting request again."""
         if self.head is None:
             return count
         steps: int = self.fleet.call(self.policy.steady, self, self.head, count)

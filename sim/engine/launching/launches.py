@@ -41,7 +41,7 @@ from sim.model.tasks import Task
 
 
 class Launches:
-    """Carries launches from their start to their end; `Signals.launch_completed` is told when one has ended well."""
+    """Carries launches from start to end; calls `Signals.launch_completed` when one has ended well."""
 
     def __init__(self, state: RunState, signals: Signals, received: Received):
         clock, capacity, tasks = state.clock, state.capacity, state.tasks
@@ -216,7 +216,7 @@ class Launches:
     # The timetable goes on ----------------------------------------------------------------------------------
 
     def follow(self, launch: Launch) -> None:
-        """Something about a launch has changed: work out again what has not begun there, and arm it."""
+        """Compute again the times of a launch that have not come yet, after a change, and arm it."""
         table = launch.table
         assert table is not None
         if table.lanes:
@@ -231,7 +231,7 @@ class Launches:
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
-            if flight.table is not None and flight._tasks != ():
+            if flight.table is not None and flight._tasks != ():  # (): it has ended or been stopped
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
@@ -259,7 +259,7 @@ class Launches:
             self.clock.at(time, FINISH, launch)
 
     def boundary(self, launch: Launch) -> None:
-        """What the launch's entry stood for has come."""
+        """Handle the boundary that the launch's clock entry stood for."""
         table = launch.table
         assert table is not None
         if table.due != END:
@@ -308,6 +308,7 @@ class Launches:
         assert table is not None
         now = self.clock._now
         if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
+            # Its last download is over: the launch ends, and the next one gets the download engine.
             table.end = now
             self._complete(launch, table)
             if len(table.lanes) == 1 and table.lanes[0].regular and not self.places.items:
@@ -333,7 +334,7 @@ class Launches:
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
-        """A launch of which others must hear has computed."""
+        """End the computation of a launch that others depend on."""
         table, now = launch.table, self.clock._now
         assert table is not None
         self.speeds.settle(table, now)
@@ -415,12 +416,12 @@ class Launches:
         self.capacity.give(placement, launch, launch.cores)
 
     def _paced(self, launch: Launch) -> None:
-        """What a launch has of its links has changed."""
+        """Update a launch when its pace on the network has changed."""
         self.speeds.rerate(launch)
         self.follow(launch)
 
     def _leave_network(self, member: Member) -> None:
-        """It sends nothing any longer; those that shared links with it are faster from now on."""
+        """Take a launch off the network; launches that shared links with it are faster from now on."""
         assert self.network is not None
         self.network.leave(member)
 
@@ -502,7 +503,7 @@ def _written(launch: Launch) -> Iterable[int]:
 
 
 def _insert(parts: list[Part], part: Part) -> None:
-    """In start order."""
+    """Insert a part in start order."""
     if parts and parts[-1].number > part.number:
         parts.append(part)
         parts.sort(key=lambda one: one.number)
@@ -530,7 +531,7 @@ def _next(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """When the next of these transfers that need events of their own has its turn."""
+    """The time at which the next transfer that needs events of its own gets its engine."""
     first = INF
     for part in parts:
         if part.line is None and not part.begun and part.at < first:

@@ -28,9 +28,9 @@ class TimeLimits:
         assert state.tasks.time_limit is not None
         self.limit = state.tasks.time_limit
         self._used: dict[int, float] = {}
-        """By row: seconds that earlier launches had."""
+        """Seconds that earlier launches of a task took, by its row."""
         self._timers: dict[int, Timer] = {}
-        """By number of launch."""
+        """Timers of running launches, by number."""
         signals.slowed = self.watch
 
     def watch(self, launch: Launch) -> None:
@@ -56,7 +56,7 @@ class TimeLimits:
                 self._used.pop(task.index, None)
 
     def ended(self, launch: Launch) -> None:
-        """A launch is through: nobody asks again."""
+        """A launch has completed: its tasks will not start again, so their used time is dropped."""
         self.over(launch, keep=False)
 
     def _due(self, launch: Launch) -> None:

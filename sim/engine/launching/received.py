@@ -19,7 +19,7 @@ class Received:
         self.run = run
         self.by_user: dict[str, float] | None = None
         self.asked = False
-        """Has anybody asked?  From then on what tasks receive is added up as their launches end."""
+        """Has attained service been asked for?  From then on it is added up as launches end."""
 
     def batch(self, launch: Launch) -> None:
         """A batch of requests has ended."""

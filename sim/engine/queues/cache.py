@@ -1,4 +1,4 @@
-"""Caches of results: a request whose input was served lately is answered at once, without a device.
+"""Caches of results: a request is answered at once, without a device, if its input was served lately.
 
 Reference: Crankshaw, Wang, Zhou, Franklin, Gonzalez, Stoica, Clipper: A Low-Latency Online Prediction Serving System
 (NSDI 2017) and LASER before it (Agarwal et al., WSDM 2014); Clipper evicts by CLOCK.

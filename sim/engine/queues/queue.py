@@ -24,7 +24,7 @@ LEAST_FACTOR = 0.1
 
 
 class Queue:
-    """What both kinds have in common: who it is for, noise, the wish to be woken."""
+    """What both kinds have in common: the service, noise, the wish of the policy to be woken."""
 
     def __init__(
         self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links,
@@ -87,7 +87,7 @@ class Queue:
         return table.classes[0 if table.class_code is None else table.class_code[row]]
 
     def deadline_of(self, row: int) -> float:
-        """By when its batch must end: the response has a way to go from there."""
+        """The time by which its batch must end: the deadline less the way of the response."""
         column = self.table.deadline
         if column is None:
             return math.inf

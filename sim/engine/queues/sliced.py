@@ -47,7 +47,7 @@ class Sliced(Queue):
         self._asked_at, self._arrived = -1.0, 0
         self.timer = Timer(self._enough)
         self.back: list[Task] = []
-        """Requests whose batch was stopped, in order of arrival: they wait before all that have not started."""
+        """Requests of stopped batches, in order of arrival: they wait before all that have not started."""
         self._seen: dict[int, Task] = {}
         """Objects of waiting requests, by row, as far as they were looked at."""
 
@@ -130,7 +130,7 @@ class Sliced(Queue):
     # The engine's side ----------------------------------------------------------------------------------------
 
     def end_now(self) -> int:
-        """Nobody comes any more; how many were to."""
+        """Let no more requests arrive; the number that were still to arrive."""
         arrived = self.arrived
         left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]

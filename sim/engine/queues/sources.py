@@ -1,4 +1,4 @@
-"""Where tasks come from: open streams (rows already merged) and closed loops, whose clients wait for answers."""
+"""Where tasks come from: open streams (rows already merged) and closed loops, in which clients wait for answers."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class Graph:
 
 
 class Patience:
-    """Tasks whose patience may end before they start: one pending event for all of them, and no hold on any."""
+    """Tasks that may renege: one pending event for all of them, and no reference that keeps a task object alive."""
 
     __slots__ = ("clock", "timer", "expire", "heap")
 

@@ -19,7 +19,7 @@ from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Requests
 
 BLOCK = 8192
-"""Requests that have left and whose places are kept, until they are more than those that wait."""
+"""Requests that have left keep their places until there are more than this many, and more than waiting ones."""
 
 
 class Taskwise(Queue):

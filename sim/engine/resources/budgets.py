@@ -1,4 +1,4 @@
-"""What the jobs of a partition hold at once, beside what they may."""
+"""Partition limits: what the jobs of a partition hold at once, and the maximum that they may hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Budget:
         """Bitmask of the nodes in use."""
 
     def copy(self) -> Budget:
-        """One on which takes and gives can be tried out."""
+        """A copy on which starts and ends can be tried out."""
         other = Budget(self.partition)
         other.gpus, other.cpus, other.on, other.mask = self.gpus, self.cpus, dict(self.on), self.mask
         return other
@@ -59,7 +59,7 @@ class Budget:
         return 1 << 30 if self.most_nodes is None else max(0, self.most_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
-        """Those of some nodes on which the limits let the mode start."""
+        """The subset of some nodes on which the limits let the mode start."""
         if not self.enough(mode):
             return 0
         return mask if self.new_nodes() else mask & self.mask

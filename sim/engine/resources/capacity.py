@@ -14,14 +14,14 @@ from sim.model.plan import Placement, split_cores
 
 
 class Capacity(Fitting):
-    """What is free where, and who may take it."""
+    """What is free where, and which placements may take it."""
 
     def __init__(self, cluster: Cluster):
         super().__init__(cluster)
         self.moved: list[GpuState] | None = None
         """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
-        """How often something has come free."""
+        """How often something was released."""
         self.undisturbed = True
         """Has every device been in service ever since the start?"""
 

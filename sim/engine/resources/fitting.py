@@ -1,7 +1,7 @@
 """Where a mode fits: an index over what is free.
 
 For one whole accelerator of a type there is a bitmask of the nodes that have one, kept with every give and take.  For
-every other mode that anybody asked for there is one Python integer, a bitmask of the nodes on which it fits now.
+every other mode that was asked for there is one Python integer, a bitmask of the nodes on which it fits now.
 Nodes that changed are noted in one log; a mode's mask is brought up to date when it is asked for, by looking only at
 the nodes noted since.  So the cost of a decision grows with what changed, not with the number of devices, and first
 fit is the lowest set bit.
@@ -34,9 +34,9 @@ class ModeIndex:
         self.seen = -1
         self.kind = kind
         self.counted = counted
-        """Whole GPUs without a claim on their memory: where it fits is told by counting open ones."""
+        """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
         self.simple = simple
-        """And of one stream: any open ones will do."""
+        """As `counted`, on accelerators of one stream: any open ones will do."""
 
 
 class Fitting:
@@ -56,7 +56,7 @@ class Fitting:
         """Indexes of nodes in the order in which they changed; emptied now and then (`log_generation` counts)."""
         self.log_generation = 0
         self.noting = False
-        """Does anybody read the log?"""
+        """Is there a reader of the log?"""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
         for node in self.nodes:
@@ -70,7 +70,7 @@ class Fitting:
                 self._having[kind].append(node.index)
         self._log_limit = 4 * len(self.nodes) + 1000
         self.budgets: dict[Partition, Budget] = {}
-        """Of partitions with a limit on all that runs there."""
+        """Usage of partitions with a limit on all that runs there."""
 
     def index_of(self, mode: Mode) -> ModeIndex:
         index = self.indexes.get(mode)
@@ -119,6 +119,7 @@ class Fitting:
         log, nodes = self.log, self.nodes
         seen, mask = index.seen, index.mask
         changed: Iterable[int] = log[seen:]
+        # Not asked since the log was cleared, or more entries than nodes: look at every node that has such a device.
         if seen < 0 or len(log) - seen > len(nodes):
             mask, changed = 0, self._having[index.kind]
         if mode.nodes is not None:
@@ -156,6 +157,7 @@ class Fitting:
             return
         self.log.clear()
         self.log_generation += 1
+        # An index that has read the whole log stays valid; any other has missed entries.
         for other in self.indexes.values():
             other.seen = 0 if other.seen == length else -1
 
@@ -198,7 +200,7 @@ class Fitting:
         return mask if mode.nodes is None else mask & mode.nodes
 
     def free_for(self, mode: Mode) -> int:
-        """How much there is now for a gang on whichever nodes, in units of `amount_of`, limits aside."""
+        """How much is free for a gang on any nodes, in units of `amount_of`, limits aside."""
         numbers = self.having_room(mode)
         if mode.node_count > 1:
             return numbers.bit_count()

@@ -1,4 +1,4 @@
-"""Who occupies what: the changing side of nodes and accelerators, their cores, memory and shares.
+"""Occupancy of nodes and accelerators: what changes in a run, their cores, memory and shares.
 
 Amounts are integers (thousandths of cores, millionths of a GPU, bytes), so give and take are exact.
 """
@@ -17,8 +17,8 @@ UNLIMITED = 1 << 62
 def available_at(state: GpuState | NodeState, now: float, free: int) -> float:
     """When a launch can begin its first stage on a device of which it leaves `free`.
 
-    Capacity whose former user is still saving its state counts as free; a newcomer waits only if it needs that
-    part.  `state.saving` lists (until, amount).
+    Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
+    needs that part.  `state.saving` lists (until, amount).
     """
     time = state.ready_at
     if state.saving:

@@ -23,7 +23,7 @@ Key = tuple[str, str, str]
 
 
 class Watched(dict[int, Any]):
-    """A dictionary of tasks or launches that tells who joins and who leaves.
+    """A dictionary of tasks or launches that reports each one that joins or leaves.
 
     It takes the place of the engine's own from the first question on, so that runs without such questions pay nothing.
     """
@@ -106,7 +106,7 @@ class Backlog:
         entry[1] += 1
 
     def leaves(self, task: Task) -> None:
-        """It waits no longer: it starts, or it is gone."""
+        """Take out a task that starts, or is gone."""
         entry = self._entry(task)
         entry[1] -= 1
         entry[0] = entry[0] - task.shortest_remaining if entry[1] else 0.0

@@ -23,9 +23,9 @@ MANY = 64
 class Bounds:
     """By node the time at which one mode fits there; of a node that is `stale`, a time before which it does not.
 
-    What starts on a node makes the mode fit there no earlier, and what ends when it was to end was reckoned with: so
-    a time stays true as a bound, and is reckoned anew only once it is the least of all.  Whoever ended before it was
-    to end makes the bound void: `forget`.
+    A launch that starts on a node cannot make the mode fit there earlier, and one that ends at its expected time was
+    accounted for already.  So a time stays a valid lower bound, and is computed again only when it is the minimum of
+    all.  A launch that ends before its expected time makes the bound of its node void: `forget`.
     """
 
     __slots__ = ("kind", "times", "heap", "stale", "generation", "position")
@@ -87,13 +87,13 @@ class Ends:
         self.on: list[list[tuple[float, int, Launch]]] = [[] for _ in self.capacity.nodes]
         """By node: (end, number, launch) of what runs there, by end, and of some that are over."""
         self._expected: list[tuple[float, int]] = []
-        """A heap: (end, number) of all that were to run on when it was looked last."""
+        """A heap: (end, number) of the launches that were expected to continue at the last look."""
         self._overdue: set[int] = set()
-        """Of launches that run though they were to have ended."""
+        """Numbers of launches that still run after their expected end."""
         self._early: set[int] = set()
-        """Of those in `_expected` that are over."""
+        """Numbers of launches in `_expected` that have ended already."""
         self._voids = 0
-        """How often somebody ended before the time."""
+        """How often bounds became void because a launch ended before its expected time."""
         self.bounds: dict[Mode, Bounds] = {}
         self._last = 0
         self._generation = -1
@@ -116,7 +116,7 @@ class Ends:
         return self._exact and self._stops == self.stops.count or self.known()
 
     def known(self) -> bool:
-        """Take note of what has happened; False if something runs whose room cannot be counted."""
+        """Take in what has started and ended; False if the room that a running launch takes cannot be counted."""
         last, fresh, crowded = self._last, [], []
         for launch in reversed(self.running.values()):
             if launch.number <= last:
@@ -147,7 +147,7 @@ class Ends:
         return self._countable
 
     def _as_expected(self) -> bool:
-        """Does everything run on that was to run on, and what is overdue besides?  Told by counting."""
+        """Do all launches still run that were expected to, overdue ones included?  Found by counting."""
         expected, running, now = self._expected, self.running, self.forecast.now
         while expected and expected[0][0] <= now:
             number = heappop(expected)[1]
@@ -161,7 +161,7 @@ class Ends:
         return len(self._expected) - len(self._early) + len(self._overdue)
 
     def _look_at_changed(self) -> None:
-        """Find who ended before or after its time; what was reckoned with the former is void."""
+        """Find launches that ended before or after their expected time; bounds computed with the former are void."""
         running, now = self.running, self.forecast.now
         changed: Iterable[int] = set(self.capacity.log[self._position :])
         if self._generation != self.capacity.log_generation:

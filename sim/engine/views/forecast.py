@@ -24,7 +24,7 @@ class StageEstimate(NamedTuple):
     """Seconds of each stage of a launch that has not begun."""
 
     ready: float
-    """Until its devices are ready: state being saved, waking, reconfiguring."""
+    """Seconds until its devices are ready: state being saved, waking, reconfiguring."""
     write_back: float
     upload: float
     restore: float
@@ -46,7 +46,7 @@ class EngineTimes(NamedTuple):
 
 
 class Forecast:
-    """What the engine's own functions tell when they reckon with estimates."""
+    """Forecasts: the engine's own functions, applied to estimated times."""
 
     def __init__(self, state: RunState, transfers: Transfers):
         self.state = state
@@ -234,5 +234,5 @@ class Forecast:
         return min(ends, default=now) if engine == "stream" else float(getattr(times, engine))
 
     def by_finish(self) -> list[Launch]:
-        """All that runs, in order of expected finish."""
+        """Running launches in order of expected finish."""
         return sorted(self.state.running.values(), key=self.finish_of)

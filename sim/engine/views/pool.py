@@ -1,4 +1,4 @@
-"""When so many accelerators of a type will be free anywhere: the shadow of a gang that may span nodes, by counting."""
+"""When enough accelerators of a type will be free anywhere: the shadow of a gang that may span nodes, by counting."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PoolEnds:
         time = -math.inf if left >= 0 else math.inf
         now = self.forecast.now
         for end, number, other, gpus in self.ends:
-            if end > time and end > now:  # whoever overran is expected to end now, with all others who did
+            if end > time and end > now:  # all launches that overran are expected to end now, together
                 break
             if other == kind and number in self.running:
                 left += gpus

@@ -25,7 +25,7 @@ MOST_KEPT = 64
 
 
 class Shadows:
-    """Those that were found, until they no longer hold."""
+    """Shadow times found so far, kept until they no longer hold."""
 
     def __init__(self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions):
         self.state = state
@@ -74,7 +74,7 @@ class EarliestFit:
         self.anywhere = False
         self._placement: Placement | None = None
         self._left = 0
-        """What is left over beside the task at the shadow time, where its nodes do not matter (`anywhere`)."""
+        """What is left over besides the task at the shadow time, if its nodes do not matter (`anywhere`)."""
         self._capacity = shadows.state.capacity
         self._sketches: dict[int, NodeState] = {}
         self._at: tuple[int, Mode, Ends] | None = None
@@ -82,9 +82,9 @@ class EarliestFit:
         self._tally: Tally | None = None
         """That node at the shadow time, as long as counting is enough, once what is `_due` there is given back."""
         self._due: list[tuple[float, int, Launch]] = []
-        """What will have ended there by then; most shadows are never asked about their node."""
+        """Launches that will have ended there by then; for most shadows the node is never looked at."""
         self._accepted: list[Placement] = []
-        """What was found to survive there by counting."""
+        """Placements that were found, by counting, to leave room there for the task."""
         self._known = shadows.state.last_launch
         self._budgets: dict[Partition, Budget] = {}
         """What partitions with a limit will have in use at the shadow time."""
@@ -97,8 +97,8 @@ class EarliestFit:
         self._find()
 
     def holds(self) -> bool:
-        """Would it be found again as it is?  True only of one that was found from the nodes' own times, is still to
-        come, and on whose node nothing has changed.  Then whoever started elsewhere made no node have room earlier."""
+        """Would it be found again as it is?  True only if it was found from the nodes' own times, is still to come,
+        and nothing has changed on its node.  A task that started elsewhere cannot have made any node fit earlier."""
         if self._at is None or self._tally is None or self._accepted or self._sketches:
             return False
         node, _, ends = self._at
@@ -136,7 +136,7 @@ class EarliestFit:
         self._walk(modes)
 
     def _walk(self, modes: list[Mode]) -> None:
-        """Through what runs in order of expected finish, until a mode fits."""
+        """Release running launches on copies of nodes, by expected finish, until a mode fits."""
         free = {mode: self._capacity.free_for(mode) for mode in modes if mode.span_any}
         self.shadows.questions.count()
         for launch in self.forecast.by_finish():
@@ -158,7 +158,7 @@ class EarliestFit:
             self._free = free.get(self._gang, -1)
 
     def _on_sketches(self, modes: list[Mode], nodes: list[int], free: dict[Mode, int]) -> Placement | None:
-        """Where a mode fits, now that something ended on these nodes."""
+        """The placement of the first mode that fits, now that a launch ended on these nodes."""
         for number in nodes:
             for mode in modes:
                 found = on_sketch(self._sketches[number], mode)
@@ -182,7 +182,7 @@ class EarliestFit:
         return self._capacity._across(mode, map(self._sketch, self._capacity.nodes_in(numbers)))
 
     def _earliest_anywhere(self, modes: list[Mode]) -> None:
-        """By counting accelerators, wherever they are."""
+        """Find the time at which a mode fits by counting accelerators on all nodes."""
         self.anywhere = True
         for mode in modes:
             time, left = self.shadows.pool.earliest(mode)
@@ -239,7 +239,7 @@ class EarliestFit:
         return capacity._across(mode, [self._sketches.get(n.index, n) for n in capacity.nodes], budget)
 
     def _earliest(self, ends: Ends, modes: list[Mode]) -> None:
-        """From the nodes' own times; among equal times the first mode and node."""
+        """Find the time from those of the single nodes; among equal times the first mode and node."""
         for mode in modes:
             time, number = ends.earliest(mode)
             if time < self.time:
@@ -259,7 +259,7 @@ class EarliestFit:
         self._due = []
 
     def _place_counted(self, tally: Tally) -> None:
-        """On the devices that will be free on its node."""
+        """Place the task on the devices that will be free on its node."""
         assert self._at is not None
         self._give_back(tally)
         mode = self._at[1]
@@ -365,7 +365,7 @@ class EarliestFit:
         if left < amount:
             return False
         if self._placement is not None and any(device.node in theirs for device in self._placement.devices):
-            self._placement = None  # on others, once somebody asks
+            self._placement = None  # on other nodes; found when it is asked for
         self._free = left
         self._sketches.update(sketches)
         return True
@@ -379,6 +379,6 @@ class EarliestFit:
         if not tally.fits(mode, kind):
             tally.open, tally.cpu_free, tally.mem_free = before
             return False
-        self._placement = None  # on what is left, once somebody asks
+        self._placement = None  # on what is left; found when it is asked for
         self._accepted.append(placement)
         return True

@@ -98,14 +98,14 @@ class Victims:
         return tally.place(mode, kind), needed
 
     def _sparing(self, number: int, mode: Mode, victims: list[Task]) -> tuple[Placement, list[Task]]:
-        """The mode on a node once those of the victims have stopped that really must."""
+        """The placement on a node once the victims that must stop have stopped, and these victims."""
         needed = self._needed(number, mode, victims)
         placement = on_sketch(self._released(number, needed), mode)
         assert placement is not None
         return placement, needed
 
     def _needed(self, number: int, mode: Mode, victims: list[Task]) -> list[Task]:
-        """Of the victims on a node those without which the mode would not fit, sparing the best first."""
+        """The victims on a node that must stop for the mode to fit; the best ones are spared first."""
         capacity = self._capacity
         needed = list(victims)
         for spared in victims[:-1]:

@@ -124,7 +124,7 @@ class EngineView:
 
     @cached_property
     def _slices(self) -> list[Sliced]:
-        """Queues whose requests become objects when they are looked at."""
+        """Queues in which requests become objects only when they are looked at."""
         return [queue for queue in self._state.queues if isinstance(queue, Sliced)]
 
     @property
@@ -147,7 +147,7 @@ class EngineView:
     def launch_of(self, task: Task) -> LaunchSeen:
         return LaunchSeen(self._forecast, task._launch)
 
-    # Who? ---------------------------------------------------------------------------------------------------
+    # Tasks --------------------------------------------------------------------------------------------------
 
     def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         self._questions.count()

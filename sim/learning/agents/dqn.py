@@ -43,7 +43,7 @@ class Dqn:
     target: Count = 250
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Learn from so many steps."""
+        """Learn from a number of steps."""
         layout = practice.layout
         network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
         target = network.copy()
@@ -100,7 +100,7 @@ class Dqn:
         memory: Memory,
         random: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Of the Huber loss between the values of a batch and what one step later tells of them."""
+        """Gradients of the Huber loss between the values of a batch and their estimates one step later."""
         layout = practice.layout
         drawn = memory.draw(self.batch, random)
         after = memory.after(drawn)
@@ -155,7 +155,7 @@ class Memory:
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:
-        """Places of some transitions: any but the last, whose successor is not known yet."""
+        """Places of some transitions: any but the last, as its successor is not known yet."""
         kept = min(self.taken, self.size) - 1
         found: np.ndarray = (self.taken - 2 - random.integers(0, kept, count)) % self.size
         return found

@@ -107,7 +107,7 @@ def arrays_of(network: ScoreNetwork, name: str = "weights") -> dict[str, np.ndar
 
 
 def network_of(state: Mapping[str, np.ndarray], name: str = "weights") -> ScoreNetwork:
-    """The network whose arrays have these names."""
+    """The network with the arrays of these names."""
     return ScoreNetwork(
         [state[f"{name}{number}"].copy() for number in range(sum(key.startswith(name) for key in state))]
     )

@@ -48,7 +48,7 @@ class Ppo:
             raise UsageError(MISSING) from None
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Learn from so many steps, rounded up to whole rollouts."""
+        """Learn from a number of steps, rounded up to whole rollouts."""
         self.check()
         import torch
         from sb3_contrib import MaskablePPO

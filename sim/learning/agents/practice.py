@@ -1,4 +1,4 @@
-"""What an agent is given to learn from: episodes, one after the other, and somebody who is told how it goes."""
+"""What an agent is given to learn from: episodes, one after the other, and a listener for its progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Practice(Protocol):
     now: float
 
     seed: int
-    """Of the loads."""
+    """Seed of the loads."""
 
     def environment(self) -> Any:
         """The same episodes as a Gymnasium environment: `reset(seed=practice.seed)` begins the first."""

@@ -6,7 +6,7 @@ Reinforcement Learning in Input-Driven Environments (ICLR 2019), as used for sch
 several episodes meet the same arrivals and sizes, and a return is compared with what the others still had to pay at
 the same simulated time; so the luck of the load cancels.
 Weakness: each step is used once, so it needs many; no guarantee but of a local optimum, at small enough rates.
-Cost: beside the steps themselves about 20 µs a step.
+Cost: about 20 µs a step, besides the steps themselves.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reinforce:
     entropy: NotNegative = 0.02
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
-        """Learn from so many steps, and the few more that end the last episode."""
+        """Learn from a number of steps, and the few more that end the last episode."""
         network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
         adam = Adam(network.arrays, self.rate)
         self._spreads: list[float] = []
@@ -89,7 +89,7 @@ class Reinforce:
         path.end = practice.now
 
     def _gradients(self, practice: Practice, network: ScoreNetwork, paths: list[Path], left: float) -> list[np.ndarray]:
-        """Of minus the expected advantage and the bonus."""
+        """Gradients of minus the expected advantage and the bonus."""
         returns = [path.returns(self.horizon * practice.scale) for path in paths]
         gains = []
         for number, path in enumerate(paths):

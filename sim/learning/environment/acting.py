@@ -28,7 +28,7 @@ from sim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
 ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")
-"""In which the tasks shown can stand."""
+"""Orders in which the tasks can be shown."""
 MAX_ACTIONS = 100_000
 Choice = Callable[[Any, np.ndarray], Any]
 """What a trained model is to hetsim: from an observation and a mask to the number of an action."""
@@ -99,7 +99,7 @@ class Actions:
 
 
 class Acting(Window):
-    """A window whose actions go beyond the first devices, and whose observation may be another.
+    """A window with actions beyond the first devices, and possibly with another observation.
 
     With no switch and the observation "vector" it is the plain window.  `choice`, where given, decides: so a trained
     model is a scheduler in a run.

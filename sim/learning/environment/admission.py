@@ -25,7 +25,7 @@ from sim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start,
 class Gate(Scheduler):
     """Stands before a scheduler: tasks come through when they are accepted.
 
-    asks: does anybody decide about them?  Else all come through.  ahead: is the reward to be told what is to be
+    asks: is there a decision about each?  Else all come through.  ahead: is the reward to be told what is to be
     expected?
     """
 
@@ -115,7 +115,7 @@ class Admissions(Episodes):
             simulation.apply(Reject(task, "rejected by the environment"))
 
     def plain(self) -> int:
-        """Who could start at once is accepted."""
+        """Accept the task if it could start at once, else refuse it."""
         assert self.simulation is not None
         view = self.simulation.view
         return ACCEPT if any(view.fits(mode) for mode in self.gate.asked[0].modes) else REFUSE

@@ -40,9 +40,9 @@ NO_WATTS = (
 PILOT = 2
 """Runs from which the usual reward is taken."""
 NORMALIZE = RETURN, TIME = ("return", "time")
-"""In what rewards can be normalized."""
+"""Units in which rewards can be normalized."""
 STEPS = 100.0
-"""Of the return that is one where rewards are normalized by it: a discount of 0.99, that of most agents."""
+"""Horizon, in steps, of the return by which rewards are normalized: a discount of 0.99, that of most agents."""
 
 
 class WatchedWindow(Acting):
@@ -132,7 +132,7 @@ class Episodes:
         self.layout = Layout.of(first.cluster, self.window, self.decides)
         self.scale = typical_time(first) if scale is None else float(scale)
         self.first: Observation | None = None
-        """The observation of the first load, whose shapes are kept."""
+        """The observation of the first load; its shapes are kept."""
         self.actions = self.layout.actions
         if self.decides == SCHEDULING:
             acting = self.acting()
@@ -313,7 +313,7 @@ class Episodes:
 
 
 def root_mean_square(runs: list[list[float]]) -> float:
-    """Of what follows each step of each run, discounted over `STEPS`; 0 of no steps."""
+    """Root mean square of the return after each step of each run, discounted over `STEPS`; 0 without steps."""
     squares: list[float] = []
     for rewards in runs:
         follows = 0.0

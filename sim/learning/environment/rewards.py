@@ -1,4 +1,4 @@
-"""What a step of an environment is worth: rewards by name, whose sum over a run is a figure of its tables.
+"""What a step of an environment is worth: rewards by name; the sum over a run is a figure of its tables.
 
 response    minus the seconds that tasks spend in the system: the sum is minus the total response
 slowdown    the same, each task's seconds divided by its T* (true time alone in the fastest mode)
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class Reward:
-    """Base: told what happens to the tasks of a run, and asked what came to be since it was asked last.
+    """Base: notified of what happens to the tasks of a run, and asked for the reward earned since the last time.
 
-    A reward of one's own is a class derived from this, whose sum over a run does not depend on when it is asked, so
+    A reward of one's own is a class derived from this.  Its sum over a run must not depend on when it is asked, so
     that it tells what other policies earn, too; `sim.register(name, item, kind="reward")` gives it a name.
     """
 
@@ -49,7 +49,7 @@ class Reward:
         """A task is in the system."""
 
     def admitted(self, task: Task) -> None:
-        """A task was accepted by whom the reward is for; told only where rewards are wanted ahead."""
+        """A task was accepted by the agent that gets the reward; told only where rewards are wanted ahead."""
 
     def started(self, task: Task, end: float, least: float) -> None:
         """A task starts, should end then, and would have taken `least` at best, whatever was decided (0 where it need
@@ -148,7 +148,7 @@ class _InSystem(Reward):
         self.ahead: dict[int, float] = {}
         """Tasks paid for until their expected end, and when that is."""
         self.credit: dict[int, float] = {}
-        """1 of those whose time at best was credited."""
+        """1 for each task that was credited with its time at best."""
 
     def of(self, task: Task) -> float:
         """The weight of a task."""
@@ -307,7 +307,7 @@ class Energy(Reward):
         self._states = DeviceStates(cluster)
         self._last = list(self._states.of)
         self.power = math.fsum(idle)
-        """Of all devices together if they do nothing."""
+        """Power of all devices together if they do nothing."""
         self._noted: Any = None
         """The last change of a device that counts so far."""
         self._rows = 0
@@ -364,7 +364,7 @@ class Energy(Reward):
         self._ended += math.fsum(energy)
 
     def _running(self, now: float) -> float:
-        """Those of launches under way, so far."""
+        """Energy of the launches under way, so far."""
         found = 0.0
         for launch in self.simulation.state.running.values():
             if launch.table is None:

@@ -1,10 +1,10 @@
-"""What a learner sees who decides about admission: the task in question, and the system that it would join.
+"""What a learner of admission observes: the task in question, and the system that it would join.
 
 The environment (`sim.learning.environment.admission`) and the policy that runs what was learned (`policies.learning`)
-look through this one door.  It is told what an admission policy is told: who asks, who has completed, who has ended
-otherwise.  Who of those inside waits and who runs it finds out by looking, so that a policy meets in a run what it met
-in training.
-Cost: that of an observation (`sim.learning.observation.window`), and a glance at everybody inside where anything has
+both use it.  It is told what an admission policy is told: which task asks, which tasks have completed, and which have
+ended otherwise.  It looks up itself which admitted tasks wait and which run, so that a policy meets in a run what it
+met in training.
+Cost: that of an observation (`sim.learning.observation.window`), and a pass over all admitted tasks if anything has
 started or ended since the last question.
 """
 
@@ -27,7 +27,7 @@ WORTHLESS = math.exp(-LIMIT)
 
 
 class Door(Window):
-    """The window of admission: all who were let in and have not ended, and the one who asks before them.
+    """The window of admission: first the task that asks, then all admitted tasks that have not ended.
 
     An observation ends with ASKED: value, the logarithm of the task's weight.
     """
@@ -37,7 +37,7 @@ class Door(Window):
     def begin(self, view: View) -> None:
         super().begin(view)
         self._started: dict[int, tuple[Task, Placement]] = {}
-        """Those inside who ran at the last look, and where."""
+        """Admitted tasks that were running at the last look, and where."""
         self._seen = (-1, -1)
 
     def ask(self, task: Task) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +49,7 @@ class Door(Window):
         return found, mask
 
     def _look_around(self) -> None:
-        """Who has started, moved or been stopped since the last look?"""
+        """Find the tasks that have started, moved or been stopped since the last look."""
         view = self.view
         seen = view.changes.launches, view.changes.releases
         if seen == self._seen:

@@ -63,7 +63,7 @@ MEANINGS = {
     },
     "DEVICE": {
         "free": ("free devices (or cores) / all of the type", "0 to 1"),
-        "wanted": ("tasks shown whose fastest mode is on this type / window", "0 to 1"),
+        "wanted": ("tasks shown with their fastest mode on this type / window", "0 to 1"),
         "backlog": ("log(1 + w / scale); w: device-seconds of those tasks, with the seconds until each running task "
                     "should end, / devices of the type", "0 to 10"),
         "soonest": ("log(1 + time until the next running task there should end / scale); 0 where none runs", "0 to 10"),
@@ -84,14 +84,14 @@ SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
 LIMIT = 10.0
 MOST_WINDOW = 1000
 MEMORY = 30.0
-"""Rates are averages over the last so many typical times."""
+"""Number of last typical times over which rates are averages."""
 SHORTEST = 1e-9
 """No task counts as shorter, in seconds: the logarithm of nothing is none."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of observation and action: so many tasks shown, on these types of device, to decide about this."""
+    """Sizes of observation and action: the number of tasks shown, the types of device, and what is decided."""
 
     window: int
     types: tuple[str, ...]

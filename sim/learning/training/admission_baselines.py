@@ -1,8 +1,8 @@
-"""Admission policies written by hand, to set beside one that was learned on the same scenario.
+"""Admission policies written by hand, to compare with one that was learned on the same scenario.
 
 All of them go with the scenario's own scheduler, placement and batching:
 
-accept_all      nobody is rejected
+accept_all      no task is rejected
 queue_limit     rejected by the length of the queue: the limit that earns most on the validation runs
 slo_feasible, predicted_wait    where tasks have deadlines
 mdp_threshold   where the reward is what it maximizes: goodput or value, less the costs of holding (response)

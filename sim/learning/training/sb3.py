@@ -46,9 +46,9 @@ class _ActorAndCritic(nn.Module):
 
 
 class ScoringPolicy(MaskableActorCriticPolicy):
-    """An actor-critic for MaskablePPO whose actor is `ActionScores` (`scores`).
+    """An actor-critic for MaskablePPO with `ActionScores` (`scores`) as its actor.
 
-    layout: that of the environment, whose observation is the usual vector.  hidden, seed: of the scores; width: of the
+    layout: that of the environment; its observation is the usual vector.  hidden, seed: of the scores; width: of the
     critic's two layers.
     """
 

@@ -1,4 +1,4 @@
-"""Train a policy on a scenario, and set it beside policies written by hand on loads that neither has seen.
+"""Train a policy on a scenario, and compare it with policies written by hand on loads that neither has seen.
 
 Three kinds of load, which the tree of seeds keeps apart (`sim.model.randomness`): an agent learns from replications
 of its `TRAINING` loads, the networks on the way are judged on `VALIDATION` loads (the best is kept), and the comparison
@@ -101,9 +101,9 @@ def train(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Training:
-    """Train an agent on a scenario whose tasks go to a scheduler, and compare what it learned.
+    """Train an agent on a scenario in which tasks go to a scheduler, and compare what it learned.
 
-    decides: what is learned, scheduling (which task goes where), or admission (who may wait at all, under the
+    decides: what is learned, scheduling (which task goes where), or admission (which task may wait at all, under the
         scenario's own scheduler).
     agent: dqn, reinforce, or ppo (which needs the extra `learning`).
     steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
@@ -146,7 +146,7 @@ def train(
     if not parts.is_sum:
         raise UsageError(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
-            "class derived from sim.learning.environment.rewards.Reward, whose sum is known of other policies, too"
+            "class derived from sim.learning.environment.rewards.Reward: its sum is known for other policies, too"
         )
     practice = TrainingPractice(loaded, window, parts, seed, steps, progress, decides)
     if checkpoint is not None:
@@ -237,7 +237,7 @@ def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
     practice: TrainingPractice, workers: int,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
-    """The learned policy beside the others, on the scenario's own seed."""
+    """Compare the learned policy with the others, on the scenario's own seed."""
     import pandas as pd
 
     from sim.results.many_runs.compare import compare as evaluate
@@ -390,7 +390,7 @@ class TrainingPractice:
         return earned / max(tasks, 1)
 
     def earned(self, scenario: Scenario, seed: int, replications: int) -> list[float]:
-        """Reward per task of so many runs of the policy that the scenario names."""
+        """Reward per task in a number of runs of the policy that the scenario names."""
         episodes = self._player(scenario)
         return [episodes.total(seed, number) / max(_tasks(episodes), 1) for number in range(replications)]
 

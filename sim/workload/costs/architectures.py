@@ -117,7 +117,7 @@ class Architecture(Described):
         return 4 * self.layers * self.heads * self._head_size
 
     def stored(self, devices: int) -> int:
-        """Bytes of the keys and values of a token on so many devices: a head on fewer devices than these is copied."""
+        """Bytes of the keys and values of a token on some devices: a head on fewer devices than these is copied."""
         return self.bytes_per_token * max(1, -(-devices // self._kv_heads))
 
 
@@ -131,7 +131,7 @@ def _model(layers: int, hidden: int, heads: int, kv_heads: int, intermediate: in
 
 
 MODELS: dict[str, Architecture] = {
-    # The file config.json beside each model's published weights; Bloom, OPT, GPT-3 and Falcon: their papers.
+    # The file config.json next to each model's published weights; Bloom, OPT, GPT-3 and Falcon: their papers.
     "bloom-176b": _model(70, 14336, 112, 112, 57344, 250880, gated=False, tied=True),
     "falcon-40b": _model(60, 8192, 128, 8, 32768, 65024, gated=False),
     "gemma-2-9b": _model(42, 3584, 16, 8, 14336, 256000, head_size=256, tied=True),

@@ -344,7 +344,7 @@ def kernel_time(
     warps = held.warps // held.blocks
 
     def wave(blocks: int) -> float:
-        """Time until a multiprocessor that holds so many blocks has finished them."""
+        """Time until a multiprocessor has finished this number of blocks."""
         return blocks * alone / min(1.0, blocks * warps / peak.warps_to_saturate)
 
     full, rest = divmod(launch.blocks, held.blocks * active)

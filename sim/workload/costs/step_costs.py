@@ -32,7 +32,7 @@ class Efficiency:
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:
-    """The step times of a model on so many GPUs of a node; `gpu` needs `matrix_flops`, and `link` if several."""
+    """The step times of a model on a number of GPUs of a node; `gpu` needs `matrix_flops`, and `link` if several."""
     assert gpu.matrix_flops is not None
     read = 1.0 / (devices * gpu.bandwidth * reached.memory)
     peak = devices * gpu.matrix_flops

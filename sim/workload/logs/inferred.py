@@ -14,7 +14,7 @@ FEW = 3
 """Starts that show a limit, at least."""
 BINS = 60
 LEAST_BIN = 3600.0
-"""Stretches of time for which a capacity is inferred: so many, at least an hour each."""
+"""Number of stretches of time for which a capacity is inferred, of at least an hour each."""
 PRESSED = 0.5
 """The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
 NEAR = 0.9
@@ -49,7 +49,7 @@ class Order:
 
 
 def limits_of(jobs: Jobs, steps: HeldSteps, capacity: float, warm: float) -> Limits | None:
-    """The kind of label whose limits explain the most waiting, if any does.
+    """The kind of label by which limits explain the most waiting, if any does.
 
     A group has a limit where most of the time in which its jobs wait although there is room it holds one and the same
     amount, and seldom more; or where such jobs start right after one of its own ended, far more often than by chance.

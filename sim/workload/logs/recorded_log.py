@@ -17,7 +17,7 @@ SHORT = 60.0
 """Waits of less than a minute are the pace of a scheduler, no sign of a limit."""
 MOMENT = 60.0
 MAX_JOBS = 5_000
-"""Jobs whose waits are looked at second by second; of larger logs evenly chosen ones."""
+"""Maximum number of jobs with waits looked at second by second; of larger logs evenly chosen ones."""
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Why jobs of a log waited, as far as the log itself tells: capacity, limits, order, and what cannot be told.
 
-A log with recorded starts says at every instant what was held and who waited.  Each waiting second of each job gets the
-first of these reasons that holds:
+A log with recorded starts says at every instant what was held and which jobs waited.  Each waiting second of each job
+gets the first of these reasons that holds:
 
     no room         the job did not fit into what was free of the whole cluster
     nodes down      it did not fit into what was free of the capacity that was up then (`capacity_curve`)

@@ -207,7 +207,7 @@ def _blank_words(value: Any) -> tuple[str, ...]:
 
 
 def blanks_of(words: tuple[str, ...]) -> frozenset[str | float]:
-    """The words that mean no value, and the numbers among them as numbers, for files whose cells have types."""
+    """The words that mean no value, and the numbers among them as numbers, for files with typed cells."""
     return frozenset([*words, *(float(word) for word in words if NUMBER.fullmatch(word))])
 
 

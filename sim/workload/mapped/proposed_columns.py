@@ -138,7 +138,7 @@ def column_of(name: str, cells: Sequence[Any], words: frozenset[str | float]) ->
 
 
 def choose(columns: list[Column]) -> ColumnChoice:
-    """The column of each target: the surest name whose cells can be that."""
+    """The column of each target: of the columns with cells that can be that, the one with the surest name."""
     pairs, unfit = [], dict[str, str]()
     for target, names in NAMES.items():
         for column in columns:

@@ -103,7 +103,7 @@ def amounts(chosen: dict[str, Column], found: Proposal) -> None:
 
 
 def fractions(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
-    """Thousandths of GPUs beside a number of GPUs: how much of each one a job asks for."""
+    """Thousandths of GPUs next to a number of GPUs: how much of each one a job asks for."""
     part = next((one for one in columns if words_of(one.name) >= {"gpu", "milli"} and one.numbers is not None), None)
     gpus = chosen.get("gpus")
     if part is None or gpus is None or part is gpus:

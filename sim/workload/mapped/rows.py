@@ -90,7 +90,7 @@ class Csv:
             yield number, [None if place is None else cells[place] for place in places]
 
     def _uneven(self, count: int) -> str:
-        """What is wrong with a row of so many cells."""
+        """What is wrong with a row of this number of cells."""
         has = "1 cell" if count == 1 else f"{count} cells"
         width = len(self.names)
         named = "the header has" if not self._header else "the key header names"

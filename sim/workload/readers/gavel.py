@@ -6,14 +6,14 @@ the steps, needs data, steps, arrival, scale.
 `throughputs` is a JSON file: GPU type -> "('job type', scale)" -> "null" -> steps per second alone, or the other job
 -> steps per second of the two together.  A job takes steps / throughput on each type (`gpu_time.TYPE`); where it does
 no steps per second it cannot run.  The priority weight is the weight of a job, its SLO, if above 0, the column `slo`,
-kept as it is given.  Left out and counted: jobs whose type and scale the table lacks.
+kept as it is given.  Left out and counted: jobs of a type and scale that the table lacks.
 A type `..._unconsolidated` is that type for jobs spread over more nodes than they need; it is kept only if `types`
 names it.
 
 `table_of(path)` reads the table alone; `together` holds the pairs, as shares of each one's speed alone: a pair of
 zeros means that they cannot share a GPU, and is None.  `cluster: {trace: {format: gavel_gpus, path: ..., gpus: {v100:
-8}}}` makes nodes whose GPUs take two jobs at once and slow each other down as the table says of their job types, which
-are the classes of the jobs; `sharing` and `gandiva` form such pairs.
+8}}}` makes nodes with GPUs that take two jobs at once; jobs on one GPU slow each other down as the table says of their
+job types, which are the classes of the jobs; `sharing` and `gandiva` form such pairs.
 Reference: Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia, Heterogeneity-Aware Cluster Scheduling Policies for
 Deep Learning Workloads (OSDI 2020).
 """
@@ -139,7 +139,7 @@ def nodes(
 
 
 def slowdowns(known: Throughputs, kind: str) -> dict[str, dict[str, float | None]]:
-    """By job type, by job type beside it on one GPU of this type: times slower than alone; None: they cannot share."""
+    """By job type, by job type next to it on one GPU of this type: times slower than alone; None: they cannot share."""
     found: dict[str, dict[str, float | None]] = {}
     for ((one, scale), (other, beside)), shares in known.together[kind].items():
         if scale == beside == 1:

@@ -12,7 +12,7 @@ nvidia.com/gpu.product (amd.com/gpu.product-name, gpu.intel.com/product) keeps i
 Left out and counted: pods that never started, that still run, those of which nothing is asked, and those that ask for
 GPUs of two makes.  Counted and kept: pods that ask for something that is not read, such as a MIG slice
 (nvidia.com/mig-1g.10gb) or a shared GPU (nvidia.com/gpu.shared), as if they did not ask for it.
-Nodes: allocatable cores (rounded down), memory and GPUs, whose type is the same label, or else gpu, amd or intel.
+Nodes: allocatable cores (rounded down), memory and GPUs; the GPU type is the same label, or else gpu, amd or intel.
 Nodes that are cordoned (spec.unschedulable) or not ready are left out unless `down: true`.
 """
 
@@ -119,7 +119,7 @@ def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None,
 
 
 def _requests(spec: dict[str, Any]) -> dict[str, float]:
-    """What the containers of a pod ask for: cores, bytes, and everything else whose name has a domain in front."""
+    """What the containers of a pod ask for: cores, bytes, and everything else with a domain in front of its name."""
     total = {"cpu": 0.0, "memory": 0.0}
     for container in spec.get("containers") or []:
         for key, value in _of(container).items():

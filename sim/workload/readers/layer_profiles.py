@@ -3,7 +3,7 @@
 PipeDream: a line a layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then a line an edge that begins with a tab.
 Table: CSV with the columns layer, activations, weights (bytes) and forward, backward (seconds); in their place or
-beside them a column of seconds for each type of device, such as seconds.npu.  Layers follow each other.
+next to them a column of seconds for each type of device, such as seconds.npu.  Layers follow each other.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A folder of profiles has a folder for each application with
 
-    placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with so many samples on each GPU,
+    placements.csv      placement, local_bsz, step_time, sync_time: seconds of a step with this many samples a GPU,
                         and those of them in which it waits for the network; `placement` has a digit for each node,
                         the number of its GPUs
     scalability.csv     num_nodes, num_replicas, local_bsz, step_time, sync_time: the same on more nodes, where only the
@@ -10,7 +10,7 @@ A folder of profiles has a folder for each application with
     validation-N.csv    progress, iteration, grad_sqr, grad_var: one row an epoch, of a training with N samples a step:
                         steps of the smallest N that this is worth, steps, and squared norm and variance of the gradient
 
-as in the artifact of Qiao et al., Pollux (OSDI 2021), whose definitions these are.  Step times between measured
+as in the artifact of Qiao et al., Pollux (OSDI 2021), and by its definitions.  Step times between measured
 batch sizes are interpolated linearly; on placements that were not measured, linearly between the numbers of nodes,
 GPUs and samples.  A step with s times the samples of the smallest N is worth (var + sqr) / (var / s + sqr) of its
 steps: what larger batches gain, and less and less of it.  A batch too large for the GPUs is accumulated in several
@@ -78,7 +78,7 @@ class StepModel:
         return self.figures[0] + self.figures[1] * local
 
     def seconds(self, nodes: Any, gpus: Any, local: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Of a step, with so many passes before the last."""
+        """Seconds of a step with a number of passes before the last."""
         over_fixed, over_each, within_fixed, within_each, power = self.figures[2:]
         beyond = np.maximum(np.asarray(gpus) - 2.0, 0.0)
         within = np.where(np.asarray(gpus) > 1, within_fixed + within_each * beyond, 1e-8)
@@ -123,7 +123,7 @@ class Application:
         return max(max(layout) for layout in self.steps)
 
     def packed(self, gpus: int) -> Layout:
-        """The layout of so many GPUs over the fewest nodes."""
+        """The layout of a number of GPUs over the fewest nodes."""
         whole, rest = divmod(gpus, self.gpus_per_node)
         return (self.gpus_per_node,) * whole + ((rest,) if rest else ())
 
@@ -152,14 +152,14 @@ class Application:
         return LinearNDInterpolator(self.spread[:, :3], self.spread[:, 3:])
 
     def gain(self, batch: np.ndarray, epoch: int) -> np.ndarray:
-        """What a step with so many samples is worth in an epoch, in steps of the smallest batch size."""
+        """What a step with this number of samples is worth in an epoch, in steps of the smallest batch size."""
         sizes = self.batch_sizes
         sqr, var = (np.interp(batch, sizes, [self.epochs[size][epoch, column] for size in sizes]) for column in (2, 3))
         worth: np.ndarray = (var + sqr) / (var * sizes[0] / batch + sqr)
         return worth
 
     def split(self, gpus: int, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Local batch size and number of passes before the last, for a batch over so many GPUs."""
+        """Local batch size and number of passes before the last, for a batch over a number of GPUs."""
         smallest, largest = self.batch_sizes[0], self.local_range[1]
         local = np.ceil(batch / gpus - EPSILON)
         more = np.ceil(local / largest - EPSILON) - 1
@@ -195,7 +195,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """How far a job of an application gets on so many GPUs (`sim.model.curves.WorkCurve`)."""
+    """The progress of a job of an application on a number of GPUs (`sim.model.curves.WorkCurve`)."""
 
     application: Application
     gpus: int

@@ -1,4 +1,4 @@
-"""Pollux's workloads (`format: pollux`): training jobs whose speed follows from measured tables.
+"""Pollux's workloads (`format: pollux`): training jobs with speeds from measured tables.
 
     name,time,application,num_replicas,batch_size
 
@@ -6,9 +6,9 @@ Submission in seconds, an application of the folder `profiles` (`sim.workload.re
 there), and the number of GPUs and the samples of a step that its user asks for.
 
     sizes       given: a job runs on as many GPUs as its row says.  any: on every number of GPUs up to `max_gpus` that
-                its batch size can be divided among; a job whose row says 1 stays on one GPU.
+                its batch size can be divided among; a job with 1 in its row stays on one GPU.
     batch       given: a step has as many samples as the row says.  adaptive: at any time as many as make progress
-                fastest, by the tables; a job whose row says 1 GPU keeps what its row says.
+                fastest, by the tables; a job with 1 GPU in its row keeps what its row says.
     local_limits  by application, the most samples that a GPU can take at once, where that is not the largest measured
 
 How long a job takes depends on how its GPUs lie on nodes (`span: any` lets them lie on several), and what is done in

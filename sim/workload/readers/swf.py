@@ -15,8 +15,8 @@ The time asked for is the estimate that policies see and the column `time_limit`
 exactly.  `since` and `until` may be dates (UTC) where the header tells UnixStartTime.  Memory is asked for by
 processor, in KiB.
 
-Left out and counted: jobs whose run time or size is not known, those canceled before they started (status 5), and
-the partial lines of jobs that were checkpointed (status 2, 3, 4), whose whole has a line of its own.
+Left out and counted: jobs of unknown run time or size, those canceled before they started (status 5), and
+the partial lines of jobs that were checkpointed (status 2, 3, 4): each whole job has a line of its own.
 Reference: Feitelson, Tsafrir, Krakov, Experience with Using the Parallel Workloads Archive (2014).
 """
 

@@ -6,7 +6,7 @@ gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (wha
 memory traffic, and the share of a device's best rates that it reaches), predecessors, reads, writes (names separated
 by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all).  Times are seconds,
 sizes bytes.  A blank or `inf` duration means that the task cannot run there.  With flops a duration is not needed: on
-types of device whose peak is known it is computed where the table has none.
+types of device with a known peak it is computed where the table has none.
 Further numeric columns are kept and appear in the result; others are ignored, with a note.
 """
 

@@ -7,7 +7,7 @@ read and write; those that no task writes exist on every host from the beginning
 whichever of the two names the other.  The name of a task without its number is its class, the machine on which it ran
 `recorded_node`.
 
-`gpu_speedup` gives every task a GPU mode too, so many times as fast as its cores.
+`gpu_speedup` gives every task a GPU mode too, faster than its cores by this factor.
 Left out and counted: nothing; a task without a run time is an error, as the graph would fall apart without it.
 Reference: Coleman, Casanova, Pottier, Kaushik, Deelman, Ferreira da Silva, WfCommons: A Framework for Enabling
 Scientific Workflow Research and Development (2022).

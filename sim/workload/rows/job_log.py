@@ -12,7 +12,7 @@ All these readers know the options
                     more than ten times what it was (the most likely change point of two constant rates)
     time_scale      what the submissions are multiplied by after that; 0.5 doubles the rate
     estimates       `trace`: policies see what the users asked for, where the log tells; `perfect`: the true times.
-                    An error model of one's own stands in the entry (`estimates:`), beside `perfect` here
+                    Another error model is given in the entry (`estimates:`), with `perfect` here
     types           names of the log's GPU types in the cluster: {V100M32: v100}
 
 Rows are read one by one; those left out leave nothing behind but a count.  What is kept takes 8 bytes a number and

@@ -18,7 +18,7 @@ from sim.workload.traces import TaskTable
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:
     """A reader `read(log, options of its own)` as a reader of a path that knows the common options too.
 
-    It gives a table, or (annotated so) the log itself, whose table is meant.  The latter can also be read in parts:
+    It gives a table, or (annotated so) the log itself, to be made a table.  The latter can also be read in parts:
     `reader.parts(folder, path, **options)`, see `TableParts`.
     """
 

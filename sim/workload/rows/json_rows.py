@@ -158,7 +158,7 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read on, at least so many characters if there are as many; what lies behind is forgotten."""
+        """Read at least this number of characters more, if there are as many; what lies behind is dropped."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)

@@ -154,7 +154,7 @@ class Arrivals(State):
         if not positions or any(not 0 <= p < len(task.shape.modes) for p in positions):
             raise self.illegal(f"admission redirects {task} to modes {positions}, which it does not have")
         if task.shape in self._queue_of or (self.serving is not None and task.shape in self.serving.fleets):
-            what = "but it is a request, and a batch runs in one mode, whoever is in it"
+            what = "but it is a request, and all requests of a batch run in one mode"
             raise self.illegal(f"admission redirects {task} to modes {positions}, {what}; answer Accept() or Reject")
         task.allowed = positions
 

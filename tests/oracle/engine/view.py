@@ -451,7 +451,7 @@ class EngineView:
             self._asked_at, self._asked = decisions, 0
         self._asked += 1
         if self._asked > ASKED_IN_VAIN:
-            questions = f"{self._asked:,} times who waits or runs"
+            questions = f"{self._asked:,} times which tasks wait or run"
             raise self._simulation.illegal(f"asked {questions}, decided nothing and goes on: it loops")
 
     # Who? ---------------------------------------------------------------------------------------------------
