@@ -114,7 +114,7 @@ def _by_tokens(settings: list[MeasuredSetting]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """The times, and the sizes whose time cannot be that of the whole step."""
+    """The times, and the sizes with a time that cannot be that of the whole step."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():
@@ -158,7 +158,7 @@ def _choose(one: Shaped) -> None:
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
-    """The error on each number of sequences left out, of whose settings the rest knows nothing."""
+    """The error on each number of sequences when all its settings are left out of the fit."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]

@@ -136,7 +136,7 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
     elif kind == "scheduler" and not inspect.isclass(item):
         from sim.policy.lists import ListScheduler
 
-        # An order key is scheduled by the list scheduler, whose other parameters are the user's.
+        # An order key is scheduled by the list scheduler; the user may set its other parameters.
         found = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
     else:
         found = registry.parameters(item)

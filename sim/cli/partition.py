@@ -165,7 +165,7 @@ def _number(text: str) -> float:
 
 
 def _known(cuts: Cuts, groups: list[Group], profile: Path) -> None:
-    """ScenarioError for devices whose times the profile lacks; no groups are equal devices."""
+    """ScenarioError for devices that the profile has no times of; no groups are equal devices."""
     from sim.errors import Problem, ScenarioError
 
     measured = sorted(cuts.layers[0].on or {})

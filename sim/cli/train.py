@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.command(short_help="Learn a scheduling or an admission policy on a scenario.")
 @SCENARIO
 @click.option("--decides", type=click.Choice(["scheduling", "admission"]), default="scheduling", show_default=True,
-              help="What is learned: which task goes where, or who may wait at all.")  # fmt: skip
+              help="What is learned: which task goes where, or which tasks may wait at all.")  # fmt: skip
 @click.option("--agent", default="dqn", show_default=True, metavar="dqn|reinforce|ppo",
-              help="Who learns; ppo needs the extra `learning`.")  # fmt: skip
+              help="The agent that learns; ppo needs the extra `learning`.")  # fmt: skip
 @click.option("--steps", type=Whole(min=1, max=100_000_000), default=50_000, show_default=True, metavar="N",
               help="Decisions to learn from.")  # fmt: skip
 @click.option("--reward", metavar="NAME",
@@ -74,7 +74,7 @@ def train(
     """Learn which waiting task goes on which type of device, or with --decides admission which tasks may wait at all
     under the scenario's own scheduler; and compare what was learned with other policies.
 
-    For scenarios whose tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
+    For scenarios in which tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
     seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
     or {admission: {name: learned, path: FILE.npz}}.
     """

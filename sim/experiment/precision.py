@@ -152,7 +152,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, level: float = math.inf) -> int:
-    """The least number of replications, ten or more, whose interval is narrow enough for that standard deviation."""
+    """The minimum number of replications, ten or more, for an interval this narrow at that standard deviation."""
     if not spread:
         return LEAST_FOR_PRECISION
 

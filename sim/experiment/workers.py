@@ -45,7 +45,7 @@ TAKEN_BY_RUNS = [
 
 
 class _Processes(ProcessPoolExecutor):
-    """One whose processes are started whole: a signal in between would leave one that complains of an empty pipe."""
+    """A pool that starts its processes whole: a signal in between would leave one that reports an empty pipe."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         with signals_held():

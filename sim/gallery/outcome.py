@@ -202,7 +202,7 @@ def run(
 
     workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
     keep: write each case that is done beside the entry (`record`), so that an interrupted run loses nothing.
-    Cases whose inputs do not ship and are not there are left out.
+    Cases are left out if their inputs do not ship and are not there.
     """
     entry.check()
     work = []
@@ -296,7 +296,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """Tasks whose value is that of the figures, in an order of ids that does not matter."""
+    """The number of tasks with the value of the figures; the order of ids does not matter."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:

@@ -29,7 +29,7 @@ _TIMES = ("response", "wait", "held", "upload", "compute", "download")
 def cdf(
     results: Result | Iterable[Result] | Mapping[str, Result], column: str = "response", ax: Axes | None = None
 ) -> Axes:
-    """Draw the share of tasks whose `column` is at most x, a line for every run.
+    """Draw the share of tasks with `column` at most x, a line for every run.
 
     Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
     """

@@ -174,7 +174,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
         rows.append(["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")])
         if figures("deadline_after_end")[0] > 0:
-            rows.append(["", f"of all but {figures.text('deadline_after_end')} whose deadline lies after the end"])
+            rows.append(["", f"of all but {figures.text('deadline_after_end')} with a deadline after the end"])
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
     rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
     if figures.told("jain") and figures.told("rho_p95"):

@@ -138,7 +138,7 @@ def _groups(outcome: Outcome) -> str:
 
 
 def _frame(frame: pd.DataFrame, label: str, caption: str = "") -> str:
-    """A table whose columns are metrics, its index the names of rows."""
+    """A table with metrics as columns and the names of its rows as index."""
     columns = {str(name): _texts(str(name), frame[name].tolist()) for name in frame.columns}
     rows = [[str(index) or "(none)", *cells] for index, *cells in zip(frame.index, *columns.values(), strict=True)]
     return elements.table([label, *(metric_name(name) for name in columns)], rows, caption)
@@ -157,7 +157,7 @@ def _waiting(first: Result) -> str:
         return ""
     try:
         table = explain_all(first, "class")
-    except UsageError:  # a run whose waiting cannot be split
+    except UsageError:  # a run with waiting that cannot be split
         return ""
     shown = [cause for cause in CAUSES if table[cause].sum() > 0]
     rows = []

@@ -91,11 +91,11 @@ def _at(found: Sweep, point: int) -> str:
 
 
 def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
-    """Who has the best mean at how many points, who shares it, and where that is no matter of chance."""
+    """Which policies have the best mean at how many points, which share it, and where that is significant."""
     if not led.points:
         return
     alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
-    ties = [f"{_listed(who)} tie at {number}" for who, number in _by_number(led.ties)]
+    ties = [f"{_listed(tied)} tie at {number}" for tied, number in _by_number(led.ties)]
     told = "; ".join([", ".join(alone), *ties] if alone else ties)
     yield f"Points at which each policy has the best {metric_name(metric)}, of {led.points}: {told}."
     if led.tested and not led.shown:

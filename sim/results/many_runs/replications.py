@@ -200,7 +200,7 @@ class Replications:
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
         """energy_j and energy_idle_j of each replication if its window reached to `ends`, doing nothing.
 
-        Policies are compared over one common window: who finished early still pays for the idle devices.
+        Policies are compared over one common window: a policy that finishes early still pays for the idle devices.
         """
         frame = self._frame()
         further = (ends.reindex(frame.index) - frame[_END]).clip(lower=0.0) * frame[_WATTS]

@@ -389,7 +389,7 @@ def _cube(rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
 
 
 def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    """Who finished early still pays for its idle devices until the last policy of the point is done."""
+    """A policy that finishes early still pays for its idle devices until the last one of the point is done."""
     if "energy_j" not in names:
         return cube
     _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)

@@ -193,7 +193,7 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
             told = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
             problems.append(Problem(told, file=table.source, line=table.line(row)))
         if len(rows) > MOST_PROBLEMS:
-            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests whose {name} are below 1"
+            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests with {name} below 1"
             problems.append(Problem(more, file=table.source))
     if problems:
         problems.sort(key=lambda problem: problem.line or math.inf)

@@ -81,7 +81,7 @@ class SharingSpec(Model):
     """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"]
-    """Who computes at once: exclusive (in start order), timeslice (all, by turns), mps (side by side), mig (slices)."""
+    """What computes at once: exclusive (in start order), timeslice (all, in turn), mps (side by side), mig (slices)."""
     switch_cost: Fraction = 0.0
     """Share of the rate that time slices lose while several launches take turns, 0 unless given."""
     interference: NotNegative = 0.0

@@ -29,7 +29,7 @@ class KvCacheSpec(Model):
     per_token: Annotated[Bytes, Field(gt=0)] | None = None
     """Bytes of keys and values for one token, on all GPUs of a replica together; not needed next to tokens."""
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
-    """Tokens whose keys and values a replica holds; as many as fit next to the model unless given."""
+    """Tokens for which a replica holds keys and values; as many as fit next to the model unless given."""
     block: Annotated[Count, Field(le=65_536)] = 16
     """Tokens in a block of memory, 16 unless given."""
 
@@ -134,7 +134,7 @@ class LanguageModel(Model):
     slo: TokenLimits = TokenLimits()
     """Limits on first and further tokens that a request should keep."""
     batching: PolicyName = None
-    """A policy of who joins a step, for this service: a name, or name and parameters."""
+    """A policy of which requests join a step, for this service: a name, or name and parameters."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 

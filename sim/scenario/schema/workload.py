@@ -31,7 +31,7 @@ class DataItem(Model):
     size: Bytes
     """Bytes of it."""
     home: Name | None = None
-    """Node on whose host it lies; everywhere unless given."""
+    """Node that has it in host memory; every node unless given."""
 
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
