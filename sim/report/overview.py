@@ -423,7 +423,7 @@ def _undefined(comparison: Comparison) -> str:
 
 
 def _sentence(rows: list[Finding]) -> str:
-    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no difference to random shown`."""
+    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no significant difference to random`."""
     name = terminal.metric_name(rows[0].metric)
     by_kind: dict[str, list[Finding]] = {}
     for row in rows:
@@ -435,9 +435,9 @@ def _sentence(rows: list[Finding]) -> str:
     if "equal" in by_kind:
         parts.append(f"the same as under {others['equal']} in every run")
     if set(by_kind) == {"open"}:
-        return f"{rows[0].policy}: no difference in {name} to {others['open']} shown"
+        return f"{rows[0].policy}: no significant difference in {name} to {others['open']}"
     if "open" in by_kind:
-        parts.append(f"no difference to {others['open']} shown")
+        parts.append(f"no significant difference to {others['open']}")
     if "one run" in by_kind:
         parts.append(f"one run says nothing about the difference to {others['one run']}")
     if "undefined" in by_kind:
