@@ -81,7 +81,7 @@ LOADS = (0.3, 0.7)
     "profile",
     type=click.Path(path_type=Path),
     metavar="PROFILE",
-    help="Drive the device with requests and print measured beside simulated figures.",
+    help="Drive the device with requests and compare measured with simulated figures.",
 )
 @click.option(
     "--rate",
@@ -143,7 +143,7 @@ def _from_tables(
     tables: tuple[str, ...], batch: str, time: str, unit: str | None, rows: tuple[str, ...], samples: bool,
     shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times that were measured elsewhere, and say how well each shape foretells them."""
+    """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
     from sim.calibrate import tables as read
     from sim.calibrate.measure import from_elsewhere
     from sim.calibrate.shapes import shaped

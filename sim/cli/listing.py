@@ -103,7 +103,7 @@ def _models() -> list[dict[str, Any]]:
 def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
     try:
         item = load()
-    except Exception as problem:  # another package's entry point may be broken: say so beside the name
+    except Exception as problem:  # another package's entry point may be broken: say so next to the name
         return {"name": name, "kind": kind, "summary": f"cannot be loaded: {problem}", "parameters": {}}
     return {"name": name, "kind": kind, "summary": summary(item), "parameters": parameters(kind, item)}
 

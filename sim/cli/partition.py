@@ -55,7 +55,7 @@ def partition(
     weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.
 
     With --level PipeDream's program for equal devices, all of which are used; with --device its form for unlike ones,
-    beside all layers on each device alone.
+    compared with all layers on each device alone.
     """
     from sim.theory.partition import pipeline_partition, unlike_partition
     from sim.workload.readers.layer_profiles import read_profile

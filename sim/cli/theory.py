@@ -1,4 +1,4 @@
-"""`hetsim theory`: what queueing theory says of a scenario, beside the simulation."""
+"""`hetsim theory`: what queueing theory says of a scenario, compared with the simulation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def theory(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Find the exact model that a scenario matches, or nearly matches, and print its prediction beside the simulation.
+    """Find the exact model that a scenario matches, or nearly matches, and compare its prediction with simulation.
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     """

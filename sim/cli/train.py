@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=Whole(min=0, max=999_999), default=0, show_default=True,
               help="Of everything random in training.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
-              help="Where the policy goes; its learning curve goes beside it, as .png.  "
+              help="Where the policy goes; its learning curve goes next to it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
 @click.option("--checkpoint", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
               help="Keep the state of training there; if the file exists, go on from it.")  # fmt: skip

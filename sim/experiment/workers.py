@@ -306,7 +306,7 @@ class Workers:
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int) -> bool:
-        """Open the pool for so many runs; False: they are made in this process."""
+        """Open the pool for this number of runs; False: they are made in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXPECTED = "expected.yaml"
 RECORDED = "recorded.csv"
-"""What came out when the entry was run last, beside its expected file."""
+"""What came out when the entry was run last, next to its expected file."""
 
 Labels = tuple[tuple[str, str], ...]
 """Axes and values of a case, in the order of the axes."""

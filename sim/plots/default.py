@@ -29,7 +29,7 @@ def default(outcome: Result | Replications) -> Figure:
 
     A small run is shown as a Gantt chart; a large one, or one of language models (their launches are busy periods that
     tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,
-    with the mean response of each beside.
+    with the mean response of each next to it.
     """
     from sim.results.many_runs.replications import Replications
 

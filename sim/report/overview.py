@@ -216,7 +216,7 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that must stand beside the figures; those of replications in a line for all that are alike."""
+    """Warnings that must go with the figures; those of replications in a line for all that are alike."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
     found = gathered(outcome)
@@ -233,7 +233,7 @@ def _untold(warnings: Iterable[str]) -> list[str]:
 
 
 REPLAYED = (
-    "a trace is replayed as it is in every replication: intervals tell only of what is drawn beside it; "
+    "a trace is replayed as it is in every replication: intervals tell only of what else is drawn; "
     "resample: {block: 1 week} or {by: user} at its entry draws the trace too"
 )
 
@@ -373,7 +373,7 @@ def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What must stand beside the table: means of fewer runs, infinite ones."""
+    """What must go with the table: means of fewer runs, infinite ones."""
     table, notes = comparison.table, []
     for metric in comparison.metrics:
         runs = table[metric]["n"]

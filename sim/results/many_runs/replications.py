@@ -223,7 +223,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Figure:
-        """The picture of the first run, with the mean response of every replication beside."""
+        """The picture of the first run, with the mean response of every replication next to it."""
         return drawn("default", self)
 
     def _title(self) -> str:

@@ -339,7 +339,7 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, so many replications that all policies of its point have; those that failed do not take part."""
+    """Of each row, the replications that all policies of its point have; those that failed do not take part."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:

@@ -94,7 +94,7 @@ def checked(by: str | Iterable[str]) -> list[str]:
 
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
-    """By each of these, where the workload has more than one group of it; `further` metrics beside the usual ones."""
+    """By each of these, where the workload has more than one group of it; `further` metrics next to the usual ones."""
     found = []
     extra = [name for name in further if name in metrics.metrics() and name not in metrics.RUN_ONLY]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))

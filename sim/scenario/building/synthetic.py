@@ -385,7 +385,7 @@ class _Ways:
         return mode, times * _stretch(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """What communication makes of a step, with so many ranks on each node: over the slowest links."""
+        """What communication makes of a step, with this number of ranks on each node: over the slowest links."""
         communication = self.demand.communication
         if communication is None:
             return None
@@ -571,7 +571,7 @@ def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
 
 
 def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) -> formulas.TrainingMachine:
-    """What so many GPUs of each node compute and send."""
+    """What this number of GPUs of each node computes and sends."""
     return formulas.TrainingMachine(
         flops=peak.flops,
         bandwidth=peak.bandwidth,
@@ -616,7 +616,7 @@ def _stretch(exchange: Exchange | None) -> float:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Times on a share of a GPU, a gang of GPUs or so many cores; a gang divides the work evenly."""
+    """Times on a share of a GPU, a gang of GPUs or a number of cores; a gang divides the work evenly."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

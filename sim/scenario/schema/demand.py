@@ -485,7 +485,7 @@ class Demand(Model):
     def _check_training(self) -> None:
         for name in ("modes", "scaling", "training", "span"):
             if self.communication is not None and getattr(self, name):
-                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot stand beside it"
+                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot be given with it"
                 raise KeyProblem("communication", text)
         if self.training is None:
             return
@@ -495,7 +495,7 @@ class Demand(Model):
         for name in others:
             if getattr(self, name):
                 key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
-                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot stand beside it")
+                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot be given with it")
 
     def check_whole(self) -> None:
         """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""

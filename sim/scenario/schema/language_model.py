@@ -35,14 +35,14 @@ class KvCacheSpec(Model):
 
 
 class Prefixes(Model):
-    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for so many tokens."""
+    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for this number of tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for, 512 unless given."""
 
 
 class Autoscale(Model):
-    """From `min` to `max` replicas, so many that each has about `target` requests; one change each `cooldown`."""
+    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
 
     min: Count = 1
     """Fewest replicas, 1 unless given."""
@@ -79,7 +79,7 @@ class TokenLimits(Model):
 
 
 class LanguageModel(Model):
-    """A language model served by replicas, each on `gpus` devices of one node (the step times are for so many).
+    """A language model served by replicas, each on `gpus` devices of one node (the step times are for that number).
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
     memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
