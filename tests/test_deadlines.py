@@ -173,4 +173,4 @@ def test_the_overview_counts_those_after_the_end(tmp_path: Any):
     file.write_text(yaml.safe_dump(SERVED))
     shown = CliRunner().invoke(main, ["run", str(file), "--set", "cluster.nodes.0.count=6"])
     assert "deadlines met   100 %" in shown.stdout
-    assert "whose deadline lies after the end" in shown.stdout
+    assert "with a deadline after the end" in shown.stdout

@@ -558,7 +558,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({"prefix_cache": True}, {}, {}, "give kv"),
         ({}, {"tokens": None}, {}, "Give tokens"),
         ({}, {"tokens": {"prompt": 10}}, {}, "output"),
-        ({}, {"gpu_time": "1 s"}, {}, "gpu_time cannot stand beside"),
+        ({}, {"gpu_time": "1 s"}, {}, "gpu_time cannot be given with"),
         ({"device": "cpu"}, {}, {}, "no accelerator cpu"),
         ({}, {}, {"policy": "mct"}, "plans all tasks beforehand"),
         ({}, {}, {"policy": {"batching": "serial_greedy"}}, "forms whole batches"),

@@ -331,8 +331,8 @@ def test_a_trace_beyond_every_capacity_says_so(file):
     ("change", "message"),
     [
         ({"service": None}, "says when requests came, not what they take: add a service: to this entry"),
-        ({"gpu_time": "1 s"}, "the times of requests stand under service; gpu_time cannot stand beside it"),
-        ({"tokens": {"prompt": 1, "output": 1}}, "these requests come from the trace; tokens cannot stand beside it"),
+        ({"gpu_time": "1 s"}, "the times of requests stand under service; gpu_time cannot be given with it"),
+        ({"tokens": {"prompt": 1, "output": 1}}, "these requests come from the trace; tokens cannot be given with it"),
         ({"slo": "105 ms"}, "no request can meet it: a batch of one takes 111 ms on an idle device"),
         ({"trace": {"format": "azure_llm", "sample": 0}}, "expected a share above 0 and at most 1"),
         ({"trace": {"format": "azure_llm", "since": "9 s"}}, "none of its requests is left"),

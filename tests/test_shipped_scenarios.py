@@ -386,7 +386,7 @@ def test_jobs_of_a_site():
     tasks = runs(name).tasks
     recorded = (tasks["recorded_start"] - tasks["arrival"]).mean()
     means = [runs(name, policy).metric("wait_mean") for policy in ("fcfs", "easy_backfill", "sjf")]
-    states(name, "On record they waited 6.09 h in the mean", recorded / 3600)
+    states(name, "On record they waited 6.09 h on average", recorded / 3600)
     states(name, "5.65 h under fcfs, 2.40 h under easy_backfill and 1.60 h under sjf", *(one / 3600 for one in means))
 
 
@@ -1078,7 +1078,8 @@ def test_rate_jump():
         return 100 * (tasks.status == "rejected").mean()
 
     assert of("erlang_wait", 0, 1800, refused) < 1
-    states(name, "longer than 2 s below 5 %, 3.4 %", 2, 5, of("erlang_wait", 2100, 3600, late))
+    phrase = "at most 5 % of the admitted tasks wait longer than 2 s, 3.4 %"
+    states(name, phrase, 5, 2, of("erlang_wait", 2100, 3600, late))
     percentile = of("adaptive", 2100, 3600, lambda tasks: tasks.response.quantile(0.95))
     states(name, "hold at 5 s is 5.0 s", 5, percentile)
     before, after = of("naor", 0, 1800, refused), of("naor", 2100, 3600, refused)

@@ -496,7 +496,7 @@ def test_drawn_jobs_that_can_never_run_are_refused_with_an_address(change, told)
     ({"partitions": {"q": {"nodes": "n7"}}}, 'no node "n7"; nodes are named n0'),
     ({"partitions": {"p": {"default": True}, "q": {"default": True, "nodes": "n0"}}}, "both the default"),
     ({"partitions": {"p": {"max_time": "1 h", "default_time": "2 h"}}}, "7200 s is more than the max_time of 3600 s"),
-    ({"grace": "1 s"}, "nobody is killed here"),
+    ({"grace": "1 s"}, "no job is killed here"),
     ({"at_limit": "stop"}, "at_limit"),
 ])  # fmt: skip
 def test_bad_rules_are_refused(tmp_path, site, told):

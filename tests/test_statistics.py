@@ -120,7 +120,7 @@ def test_compare_states_a_winner_only_where_the_interval_excludes_zero():
         ["response_mean"], baseline="a",
     )  # fmt: skip
     assert found.sentences[0] == "b: response mean 1.00 ± 0.17 s below a (paired, 95 %, Holm, n = 4)"
-    assert "no difference" in found.sentences[1]
+    assert "no significant difference" in found.sentences[1]
     assert found.winners == {"response_mean": None}, "b was not compared with c"
     assert found.table.loc["a", ("response_mean", "mean")] == 8.25
     two = compare({"a": runs(base), "b": runs([4.0, 5.9, 8.1, 11.0])}, ["response_mean"])
@@ -209,4 +209,4 @@ def test_nobody_wins_by_keeping_devices_busy():
 
 def test_what_a_notebook_shows_of_a_comparison():
     shown = compare({"a<1": runs([4.0, 5.0]), "b": runs([3.0, 4.5])}, ["response_mean"])._repr_html_()
-    assert "a&lt;1" in shown and "response mean" in shown and "no difference" in shown
+    assert "a&lt;1" in shown and "response mean" in shown and "no significant difference" in shown

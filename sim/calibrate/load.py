@@ -40,7 +40,7 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
 def _factory(module_name: str, attribute: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: a module beside one's scenario can be named
+        sys.path.insert(0, here)  # as `python -m` does: a module next to one's scenario can be named
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

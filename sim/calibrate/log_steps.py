@@ -1,7 +1,7 @@
 """What a log of requests says of its server's steps, without simulating the server.
 
-Requests whose first tokens come together were read in one step.  Between the first token of a request and its last the
-server took output - 1 steps that decoded, and read the prompts whose first tokens came meanwhile.  So the seconds
+Requests with first tokens at one instant were read in one step.  Between the first token of a request and its last the
+server took output - 1 steps that decoded, and read the prompts of the first tokens that came meanwhile.  So the seconds
 between the two are a sum of known counts: steps, sequences and context in them, and tokens of each step that read.
 What one of each takes is found by least squares that allow no negative time (Lawson and Hanson, 1974).
 

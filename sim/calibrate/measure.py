@@ -25,7 +25,7 @@ class CalibrationError(HetsimError):
 class MeasuredStages:
     """Medians by stage (`upload pinned`, `compute`, ...) and batch size, their lines, and seconds a batch overlapped.
 
-    `spread` is half the middle range of the repeats, as a share of their median, in the mean over sizes.
+    `spread` is half the middle range of the repeats, as a share of their median, averaged over sizes.
     """
 
     device: MeasuredDevice

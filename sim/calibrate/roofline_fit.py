@@ -1,4 +1,4 @@
-"""The shares of the peaks that the steps of a measured profile reach, for a model and GPUs whose figures are known.
+"""The shares of the peaks that the steps of a measured profile reach, for a model and GPUs with known figures.
 
 Three numbers for both stages: the shares of memory bandwidth and of arithmetic, and the time in which the host issues a
 step.  (A fourth, the latency of sums over the GPUs, cannot be told from these.)  They are fitted by least squares of
@@ -66,7 +66,7 @@ def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Rea
 
 
 def _whole(settings: Sequence[MeasuredSetting]) -> list[MeasuredSetting]:
-    """Without those whose step took less than half of a smaller one's time."""
+    """Without those with a step that took less than half of a smaller one's time."""
     kept: list[MeasuredSetting] = []
     longest = 0.0
     for one in sorted(settings, key=lambda one: one.prompt * one.batch):

@@ -61,7 +61,7 @@ PACES = (0.02, 0.01, 0.005, 0.0025)
 QUIET = 0.25
 """The share of the requests, those with the shortest times to the first token, that tell `front_end`."""
 CLOSE = 0.5
-"""A fit whose mean error is beyond this describes nothing."""
+"""A fit with a mean error beyond this describes nothing."""
 LEAST_REQUESTS = 20
 
 

@@ -1,7 +1,7 @@
 """Which shape measured stage times have: a line, a line with a break, powers, or a table, by cross-validation.
 
 Each size is left out in turn and predicted from the others; the error is the mean of the relative ones.  Of the shapes
-the simplest whose error is within one standard error of the least is chosen (Hastie, Tibshirani and Friedman, The
+the simplest with an error within one standard error of the smallest is chosen (Hastie, Tibshirani and Friedman, The
 Elements of Statistical Learning, section 7.10).
 """
 

@@ -1,13 +1,13 @@
 """Step times of a language model that were measured setting by setting, and what a service profile says of them.
 
-A row of such a file is a setting: requests of so many prompt tokens and output tokens, so many in a batch, with the
+A row of such a file is a setting: a number of requests in a batch, their prompt tokens and output tokens, with the
 time of the step that read all prompts and the mean time of those that decoded.  Rows of one setting are repeats; their
 median counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
 Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
 shape of `sim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the time
 of the smallest step that decodes: that step reads all weights as well.  Each size is left out in turn, and the error is
-how far the others foretell it wrong, the slope fitted anew without it.
+how far the others predict it wrong, the slope fitted anew without it.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def slope(settings: list[MeasuredSetting]) -> float:
 
 
 def _by_sequences(settings: list[MeasuredSetting], each: float) -> dict[int, float]:
-    """Median seconds of a step that decodes so many sequences, without their context."""
+    """Median seconds of a step that decodes this number of sequences, without their context."""
     found: dict[int, list[float]] = defaultdict(list)
     for one in settings:
         found[one.batch].append(max(one.decode - each * one.context, 0.05 * one.decode))
@@ -114,7 +114,7 @@ def _by_tokens(settings: list[MeasuredSetting]) -> dict[int, float]:
 
 
 def _without_falls(prefill: dict[int, float]) -> tuple[dict[int, float], list[int]]:
-    """The times, and the sizes whose time cannot be that of the whole step."""
+    """The times, and the sizes with a time that cannot be that of the whole step."""
     kept: dict[int, float] = {}
     fallen = []
     for tokens, seconds in prefill.items():
@@ -158,7 +158,7 @@ def _choose(one: Shaped) -> None:
 
 
 def _judged(settings: list[MeasuredSetting], shape: str) -> JudgedShape:
-    """The error on each number of sequences left out, of whose settings the rest knows nothing."""
+    """The error on each number of sequences when all its settings are left out of the fit."""
     errors: dict[int, float] = {}
     for batch in sorted({one.batch for one in settings}):
         rest = [one for one in settings if one.batch != batch]

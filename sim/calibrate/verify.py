@@ -160,7 +160,7 @@ def simulated(
 
 @dataclass(frozen=True)
 class VerifiedRow:
-    """Measured beside simulated, at one rate under one policy."""
+    """Measured and simulated figures, at one rate under one policy."""
 
     policy: str
     rate: float

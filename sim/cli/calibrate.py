@@ -81,7 +81,7 @@ LOADS = (0.3, 0.7)
     "profile",
     type=click.Path(path_type=Path),
     metavar="PROFILE",
-    help="Drive the device with requests and print measured beside simulated figures.",
+    help="Drive the device with requests and compare measured with simulated figures.",
 )
 @click.option(
     "--rate",
@@ -114,7 +114,7 @@ def calibrate(
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
     judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
     prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
-    output_tokens, ttft or first_token, latency or end), whose server --scenario describes.
+    output_tokens, ttft or first_token, latency or end), of the server that --scenario describes.
     """
     if (model is None) == (not tables):
         raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
@@ -143,7 +143,7 @@ def _from_tables(
     tables: tuple[str, ...], batch: str, time: str, unit: str | None, rows: tuple[str, ...], samples: bool,
     shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Write a profile of times that were measured elsewhere, and say how well each shape foretells them."""
+    """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
     from sim.calibrate import tables as read
     from sim.calibrate.measure import from_elsewhere
     from sim.calibrate.shapes import shaped
@@ -223,7 +223,7 @@ def _few(stages: dict[str, Shaped]) -> list[str]:
 
 
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
-    """Stages whose times fall from one size to a larger one by more than noise."""
+    """Stages with times that fall from one size to a larger one by more than noise."""
     from sim.model.batch_times import StageTable
     from sim.scenario.schema.batch_tables import remarks
 

@@ -63,7 +63,7 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
     if figures is None:
         from sim.errors import Problem, ScenarioError
 
-        text = "names no model and GPU, whose figures a roofline needs: model: llama-2-70b, gpu: h100"
+        text = "names no model and no GPU; a roofline needs the figures of both: model: llama-2-70b, gpu: h100"
         raise ScenarioError(Problem(text, file=str(scenario)))
     found = roofline_fit.fit(figures, settings, str(path))
     one = found.efficiency

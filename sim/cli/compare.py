@@ -12,7 +12,7 @@ from sim.cli.options import BY, RUNNING, SCENARIO, Share
 from sim.cli.run import default_directory
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
-"""Compared beside the scenario's own policy where none are named."""
+"""Compared with the scenario's own policy where none are named."""
 
 USUAL_GROUPS = ("class", "gpus", "user")
 

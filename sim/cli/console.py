@@ -59,7 +59,7 @@ def own_warnings(quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[TerminalBar | None]:
-    """A bar if anybody is looking: stderr is a terminal."""
+    """A progress bar if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

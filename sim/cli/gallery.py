@@ -1,4 +1,4 @@
-"""`hetsim gallery`: published results beside what comes out here."""
+"""`hetsim gallery`: published results compared with what comes out here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sim.gallery import Entry, Outcome
 
 
-@click.command(short_help="Run published results, and show them beside the authors' figures.")
+@click.command(short_help="Run published results, and compare them with the authors' figures.")
 @click.argument("names", metavar="[NAME|FILE]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Run every entry that ships.")
 @click.option("--short", is_flag=True, help="Run the short cases only: seconds instead of minutes.")
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--inputs", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
               help="Folder with the files of an entry that do not ship.")  # fmt: skip
 @click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show what came out last time.")
-@click.option("--record", is_flag=True, help="Keep what comes out beside the entry, for --recorded and the guide.")
+@click.option("--record", is_flag=True, help="Keep what comes out next to the entry, for --recorded and the guide.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Write the comparison as CSV and pictures there.")  # fmt: skip
 @click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",

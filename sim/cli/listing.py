@@ -103,7 +103,7 @@ def _models() -> list[dict[str, Any]]:
 def _row(kind: str, name: str, load: Any) -> dict[str, Any]:
     try:
         item = load()
-    except Exception as problem:  # another package's entry point may be broken: say so beside the name
+    except Exception as problem:  # another package's entry point may be broken: say so next to the name
         return {"name": name, "kind": kind, "summary": f"cannot be loaded: {problem}", "parameters": {}}
     return {"name": name, "kind": kind, "summary": summary(item), "parameters": parameters(kind, item)}
 
@@ -136,7 +136,7 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
     elif kind == "scheduler" and not inspect.isclass(item):
         from sim.policy.lists import ListScheduler
 
-        # An order key is scheduled by the list scheduler, whose other parameters are the user's.
+        # An order key is scheduled by the list scheduler; the user may set its other parameters.
         found = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
     else:
         found = registry.parameters(item)

@@ -55,7 +55,7 @@ def partition(
     weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.
 
     With --level PipeDream's program for equal devices, all of which are used; with --device its form for unlike ones,
-    beside all layers on each device alone.
+    compared with all layers on each device alone.
     """
     from sim.theory.partition import pipeline_partition, unlike_partition
     from sim.workload.readers.layer_profiles import read_profile
@@ -165,7 +165,7 @@ def _number(text: str) -> float:
 
 
 def _known(cuts: Cuts, groups: list[Group], profile: Path) -> None:
-    """ScenarioError for devices whose times the profile lacks; no groups are equal devices."""
+    """ScenarioError for devices that the profile has no times of; no groups are equal devices."""
     from sim.errors import Problem, ScenarioError
 
     measured = sorted(cuts.layers[0].on or {})

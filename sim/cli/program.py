@@ -92,7 +92,7 @@ class Program(Verbs):
 
 
 class Terminated(KeyboardInterrupt):
-    """Somebody asked this process to end (kill, timeout, scancel): as an interrupt, with another word and code."""
+    """A signal asked this process to end (kill, timeout, scancel): as an interrupt, with another word and code."""
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
     """Do it; what goes wrong is told on stderr and becomes an exit code."""
     try:
         action()
-        if sys.stdout is not None:  # closed by whoever started us
+        if sys.stdout is not None:  # closed by the process that started this one
             sys.stdout.flush()  # here, where a reader that is gone can still be met quietly
         return 0
     except (click.exceptions.Exit, click.ClickException):
@@ -181,7 +181,7 @@ def visible(text: str) -> str:
 
 
 def defect(error: Exception) -> str:
-    """One line for an exception that nobody expected."""
+    """One line for an unexpected exception."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}sim{os.sep}" in frame.filename] or list(frames)
     where = f" at {os.path.basename(ours[-1].filename)}:{ours[-1].lineno}" if ours else ""

@@ -20,7 +20,7 @@ from sim.cli.options import QUIET, VERBOSITY
 def report(directory: Path, out: Path | None, quiet: bool, verbose: bool) -> None:
     """Write a page with the figures, tables and pictures of DIR, which `run`, `compare` or `sweep` wrote with --out.
 
-    The page needs no network and nothing beside it.
+    The page needs no network and no other file.
     """
     from sim.experiment.directory import load_any
     from sim.report.html import NAME, write_report

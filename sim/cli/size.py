@@ -143,7 +143,7 @@ def _over(texts: tuple[str, ...], least: int, most: int | None) -> Any:
 
 
 def _teller(quiet: bool) -> Any:
-    """Prints each trial as it is done, for who looks on."""
+    """A function that prints each trial as it is done; None if quiet, or if stderr is no terminal."""
     import sys
 
     if quiet or not sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""`hetsim theory`: what queueing theory says of a scenario, beside the simulation."""
+"""`hetsim theory`: what queueing theory says of a scenario, compared with the simulation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def theory(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Find the exact model that a scenario matches, or nearly matches, and print its prediction beside the simulation.
+    """Find the exact model that a scenario matches, or nearly matches, and compare its prediction with simulation.
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     """
@@ -119,7 +119,7 @@ def _headline(scenario: Any, found: Match) -> str:
     if load is not None and sum(not one.soft for one in found.failed) == 1:
         return (
             f"{scenario.name} has no steady state: its load is {load.found}, not below 1, and the queue grows without "
-            f"bound. No figure can be given; lower the rate ({load.key}), add devices, or limit who gets in."
+            f"bound. No figure can be given; lower the rate ({load.key}), add devices, or limit admission."
         )
     hard = [f"{one.text} ({one.key}: {one.found})" for one in found.failed if not one.soft]
     first = f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: "

@@ -172,7 +172,7 @@ def validate(
     limits, priorities, or nothing that the log tells.
 
     With --cluster, or where FILE is a scenario (.yaml) with a cluster, the trace is replayed as it was recorded, and
-    simulated wait, response and allocation are printed beside the recorded ones.  Gangs use several nodes where the
+    simulated wait, response and allocation are printed next to the recorded ones.  Gangs use several nodes where the
     record says so, or names no node and they fit on none; what can never run there is left out, and told with the
     reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
     was inferred, step by step; --out writes the last of these scenarios.
@@ -318,7 +318,7 @@ def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool
     """Write a trace as a plain table.
 
     Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
-    which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in a nameless file beside
+    which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in an unnamed file next to
     TARGET until the last one is read.
     """
     _converted(file, form, options, target, force)
@@ -393,7 +393,7 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
     if not target.parent.is_dir():
         raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
     spec = _spec(file, form, options)
-    with naming(target):  # beside which rows wait
+    with naming(target):  # rows wait next to it
         parts = None if target.suffix.lower() in ONE_PIECE else spec.parts(target.parent)
     if parts is not None:
         with closing(parts):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @click.command(short_help="Learn a scheduling or an admission policy on a scenario.")
 @SCENARIO
 @click.option("--decides", type=click.Choice(["scheduling", "admission"]), default="scheduling", show_default=True,
-              help="What is learned: which task goes where, or who may wait at all.")  # fmt: skip
+              help="What is learned: which task goes where, or which tasks may wait at all.")  # fmt: skip
 @click.option("--agent", default="dqn", show_default=True, metavar="dqn|reinforce|ppo",
-              help="Who learns; ppo needs the extra `learning`.")  # fmt: skip
+              help="The agent that learns; ppo needs the extra `learning`.")  # fmt: skip
 @click.option("--steps", type=Whole(min=1, max=100_000_000), default=50_000, show_default=True, metavar="N",
               help="Decisions to learn from.")  # fmt: skip
 @click.option("--reward", metavar="NAME",
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=Whole(min=0, max=999_999), default=0, show_default=True,
               help="Of everything random in training.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
-              help="Where the policy goes; its learning curve goes beside it, as .png.  "
+              help="Where the policy goes; its learning curve goes next to it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
 @click.option("--checkpoint", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
               help="Keep the state of training there; if the file exists, go on from it.")  # fmt: skip
@@ -74,7 +74,7 @@ def train(
     """Learn which waiting task goes on which type of device, or with --decides admission which tasks may wait at all
     under the scenario's own scheduler; and compare what was learned with other policies.
 
-    For scenarios whose tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
+    For scenarios in which tasks wait for a scheduler. It learns from loads of its own and is compared on the scenario's
     seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
     or {admission: {name: learned, path: FILE.npz}}.
     """

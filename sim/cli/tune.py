@@ -79,7 +79,7 @@ def tune(
     """Find the best parameters of a policy: settings are dropped by and by as replications tell (successive halving).
 
     All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
-    beside that of the present setting.
+    compared with that of the present setting.
     """
     from sim.cli.sweep import over_given
     from sim.errors import UsageError

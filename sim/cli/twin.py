@@ -34,7 +34,7 @@ LOCAL = "1970-01-02"
 @click.option("--samples", type=Whole(min=2, max=100_000), default=100, show_default=True, metavar="N")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
-              help="Earlier snapshots of the history whose errors widen the intervals; 0: intervals of samples alone.")
+              help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
 @click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME", help="How the cluster schedules.")
 @SET
 @click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")

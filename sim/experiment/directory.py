@@ -377,7 +377,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
-    """The picture that suits an outcome; with `until` the Gantt chart of its first run, whose time axis ends there."""
+    """The picture that suits an outcome; with `until` the Gantt chart of its first run up to there."""
     runs = _whole_runs(outcome)
     if until is None or not runs or len(runs[0].launches) > MOST_BARS:
         _save_figure("default", outcome, path)

@@ -68,7 +68,7 @@ class Directory:
 
 
 def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, fresh: bool) -> str:
-    """`new`, `same`, `extended` (another sweep, some of whose runs fit) or `replaced`.
+    """`new`, `same`, `extended` (another sweep with some runs that fit) or `replaced`.
 
     UsageError if the directory is not to be used for this sweep, and why; nothing is written.
     """

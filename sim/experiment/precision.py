@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PILOT = 10
 LONGER = (4, 16)
-"""Lengths beside that of the scenario, as multiples."""
+"""Further lengths to try, as multiples of that of the scenario."""
 LEVEL = 0.8
 """Of the range that the pilot leaves for the number: its variance is known but roughly."""
 
@@ -48,7 +48,7 @@ class PrecisionPlan:
 
     `replications` are expected, `low` to `high` where the pilot's variance leaves room (an 80 % interval); `longer`:
     a multiple of the run's length -> replications of that length, as variance falls in proportion to it once runs
-    are long beside their congestion.  `spent`: seconds of wall clock for one replication of the pilot.
+    are long relative to their congestion.  `spent`: seconds of wall clock for one replication of the pilot.
     """
 
     metric: str
@@ -83,7 +83,7 @@ class PrecisionPlan:
                 said.append(f"Runs {times} times as long: about {number:,} of them, {self._time(times, number)}.")
         said.append(
             "Longer runs cost about the same in all, lose less to the warm-up, and are needed where a run is short "
-            f"beside its congestion; at least {LEAST_FOR_PRECISION} replications are made in any case."
+            f"relative to its congestion; at least {LEAST_FOR_PRECISION} replications are made in any case."
         )
         said.append(
             f"In the scenario: replications: {{precision: {100 * self.precision:g}%, metric: {self.metric}, "
@@ -152,7 +152,7 @@ def plan_precision(
 
 
 def needed(spread: float, mean: float, precision: float, confidence: float, level: float = math.inf) -> int:
-    """The least number of replications, ten or more, whose interval is narrow enough for that standard deviation."""
+    """The minimum number of replications, ten or more, for an interval this narrow at that standard deviation."""
     if not spread:
         return LEAST_FOR_PRECISION
 

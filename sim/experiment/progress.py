@@ -46,7 +46,7 @@ class NotebookBar:
 
     @staticmethod
     def text(share: float, passed: float) -> str:
-        """What it says after so many seconds."""
+        """What it says after this number of seconds."""
         left = f", about {seconds(float(f'{passed * (1 - share) / share:.2g}'))} left" if 0 < share < 1 else ""
         return f"{100 * share:.0f} % done, {seconds(float(f'{passed:.2g}'))} passed{left}"
 

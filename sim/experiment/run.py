@@ -189,7 +189,7 @@ def prepare(
         overrides = dict(parse_assignment(text) for text in overrides)
     named = {"--set policy": "--policy"} if "policy" not in overrides else {}
     try:
-        # One pass for all: a scenario whose own policy is wrong is still fine under another.
+        # One pass for all: a scenario with a wrong policy of its own is still fine under another.
         loaded = load(scenario, {"policy": value, **overrides})
     except ScenarioError as error:
         raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None

@@ -269,7 +269,7 @@ class Warmup:
 def shared(pilots: Sequence[Pilot]) -> Warmup:
     """The longest cut: cases that are compared are measured over the same tasks.
 
-    A case whose pilot fails for good has no part in it; of one that would be tried again nothing is known yet.
+    A case with a pilot that fails for good has no part in it; of one that would be tried again nothing is known yet.
     """
     cuts = [pilot.cut for pilot in pilots if pilot.cut is not None]
     again = [pilot.error for pilot in pilots if pilot.error is not None and not pilot.error.lasting]

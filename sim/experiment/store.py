@@ -71,7 +71,7 @@ class Store:
     def tell(self) -> None:
         """Warn of the files that were damaged."""
         if self.damaged:
-            said = f"finished runs whose files were damaged: {len(self.damaged):,}, such as {self.damaged[0]}"
+            said = f"finished runs with damaged files: {len(self.damaged):,}, such as {self.damaged[0]}"
             warnings.warn(f"{said}; they were made again", DamageWarning, stacklevel=3)
 
 

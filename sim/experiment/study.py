@@ -314,7 +314,7 @@ class Study:
     def _spread(self, again: deque[Place]) -> None:
         """Make what is needed on the workers; what has to be made here is, meanwhile.
 
-        A run whose worker died is tried again, and then alone; if that worker dies too, its outcome is the error.
+        A run is tried again if its worker died, and then alone; if that worker dies too, its outcome is the error.
         """
         pool = self.workers.pool
         assert pool is not None

@@ -156,7 +156,7 @@ class Judge:
         return trial, series
 
     def further(self, series: Replicates, count: int) -> None:
-        """Have so many replications of a case."""
+        """Have this number of replications of a case."""
         self.study.more(series, count)
         self.study.make([])
 

@@ -34,7 +34,7 @@ SHARES = (0.5, 0.9)
 EARLIER = 10
 """Snapshots of the first half of a log from which the widening of the first intervals is learned."""
 LAST = 50
-"""Jobs of a user whose waits count."""
+"""The number of latest jobs of a user with waits that count."""
 
 
 @dataclass

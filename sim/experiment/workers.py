@@ -45,7 +45,7 @@ TAKEN_BY_RUNS = [
 
 
 class _Processes(ProcessPoolExecutor):
-    """One whose processes are started whole: a signal in between would leave one that complains of an empty pipe."""
+    """A pool that starts its processes whole: a signal in between would leave one that reports an empty pipe."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         with signals_held():
@@ -306,7 +306,7 @@ class Workers:
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int) -> bool:
-        """Open the pool for so many runs; False: they are made in this process."""
+        """Open the pool for this number of runs; False: they are made in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())

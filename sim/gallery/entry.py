@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXPECTED = "expected.yaml"
 RECORDED = "recorded.csv"
-"""What came out when the entry was run last, beside its expected file."""
+"""What came out when the entry was run last, next to its expected file."""
 
 Labels = tuple[tuple[str, str], ...]
 """Axes and values of a case, in the order of the axes."""
@@ -233,7 +233,7 @@ class Entry:
     def missing(self, case: TableCase) -> str | None:
         """Why a case cannot run for want of a file that does not ship; None where it can.
 
-        ScenarioError if the file is there with another content than the one whose SHA-256 is stated.
+        ScenarioError if the file is there with another SHA-256 than the stated one.
         """
         from sim.workload.logs.public_logs import content_hash
 

@@ -1,4 +1,4 @@
-"""Run the cases of an entry, and set what comes out beside the authors' figures."""
+"""Run the cases of an entry, and compare what comes out with the authors' figures."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ def run(
     """Run all cases of an entry, those with the chosen values of axes, or its short ones.
 
     workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
-    keep: write each case that is done beside the entry (`record`), so that an interrupted run loses nothing.
-    Cases whose inputs do not ship and are not there are left out.
+    keep: write each case that is done next to the entry (`record`), so that an interrupted run loses nothing.
+    Cases are left out if their inputs do not ship and are not there.
     """
     entry.check()
     work = []
@@ -296,7 +296,7 @@ def measured(
 
 
 def _equal(entry: Entry, table: FiguresTable, case: TableCase, result: Result, column: str, value: FigureValue) -> int:
-    """Tasks whose value is that of the figures, in an order of ids that does not matter."""
+    """The number of tasks with the value of the figures; the order of ids does not matter."""
     assert value.column is not None
     figures = entry.figures[table.name]
     for axis, label in case.labels:
@@ -339,7 +339,7 @@ def parsed(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def recorded(entry: Entry) -> Outcome:
-    """What came out when the entry was run last, from the file beside it; nothing where it was never run."""
+    """What came out when the entry was run last, from the file next to it; nothing where it was never run."""
     import pandas as pd
 
     path = entry.folder / RECORDED
@@ -350,7 +350,7 @@ def recorded(entry: Entry) -> Outcome:
 
 
 def record(outcome: Outcome) -> None:
-    """Keep what came out beside the entry; cases that were not run again stay."""
+    """Keep what came out next to the entry; cases that were not run again stay."""
     import pandas as pd
 
     from sim.model.files import write_text

@@ -98,7 +98,7 @@ class Tolerance(Model):
     relative: NotNegative | None = None
     """At most this share of it away."""
     deviations: NotNegative | None = None
-    """At most so many standard deviations of the authors' seeds away."""
+    """The number of standard deviations of the authors' seeds that it may be away."""
     at_most: bool = False
     """The figure is a bound that may not be exceeded."""
     mean_ratio: Annotated[float, Field(gt=0)] | None = None
@@ -212,7 +212,7 @@ class Expected(Model):
     inputs: list[Input] = []
     """Files that do not ship; a case that sets a path to one runs only where `--inputs` names a folder that has it."""
     scenario: str | None = None
-    """The scenario; by default the one beside the folder, with its name."""
+    """The scenario; by default the one next to the folder, with its name."""
     measured_on: str = ""
     """Where the figures are of a real machine: which."""
     property: Text | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2000
 FEW_LINES = 6
-"""Of more lines the legend stands beside the picture."""
+"""With more lines the legend stands next to the picture."""
 WIDE = 50.0
 """Above this ratio of the largest to a small value the axis is logarithmic."""
 
@@ -29,7 +29,7 @@ _TIMES = ("response", "wait", "held", "upload", "compute", "download")
 def cdf(
     results: Result | Iterable[Result] | Mapping[str, Result], column: str = "response", ax: Axes | None = None
 ) -> Axes:
-    """Draw the share of tasks whose `column` is at most x, a line for every run.
+    """Draw the share of tasks with `column` at most x, a line for every run.
 
     Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
     """
@@ -99,7 +99,7 @@ def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
 
 
 def _thinned(count: int) -> np.ndarray:
-    """Which of so many sorted points to draw: the tail, where a line is read, in full."""
+    """Which of the sorted points to draw: the tail, where a line is read, in full."""
     if count <= MOST_POINTS:
         return np.arange(count)
     half = MOST_POINTS // 2

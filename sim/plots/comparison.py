@@ -19,7 +19,7 @@ COLUMNS = 3
 
 
 def comparison(found: Comparison) -> Figure:
-    """Draw a panel a metric: a dot and its interval for every policy; who is shown to be best stands out."""
+    """Draw a panel a metric: a dot and its interval for every policy; a policy shown to be best stands out."""
     metrics = found.metrics
     policies = [str(name) for name in found.table.index]
     names = [plain(short(name)) for name in policies]

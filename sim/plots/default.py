@@ -27,9 +27,9 @@ FEW_DEVICES = 32
 def default(outcome: Result | Replications) -> Figure:
     """A figure of a run or of replications.
 
-    A small run is shown as a Gantt chart; a large one, or one of language models (whose launches are busy periods that
+    A small run is shown as a Gantt chart; a large one, or one of language models (their launches are busy periods that
     tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,
-    with the mean response of each beside.
+    with the mean response of each next to it.
     """
     from sim.results.many_runs.replications import Replications
 

@@ -21,7 +21,7 @@ def distributions(
 ) -> Figure:
     """Draw a panel a column of the task table with a line for every run, and one legend above.
 
-    Without `columns` these are response, wait (where anybody waits) and the bounded slowdown.
+    Without `columns` these are response, wait (where any task waits) and the bounded slowdown.
     """
     from sim.plots.cdf import labeled
 

@@ -1,4 +1,4 @@
-"""How full the GPUs are over time, and how much of what is free nobody can use."""
+"""How full the GPUs are over time, and how much of the free capacity no task can use."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ MOST_DEVICES = 40
 LABELED = 400
 """With at most this many launches each bar that has room for it carries the name of its task."""
 NAMED_LINES = 100
-"""Of so many lines each core has its name; of more only its node."""
+"""Up to this number of lines each core has its name; with more only its node."""
 
 
 def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES, until: float | None = None) -> Axes:
@@ -179,7 +179,7 @@ def _label_bars(ax: Axes, bars: pd.DataFrame, row: np.ndarray, end: float) -> No
 
 
 def label_lanes(ax: Axes, labels: list[tuple[float, str]], edges: list[int]) -> None:
-    """Names beside the lines, and a rule between two devices where one has several lines."""
+    """Names next to the lines, and a rule between two devices where one has several lines."""
     ax.set_yticks([at for at, _ in labels], [plain(short(name, 30)) for _, name in labels])
     for tick in ax.get_yticklabels():
         tick.set_color(INK)

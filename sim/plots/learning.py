@@ -1,4 +1,4 @@
-"""A learning curve: what a policy earned on validation runs as it learned, beside what others earn there."""
+"""A learning curve: what a policy earned on validation runs as it learned, compared with what others earn there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shelves of a dual-approximation schedule: who is long, medium and small beside the accepted guess λ."""
+"""The shelves of a dual-approximation schedule: long, medium and small tasks relative to the guess λ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLASSES = (("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE), ("small", 0.0, SKY))
 LINES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))
 ROUNDING = 1e-9
-"""A task whose time is a third of the guess, but for rounding, is small."""
+"""A task with a time of a third of the guess, but for rounding, is small."""
 
 
 def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = None) -> Axes:

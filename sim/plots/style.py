@@ -21,10 +21,10 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, YELLOW = (
 )  # fmt: skip
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
-"""Line styles beside colors, so that lines differ in print too."""
+"""Line styles in addition to colors, so that lines differ in print too."""
 
 MOST_LINES = 12
-"""Of more lines in one picture nobody knows which is which."""
+"""With more lines in one picture they cannot be told apart."""
 LONGEST = 44
 """Longer names in a picture are cut."""
 

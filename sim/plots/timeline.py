@@ -1,4 +1,4 @@
-"""The state of the system over time: who waits, and what is busy."""
+"""The state of the system over time: waiting tasks and busy devices."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sim.results.many_runs.sweep import Sweep
 
 MOST_NAMED = 16
-"""Of more points only those of the front have their names beside them."""
+"""Of more points only those of the front have their names next to them."""
 WIDE = 20.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
 
@@ -123,7 +123,7 @@ Span = tuple[tuple[float, float], tuple[float, float]]
 def _name_points(
     ax: Axes, points: list[tuple[float, float, str, bool]], marks: list[tuple[float, float]], spans: list[Span]
 ) -> None:
-    """A name beside each point, where it lies neither on another name nor on a marker nor, if possible, on a bar."""
+    """A name next to each point, where it lies neither on another name nor on a marker nor, if possible, on a bar."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # only then is it known where on the page a point lies

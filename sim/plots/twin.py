@@ -19,7 +19,7 @@ MOST = 25
 
 
 def twin(told: TwinForecast, other: TwinForecast | None = None) -> Figure:
-    """Draw what is held over time, with a changed cluster beside it, the starts of waiting jobs, and free nodes."""
+    """Draw what is held over time, with a changed cluster next to it, the starts of waiting jobs, and free nodes."""
     jobs, nodes = min(MOST, len(told.jobs)), min(MOST, len(told.free))
     rows = max(jobs, nodes, 4)
     picture = figure(9, 4.2 + 0.24 * rows)

@@ -174,7 +174,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
         rows.append(["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")])
         if figures("deadline_after_end")[0] > 0:
-            rows.append(["", f"of all but {figures.text('deadline_after_end')} whose deadline lies after the end"])
+            rows.append(["", f"of all but {figures.text('deadline_after_end')} with a deadline after the end"])
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
     rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
     if figures.told("jain") and figures.told("rho_p95"):
@@ -216,7 +216,7 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that must stand beside the figures; those of replications in a line for all that are alike."""
+    """Warnings that must go with the figures; those of replications in a line for all that are alike."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
     found = gathered(outcome)
@@ -233,7 +233,7 @@ def _untold(warnings: Iterable[str]) -> list[str]:
 
 
 REPLAYED = (
-    "a trace is replayed as it is in every replication: intervals tell only of what is drawn beside it; "
+    "a trace is replayed as it is in every replication: intervals tell only of what else is drawn; "
     "resample: {block: 1 week} or {by: user} at its entry draws the trace too"
 )
 
@@ -373,7 +373,7 @@ def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What must stand beside the table: means of fewer runs, infinite ones."""
+    """What must go with the table: means of fewer runs, infinite ones."""
     table, notes = comparison.table, []
     for metric in comparison.metrics:
         runs = table[metric]["n"]
@@ -423,7 +423,7 @@ def _undefined(comparison: Comparison) -> str:
 
 
 def _sentence(rows: list[Finding]) -> str:
-    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no difference to random shown`."""
+    """`sjf: response mean 63 ± 47 s below fcfs, 20 ± 9 s below edf; no significant difference to random`."""
     name = terminal.metric_name(rows[0].metric)
     by_kind: dict[str, list[Finding]] = {}
     for row in rows:
@@ -435,9 +435,9 @@ def _sentence(rows: list[Finding]) -> str:
     if "equal" in by_kind:
         parts.append(f"the same as under {others['equal']} in every run")
     if set(by_kind) == {"open"}:
-        return f"{rows[0].policy}: no difference in {name} to {others['open']} shown"
+        return f"{rows[0].policy}: no significant difference in {name} to {others['open']}"
     if "open" in by_kind:
-        parts.append(f"no difference to {others['open']} shown")
+        parts.append(f"no significant difference to {others['open']}")
     if "one run" in by_kind:
         parts.append(f"one run says nothing about the difference to {others['one run']}")
     if "undefined" in by_kind:

@@ -1,4 +1,4 @@
-"""Aligned tables of text for a terminal, beside the numbers of `sim.results.wording`.
+"""Aligned tables of text for a terminal, in addition to the numbers of `sim.results.wording`.
 
 Nothing heavy is imported here, and nothing is printed: every function gives text.
 """

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def drawn(name: str, results: Any, **options: Any) -> Figure:
-    """The picture of that name of `sim.plots`: here alone results know of pictures, whose room stands above theirs.
+    """The picture of that name in `sim.plots`, a package above this one: the only place where results know of it.
 
-    Found by its name when it is asked for, so that nobody loads matplotlib who draws nothing.
+    Found by its name when it is asked for, so that a program that draws nothing does not load matplotlib.
     """
     module, _, function = f"sim.plots.{name}".rpartition(".")
     found = registry.load_object(f"{module}:{function}")(results, **options)

@@ -74,7 +74,7 @@ def student_interval(values: Sequence[float] | np.ndarray, confidence: float = 0
 
 
 def half_width(values: np.ndarray, level: float, share: float) -> float:
-    """Of the t interval whose ends are quantiles of this share; `level` as in `freedom`."""
+    """Half width of the t interval with quantiles of this share as its ends; `level` as in `freedom`."""
     count, spread = len(values), deviation(values)
     return student_quantile(share, float(freedom(spread, level, count))) * spread / math.sqrt(count)
 

@@ -186,4 +186,4 @@ def _end(record: Record, row: int, mine: list[Occupation], back: float) -> Itera
     elif complete:
         yield f"task {name} ran to its end and is {STATUS_NAMES.get(status, 'nowhere')}"
     if status not in (UNFINISHED, NOT_ARRIVED) and math.isnan(finish):
-        yield f"task {name} has ended and nobody knows when"
+        yield f"task {name} has ended without a finish time"

@@ -4,7 +4,7 @@ Rules: `legal` (no decision is refused, no hook raises, no loop, nothing startab
 task ends, and completed unless the policy says that it rejects), `capacity` (nothing oversubscribed, recounted),
 `hooks` (the engine calls them in a legal order), `changes` (the policy changes neither tasks nor view),
 `view` (every verb of the view told the truth in every round, reckoned from the records),
-`refusals` (whom admission refuses has a reason and never starts),
+`refusals` (a task that admission rejects has a reason and never starts),
 `repeats` (equal runs are equal to the last bit, wherever objects lie in memory), `hash seed` (and in any process).
 """
 
@@ -203,7 +203,7 @@ def examine(
 
 
 def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:
-    # A task whose predecessor was rejected fails.
+    # A task fails if its predecessor was rejected.
     accepted = (COMPLETED, REJECTED, EXPIRED, FAILED) if may_reject else (COMPLETED,)
     for row, status in enumerate(record.status.tolist()):
         if status not in accepted:
@@ -255,7 +255,7 @@ def fingerprint(record: Record) -> str:
                      "migrations", "batch", "reasons", "device_log", "holds")
     }  # fmt: skip
     columns.update({name: record.stage(name) for name in STAGE_SPANS})
-    if record.batch is None:  # else it follows from that of the launches, and is kept only where somebody has looked
+    if record.batch is None:  # else it follows from that of the launches, and is kept only once it has been asked for
         columns["energy"] = record.energy
     columns.update({f"launches.{name}": column for name, column in (record.launches or {}).items()})
     return _digest(columns)

@@ -20,7 +20,7 @@ FEATURES = (
 GPU_MEMORY = 8 * GB
 HOST_MEMORY = 64 * GB
 ITEM = GB // 4
-"""Most bytes of an item: what one task reads and writes always finds room beside its own memory."""
+"""Most bytes of an item: what one task reads and writes always finds room next to its own memory."""
 
 
 def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:

@@ -73,7 +73,7 @@ def _table(rows: Sequence[Sequence[float]]) -> np.ndarray:
 
 
 def node(**parts: Any) -> NodeSpec:
-    """Equal nodes whose cores are of the type that `cpu_mode` runs on."""
+    """Equal nodes with cores of the type that `cpu_mode` runs on."""
     return NodeSpec(cpu_type=CPU, **parts)
 
 

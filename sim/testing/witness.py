@@ -271,8 +271,8 @@ class _Lives:
             self.members.setdefault(launch, []).append(row)
 
     def _launches_of_rows(self) -> dict[int, list[int]]:
-        """By task its launches, as positions in the columns; nothing where a batch was stopped, whose members are not
-        written down."""
+        """The launches of each task, as positions in the columns; empty if a batch was stopped, as the record does not
+        keep the members of a stopped batch."""
         record, columns = self.record, self.columns
         if record.launches is None:
             return {row: [row] for row in np.flatnonzero(record.place >= 0).tolist()}
@@ -284,8 +284,8 @@ class _Lives:
         for launch, members in enumerate(columns["members"].tolist()):
             if members > 1 and columns["outcome"][launch] != LAUNCH_COMPLETED:
                 return {}
-            whose = [int(columns["task"][launch])]
-            for row in whose if members == 1 else batches.get(int(columns["launch"][launch]), []):
+            single = [int(columns["task"][launch])]
+            for row in single if members == 1 else batches.get(int(columns["launch"][launch]), []):
                 rows.setdefault(row, []).append(launch)
         return rows
 

@@ -20,7 +20,7 @@ from sim.scenario.file.document import parse_value
 
 
 def again(found: Sweep, folder: str) -> str:
-    """The command: a grid as its keys, other points as a table to be saved beside; the policies always by name."""
+    """The command: a grid as its keys, other points as a table to be saved first; the policies always by name."""
     points, policies = _by_point(found)
     crossed = all(mine == policies[0] for mine in policies)
     options, table = [], ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import combinations
 from shlex import quote
@@ -29,6 +29,11 @@ Parts = tuple[str, list[str], list[Section]]
 def sentence_case(text: str) -> str:
     """With a large first letter; `GPU` stays as it is."""
     return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def scenario_of(first: Result) -> str:

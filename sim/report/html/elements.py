@@ -111,7 +111,7 @@ def page(title: str, lines: Iterable[str], sections: Sequence[Section], footer: 
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """A table whose columns sort when their titles are clicked; cells are texts, or a `Cell` that sorts by number."""
+    """A table with columns that sort when a title is clicked; cells are texts, or a `Cell` that sorts by number."""
     body = [list(row) for row in rows]
     if not body:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
@@ -17,6 +17,7 @@ from sim.report.html.common import (
     commands,
     difference_rows,
     front_picture,
+    listed,
     policy_option,
     policy_text,
     regret_picture,
@@ -25,11 +26,16 @@ from sim.report.html.common import (
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import comparison_headline, comparison_remarks, first_of
 from sim.results.many_runs.compare import Comparison
+from sim.results.many_runs.findings import Finding
 from sim.results.many_runs.group_differences import difference_cells, difference_note
 from sim.results.many_runs.replications import Replications
+from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.wording import metric_name, several, units_of
 
-MOST_SENTENCES = 40
+MAX_METRICS = 3
+"""Metrics with a sentence of their own; the table of differences has the others."""
+MAX_OTHERS = 3
+"""Policies that such a sentence compares the best one with."""
 
 
 def of_comparison(found: Comparison, folder: str) -> Parts:
@@ -42,12 +48,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
     place = f"{folder}/{_folder(policies[0])}" if folder else ""
     again = commands(first, place, "compare", _replications(found), options)
-    shown_first = sorted(found.findings, key=lambda finding: finding.shown != "different")
-    means = found.table
-    told = [better_sentence(row, float(means[row.metric, "mean"][row.other])) for row in shown_first[:MOST_SENTENCES]]
-    if len(shown_first) > MOST_SENTENCES:
-        told.append(f"And {len(shown_first) - MOST_SENTENCES:,} more pairs: the table of differences has all.")
-    words = elements.items([*told, *found.plan_notes])
+    words = elements.items([*_in_words(found), *found.plan_notes])
     return title, [comparison_headline(runs)], [
         Section("In words", words + elements.warnings(comparison_remarks(runs))),
         Section("Figures", _compared(found)),
@@ -58,6 +59,68 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
         Section("Scenario", scenario_of(first)),
         Section("Make it again", again),
     ]  # fmt: skip
+
+
+def _in_words(found: Comparison) -> Iterator[str]:
+    """Three to five sentences: what differs, by metric, then what does not, then what this leaves open."""
+    metrics = [name for name in found.metrics if name not in NO_DIRECTION] or found.metrics
+    by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
+    single = [name for name, rows in by_metric.items() if any(row.shown == "one run" for row in rows)]
+    for name in single[:MAX_METRICS]:
+        yield _best_of_single_runs(found, name)
+    if single and not found.identical:
+        yield "One run of each policy says nothing about chance; --replications 10 would."
+    different = [rows for rows in (_best_shown(found, rows) for rows in by_metric.values()) if rows]
+    for rows in different[:MAX_METRICS]:
+        yield _better_than(found, rows, by_metric[rows[0].metric])
+    same = [name for name, rows in by_metric.items() if rows and all(row.shown in ("open", "equal") for row in rows)]
+    if same:
+        names = listed([metric_name(name) for name in same])
+        yield f"No significant difference in {names} ({found.confidence * 100:g} %, Holm)."
+    undefined = [name for name, rows in by_metric.items() if any(row.shown == "undefined" for row in rows)]
+    if undefined:
+        names = listed([metric_name(name) for name in undefined])
+        yield f"Not all policies can be compared in {names}: undefined or infinite in some runs."
+
+
+def _best_of_single_runs(found: Comparison, metric: str) -> str:
+    """`The lowest response mean is 8 min under sjf, compared with 37 min under fcfs.`"""
+    means = found.table[metric, "mean"].dropna().sort_values(ascending=metric not in HIGHER_IS_BETTER, kind="stable")
+    texts = several(means.tolist(), units_of(metric), [math.nan] * len(means))
+    others = [f"{text} under {policy}" for text, policy in zip(texts[1:], means.index[1:], strict=True)]
+    if len(others) > MAX_OTHERS:
+        others = [*others[:MAX_OTHERS], f"{len(others) - MAX_OTHERS:,} more in the table of figures"]
+    end = "highest" if metric in HIGHER_IS_BETTER else "lowest"
+    if means.nunique() == 1:
+        return f"All policies have the same {metric_name(metric)}: {texts[0]}."
+    return f"The {end} {metric_name(metric)} is {texts[0]} under {means.index[0]}, compared with {listed(others)}."
+
+
+def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
+    """The significant differences of the policy with the best mean among those that have any."""
+    different = [row for row in rows if row.shown == "different"]
+    if not different:
+        return []
+    means = found.table[rows[0].metric, "mean"]
+    ranked = sorted({row.policy: None for row in different}, key=lambda policy: float(means[policy]))
+    best = ranked[-1 if rows[0].metric in HIGHER_IS_BETTER else 0]
+    return [row for row in different if row.policy == best]
+
+
+def _better_than(found: Comparison, rows: list[Finding], of_metric: list[Finding]) -> str:
+    """`sjf is better than fcfs in response mean by 36 ± 5 %, n = 20 (...)`, and the policies next to fcfs."""
+    means = found.table[rows[0].metric, "mean"]
+    text = better_sentence(rows[0], float(means[rows[0].other]))
+    more = [row.gap for row in rows[1 : 1 + MAX_OTHERS]]
+    if len(rows) > 1 + MAX_OTHERS:
+        more.append(f"{len(rows) - 1 - MAX_OTHERS:,} more pairs: the table of differences has all")
+    if more:
+        text = f"{text.removesuffix('.')}; also {listed(more)}."
+    unclear = [row.other for row in of_metric if row.policy == rows[0].policy and row.shown == "open"]
+    if unclear:
+        others = unclear if len(unclear) <= MAX_OTHERS else [*unclear[:MAX_OTHERS], f"{len(unclear) - MAX_OTHERS} more"]
+        text = f"{text.removesuffix('.')}; no significant difference to {listed(others)}."
+    return text
 
 
 def _asked(found: Comparison) -> list[str]:

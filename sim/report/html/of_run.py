@@ -9,7 +9,7 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.report.html import elements
-from sim.report.html.common import Parts, commands, scenario_of, sentence_case
+from sim.report.html.common import Parts, commands, scenario_of
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import first_of, headline, remarks
 from sim.results.many_runs.replications import Replications
@@ -41,25 +41,34 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     ]  # fmt: skip
 
 
-_TOLD = (
-    "response_mean", "wait_mean", "slowdown_mean", "makespan", "slo_attainment", "gpu_utilization", "energy_j", "cost",
-)  # fmt: skip
+_OF_TASKS = ("response_mean", "wait_mean", "slowdown_mean", "slo_attainment")
+_OF_CLUSTER = ("makespan", "gpu_utilization", "energy_j", "cost")
 
 
 def _in_words(outcome: Outcome) -> Iterator[str]:
+    """What became of the tasks, what of the cluster, and what this leaves open."""
     if isinstance(outcome, Result):
-        total, completed = outcome.metric("tasks"), outcome.metric("completed")
-        yield f"{count(completed)} of {count(total)} tasks completed."
-        for name in _TOLD:
-            if name in outcome.names and math.isfinite(outcome.metric(name)):
-                yield f"{sentence_case(metric_name(name))}: {outcome.text(name)}."
+        yield f"{count(outcome.metric('completed'))} of {count(outcome.metric('tasks'))} tasks completed."
+        defined = [name for name in outcome.names if math.isfinite(outcome.metric(name))]
+        yield from _of_tasks_and_cluster({name: outcome.text(name) for name in defined})
         yield "This is one run: it tells nothing about chance. Replications add intervals."
         return
+    texts = {}
     for name, (mean, half, number) in _means(outcome).items():
-        if name in _TOLD:
-            value = several([mean], units_of(name), [half])[0]
-            yield f"{sentence_case(metric_name(name))} is {value} (95 %, n = {number})."
+        fewer = "" if number == len(outcome) else f" (in {number} of the replications)"
+        texts[name] = several([mean], units_of(name), [half])[0] + fewer
+    intervals = "" if outcome.identical else ", with 95 % confidence intervals"
+    yield f"These are means of {len(outcome)} replications{intervals}."
+    yield from _of_tasks_and_cluster(texts)
     yield from outcome.remarks
+
+
+def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
+    """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster; nothing of what is not there."""
+    for label, names in (("Tasks", _OF_TASKS), ("Cluster", _OF_CLUSTER)):
+        told = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
+        if told:
+            yield f"{label}: {', '.join(told)}."
 
 
 def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
@@ -138,7 +147,7 @@ def _groups(outcome: Outcome) -> str:
 
 
 def _frame(frame: pd.DataFrame, label: str, caption: str = "") -> str:
-    """A table whose columns are metrics, its index the names of rows."""
+    """A table with metrics as columns and the names of its rows as index."""
     columns = {str(name): _texts(str(name), frame[name].tolist()) for name in frame.columns}
     rows = [[str(index) or "(none)", *cells] for index, *cells in zip(frame.index, *columns.values(), strict=True)]
     return elements.table([label, *(metric_name(name) for name in columns)], rows, caption)
@@ -157,7 +166,7 @@ def _waiting(first: Result) -> str:
         return ""
     try:
         table = explain_all(first, "class")
-    except UsageError:  # a run whose waiting cannot be split
+    except UsageError:  # a run with waiting that cannot be split
         return ""
     shown = [cause for cause in CAUSES if table[cause].sum() > 0]
     rows = []

@@ -18,6 +18,7 @@ from sim.report.html.common import (
     better_sentence,
     difference_rows,
     front_picture,
+    listed,
     regret_picture,
     sentence_case,
 )
@@ -29,7 +30,8 @@ from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.wording import metric_name, several, units_of
 
 MOST_ROWS = 2000
-MOST_SENTENCES = 24
+MAX_METRICS = 3
+"""Metrics with a sentence of their own where there is one policy only."""
 
 Findings = Mapping[str, dict[int, list[Finding]]]
 """By metric and point."""
@@ -66,6 +68,8 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
     policies = list(dict.fromkeys(found.table["policy"]))
     if len(policies) == 1:
         yield f"Every point was run under {policies[0]}."
+    # The table of all points has every metric: of several policies one metric is enough to say which leads where.
+    left = MAX_METRICS if len(policies) == 1 else 1
     for name in found.shown_metrics:
         try:
             row = found.best(name)
@@ -80,6 +84,9 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
             f"with {at or 'the only point'}{under}."
         )
         yield from _leads_in_words(leads(found, name, findings.get(name)), name)
+        left -= 1
+        if not left:
+            break
     if found.table["replications"].max() > 1:
         yield "The best of many estimates looks better than it is: run it again with another seed before relying on it."
     elif len(policies) > 1:
@@ -91,11 +98,11 @@ def _at(found: Sweep, point: int) -> str:
 
 
 def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
-    """Who has the best mean at how many points, who shares it, and where that is no matter of chance."""
+    """Which policies have the best mean at how many points, which share it, and where that is significant."""
     if not led.points:
         return
     alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
-    ties = [f"{_listed(who)} tie at {number}" for who, number in _by_number(led.ties)]
+    ties = [f"{listed(tied)} tie at {number}" for tied, number in _by_number(led.ties)]
     told = "; ".join([", ".join(alone), *ties] if alone else ties)
     yield f"Points at which each policy has the best {metric_name(metric)}, of {led.points}: {told}."
     if led.tested and not led.shown:
@@ -111,31 +118,31 @@ def _by_number(numbers: Mapping[Any, int]) -> list[tuple[Any, int]]:
     return sorted(numbers.items(), key=lambda item: -item[1])
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
-    """The best policy of every point against each other one, in the first metric that has a best."""
+    """The largest significant difference to the best policy of a point, in the first metric that has a best."""
     metric = next((name for name in findings if name not in NO_DIRECTION and findings[name]), None)
     if metric is None:
         return
-    number = 0
     means = found.table.drop_duplicates(["point", "policy"]).set_index(["point", "policy"])[metric].dropna()
+    largest, sentence, number = 0.0, "", 0
     for point, of_point in findings[metric].items():
         mine = means.xs(point) if point in means.index.get_level_values(0) else means.iloc[:0]
         if not len(mine):
             continue
         best = str(mine.idxmax() if metric in HIGHER_IS_BETTER else mine.idxmin())
         for finding in seen_from(of_point, best):
+            base = float(mine[finding.other])
             if finding.shown != "different":
                 continue
             number += 1
-            if number <= MOST_SENTENCES:
+            share = abs(finding.difference / base) if base else 0.0
+            if not sentence or share > largest:
                 at = _at(found, point)
-                yield (f"With {at}: " if at else "") + better_sentence(finding, float(mine[finding.other]))
-    if number > MOST_SENTENCES:
-        yield f"And {number - MOST_SENTENCES:,} more: the table of differences has all."
+                largest, sentence = share, (f"With {at}: " if at else "") + better_sentence(finding, base)
+    if sentence:
+        yield sentence
+    if number > 1:
+        yield f"The table of differences has {number - 1:,} more."
 
 
 # Pictures and tables ----------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ class Difference:
 
     @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
-        """Keys of the scenarios whose values differ: (in a, in b), None where one lacks the key."""
+        """Keys with different values in the two scenarios: (in a, in b), None where one lacks the key."""
         texts = (self.a.scenario, self.b.scenario)
         if None in texts:
             return {}

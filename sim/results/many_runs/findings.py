@@ -70,7 +70,7 @@ class Finding:
         if self.shown == "equal":
             return f"{both}: the same {name} in each of {self.n} runs"
         if self.shown == "open":
-            return f"{both}: no difference in {name} shown: {self.policy} {self.gap} {method}"
+            return f"{both}: no significant difference in {name}: {self.policy} {self.gap} {method}"
         if self.half_width == 0:
             return f"{self.policy}: {name} {self.gap} in each of {self.n} runs"
         return f"{self.policy}: {name} {self.gap} {method}"

@@ -23,7 +23,7 @@ from sim.results.wording import PERCENT, Unit, finite, fitting, pair, units_of, 
 COLUMNS = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
 
 SHOWN_MARK = " *"
-"""Behind a difference whose interval excludes zero."""
+"""Behind a difference with a confidence interval that excludes zero."""
 
 
 def differences_of_groups(
@@ -75,7 +75,7 @@ def _numbers(outcome: Replications | Result) -> list[int]:
 
 
 def _both(of_policy: Values, of_other: Values, key: tuple[str, str]) -> np.ndarray:
-    """A row a replication; NaN of a policy whose runs never had the group."""
+    """A row a replication; NaN for a policy if its runs never had the group."""
     there = of_policy[key] if key in of_policy else of_other[key]
     nowhere = np.full(len(there), math.nan)
     return np.column_stack([of_policy.get(key, nowhere), of_other.get(key, nowhere)])

@@ -1,4 +1,4 @@
-"""Policies beside each other at every point of a sweep: who leads, who ties, and what the paired differences show.
+"""Policies compared at every point of a sweep: which one leads, which ones tie, and what the paired differences show.
 
 Replication r of all policies of a point meets the same arrivals, sizes and faults, so differences are taken pair by
 pair, as in a comparison (`sim.results.many_runs.compare`).
@@ -93,7 +93,7 @@ class Leads(NamedTuple):
 
 
 def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
-    """Who is best at how many of the points at which several policies have a value; see `Leads`."""
+    """At how many of the points with values of several policies each one is best; see `Leads`."""
     found = Leads({}, {}, {}, 0, False)
     sound = sweep.table[sweep.table[metric].notna()]
     points, tested = 0, False

@@ -200,7 +200,7 @@ class Replications:
     def energy_until(self, ends: pd.Series) -> pd.DataFrame:
         """energy_j and energy_idle_j of each replication if its window reached to `ends`, doing nothing.
 
-        Policies are compared over one common window: who finished early still pays for the idle devices.
+        Policies are compared over one common window: a policy that finishes early still pays for the idle devices.
         """
         frame = self._frame()
         further = (ends.reindex(frame.index) - frame[_END]).clip(lower=0.0) * frame[_WATTS]
@@ -223,7 +223,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Figure:
-        """The picture of the first run, with the mean response of every replication beside."""
+        """The picture of the first run, with the mean response of every replication next to it."""
         return drawn("default", self)
 
     def _title(self) -> str:

@@ -71,7 +71,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class Race:
-    """The procedure itself: told the value of every policy in the race after each replication, it says who stays."""
+    """The procedure itself: given the value of each policy left after each replication, it says which ones stay."""
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
@@ -141,7 +141,7 @@ class Race:
                 self._limit[one, other] = self._limit[other, one] = limit
 
     def screen(self) -> list[str]:
-        """Who is out after this replication."""
+        """The policies that are out after this replication."""
         r = len(self.values[self.left[0]])
         mean = {policy: self.sign * float(self._contributions(policy).mean()) for policy in self.left}
         out = [

@@ -339,7 +339,7 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
 
 
 def _common_counts(rows: Sequence[SweepRow], counts: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """Of each row, so many replications that all policies of its point have; those that failed do not take part."""
+    """Of each row, the replications that all policies of its point have; those that failed do not take part."""
     fewest: dict[int, int] = {}
     for row, count, out in zip(rows, counts.tolist(), failed, strict=True):
         if not out:
@@ -389,7 +389,7 @@ def _cube(rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
 
 
 def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str]) -> np.ndarray:
-    """Who finished early still pays for its idle devices until the last policy of the point is done."""
+    """A policy that finishes early still pays for its idle devices until the last one of the point is done."""
     if "energy_j" not in names:
         return cube
     _, point, several = np.unique([row.point for row in rows], return_inverse=True, return_counts=True)

@@ -27,7 +27,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     Of a sweep x or y may also be a key with numbers, such as the number of nodes: less of it is better unless told.
 
     Columns label, policy, the two metrics, METRIC_half (of their 95 % intervals; NaN without), and `front`.  By the
-    means: who is near the front within its interval may be on it.  Rows without a value are left out.
+    means: a policy that is near the front within its interval may be on it.  Rows without a value are left out.
     """
     if x == y:
         raise UsageError(f"a front needs two metrics, not {x} twice")
@@ -41,7 +41,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     order = np.lexsort((cost[1], cost[0]))
     least, on_it = math.inf, np.zeros(len(table), dtype=bool)
     last = (math.inf, math.inf)
-    for at in order.tolist():  # ascending in the first: on the front is who improves on the second
+    for at in order.tolist():  # ascending in the first: a policy that improves on the second is on the front
         here = (float(cost[0, at]), float(cost[1, at]))
         if here[1] < least or here == last:
             on_it[at], least, last = True, here[1], here

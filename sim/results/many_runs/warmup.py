@@ -8,7 +8,7 @@ sum over i >= d of (Y_i - mean)^2 / (m - d)^2 is least, d at most m / 2: what es
 
 On one run the rule cuts congestion that is part of the steady state; averaged over replications that evens out, and
 what is left is what all replications have in common: the start.  Known weakness: of a load that never becomes
-steady, and of runs short beside their congestion, it cuts about half; `WarmupCut.near_half` says so.
+steady, and of runs short relative to their congestion, it cuts about half; `WarmupCut.near_half` says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intervals from one long run: its tasks in order of arrival, cut into batches whose means are nearly independent.
+"""Intervals from one long run: its tasks in order of arrival, cut into batches with nearly independent means.
 
 Conway, "Some tactical problems in digital simulation", 1963; Schmeiser, "Batch size effects in the analysis of
 simulation output", 1982 (10 to 30 batches are enough).  Means of long batches are almost independent and normal, so

@@ -4,7 +4,7 @@ A device costs its price for as long as it is up, held by a task or not, and its
 scenario says otherwise) while it sleeps; while it is down it costs nothing.  The price of a node is carried by its
 accelerators in equal parts, without any by its cores.  So `cost` is the bill for the whole cluster, from the beginning
 of the window to the end of the run: a cluster that is done earlier is given back earlier.
-A task costs the share that it held × the price × the time from the decision to start it until it let go, lost work
+A task costs the share that it held × the price × the time from the decision to start it until it left, lost work
 included: `cost_held` is what the tasks would pay if they were charged by use, and `cost` less that is what stood idle.
 Here alone prices become cost; policies that weigh costs read the same prices (`Cluster.price_of`).
 """

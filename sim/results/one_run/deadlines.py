@@ -1,8 +1,8 @@
 """Deadlines: which tasks they are judged by, and the metrics of those.
 
-A run with a horizon ends with tasks whose deadline is still to come.  To count them as misses is wrong, and to leave
+A run with a horizon ends with tasks that have a deadline still to come.  To count them as misses is wrong, and to leave
 out only those that are unfinished favors fast tasks: what finished early would count and what takes longer would not.
-So all tasks whose deadline lies after the end leave every share, whatever became of them: the tasks that remain are
+So all tasks with a deadline after the end leave every share, whatever became of them: the tasks that remain are
 chosen by arrival and deadline alone, which no policy changes.  `deadline_after_end` counts those that left.
 """
 
@@ -29,7 +29,7 @@ def _met(run: Measured) -> tuple[int, int]:
 
 
 def deadline_after_end(run: Measured) -> float:
-    """Tasks of the window whose deadline lies after the end of the run: no share of deadlines counts them."""
+    """Tasks of the window with a deadline after the end of the run: no share of deadlines counts them."""
     return int(np.count_nonzero(run.deadline_later))
 
 

@@ -241,7 +241,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     state = FreeCapacity(record.input.cluster, asked)
     replay = RunReplay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
-    # Whoever may use none of one's nodes is not in one's way.
+    # A task competes only with tasks that can use one of its nodes.
     partitions = [tasks.shapes[shape].modes[0].nodes for shape, _ in pairs]
     bound = [EVERYWHERE if nodes is None else nodes for nodes in partitions]
     masks = list(dict.fromkeys(bound))
@@ -316,7 +316,7 @@ def _holds(record: Record) -> dict[int, tuple[list[float], list[int]]]:
 
 
 class _Queues:
-    """Who waits: the rank of the earliest waiting task of every variant, as time goes on."""
+    """Waiting tasks: the rank of the earliest one of every variant, as time goes on."""
 
     def __init__(
         self, record: Record, row: np.ndarray, ready: np.ndarray, decided: np.ndarray, variant: np.ndarray,
@@ -325,7 +325,7 @@ class _Queues:
         at = np.arange(len(row))
         events = [(ready, at, np.ones(len(row), bool)), (decided, at, np.zeros(len(row), bool))]
         if record.launches is not None:
-            # A task whose launch was stopped or lost waits again until the next decision (or its end).
+            # A task waits again after its launch was stopped or lost, until the next decision (or its end).
             columns = record.launches
             index = np.full(len(record.status), -1)
             index[row] = at
@@ -342,7 +342,7 @@ class _Queues:
             ended = ~np.isnan(record.finish[row])
             events.append((record.finish[row][ended], at[ended], np.zeros(int(ended.sum()), bool)))
         times, who, joins = (np.concatenate(parts) for parts in zip(*events, strict=True))
-        order = np.lexsort((~joins, times))  # whoever joins and leaves in one instant is gone after it
+        order = np.lexsort((~joins, times))  # a task that joins and leaves in one instant is gone after it
         self.times = times[order].tolist()
         self.who, self.joins = who[order].tolist(), joins[order].tolist()
         self.variant, self.rank = variant.tolist(), rank.tolist()

@@ -170,8 +170,8 @@ def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
 
 
 def _received(result: Run, on_cores: bool = False) -> np.ndarray:
-    """GPU-seconds (or core-seconds of CPU modes) of every row of the record whose work counted, in whatever sizes (its
-    share of its batch's)."""
+    """GPU-seconds (core-seconds in CPU modes) that count as work, for every row of the record, in whatever sizes (a
+    request: its share of its batch)."""
     record, table = result.record, result.modes
     if record.input.language:
         return _of_requests(record, table, on_cores)

@@ -111,7 +111,7 @@ def _replayed(result: Run, times: np.ndarray | None) -> Iterator[tuple[float, fl
     """(begin, GPUs unallocated, the part of them the mix cannot use, GPUs up) of each stretch of the run."""
     record = result.record
     requests, mix = request_mix(record)
-    # The measure knows of demands alone: what it asks is what would fit, whoever may use the node.
+    # The measure knows only demands: it asks what would fit, regardless of which tasks may use the node.
     state = FreeCapacity(record.input.cluster, [replace(mode, partition=None) for ways in requests for mode in ways])
     if not state.share.size:
         return

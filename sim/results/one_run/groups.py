@@ -29,7 +29,7 @@ from sim.results.one_run.modes import ModeTable, units
 from sim.results.one_run.tables import SLOWDOWN_BOUND, bound_name
 
 USUAL = ("class", "gpus", "user")
-"""By what a comparison is split when nobody says how."""
+"""What a comparison is split by unless told otherwise."""
 
 TITLES = {"class": "class", "gpus": "GPUs asked for", "user": "user"}
 
@@ -94,7 +94,7 @@ def checked(by: str | Iterable[str]) -> list[str]:
 
 
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
-    """By each of these, where the workload has more than one group of it; `further` metrics beside the usual ones."""
+    """By each of these, where the workload has more than one group of it; `further` metrics next to the usual ones."""
     found = []
     extra = [name for name in further if name in metrics.metrics() and name not in metrics.RUN_ONLY]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
@@ -111,7 +111,7 @@ def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> 
 
 
 def named_users(run: RunInput) -> list[str]:
-    """The users with the most demand, in its order: GPU-seconds, or core-seconds where nobody asks for a GPU."""
+    """The users with the most demand, in its order: GPU-seconds, or core-seconds where no job asks for a GPU."""
     tasks = run.tasks
     wanted = gpu_demand(ModeTable(tasks, run.cluster))
     if not wanted.any():

@@ -38,7 +38,7 @@ class LaunchColumns:
     """One entry a launch; `end` and `compute_end` of what still runs are the end of the run.
 
     `mode` holds codes of the ModeTable.  `busy` are device-seconds computed (GPUs × share × time, of a CPU
-    mode cores × time), `lost` the part of them whose work did not count, `energy` joules above idle.
+    mode cores × time), `lost` the part of them spent on work that did not count, `energy` joules above idle.
     Where the engine wrote no launches, `task` are the started rows and the rest follows from them.
     """
 

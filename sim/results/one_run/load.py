@@ -1,7 +1,7 @@
 """How much work comes, as a share of what the cluster can do: the load of headlines and of `load:` at a trace.
 
 Work of a task on a type of device is devices × time in its way there of least device-seconds (fractions count as
-such, of a batch the fixed part is shared at best); what it holds besides, cores beside a GPU, is not counted.
+such, of a batch the fixed part is shared at best); what it holds besides, cores next to a GPU, is not counted.
 The load is the least x such that all the work that comes, split among the types of device as well as can be, takes at
 most x of the device-seconds of every type between the first arrival and the last.  Above 1 no policy keeps up; below 1
 one may, if gangs and uneven arrivals let it.  On a cluster with one type of device it is work / (devices × time).

@@ -152,7 +152,7 @@ class Measured:
 
 
 def quantile(values: np.ndarray, share: float, infinite: int = 0) -> float:
-    """The quantile of values and so many times +inf; NaN of nothing."""
+    """The quantile of values and a number of +inf; NaN of nothing."""
     count = len(values) + infinite
     if not count:
         return math.nan

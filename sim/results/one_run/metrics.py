@@ -96,7 +96,7 @@ def cpu_utilization(run: Measured) -> float:
 
 
 def cpu_allocation(run: Measured) -> float:
-    """∫ cores held by launches, those beside a GPU included / ∫ cores that are up, over the window."""
+    """∫ cores held by launches, those next to a GPU included / ∫ cores that are up, over the window."""
     return _share(run, run.use.allocated, False)
 
 
@@ -223,7 +223,7 @@ def _statistics(column: str, meaning: str) -> dict[str, Metric]:
         return run.maximum(column)
 
     found: dict[str, Metric] = {f"{column}_mean": mean}
-    mean.__doc__ = f"Mean {meaning}; unfinished tasks are left out and counted beside (`unfinished`)."
+    mean.__doc__ = f"Mean {meaning}; unfinished tasks are left out and counted by `unfinished`."
     for label, share in QUANTILES.items():
 
         def percentile(run: Measured, share: float = share) -> float:

@@ -136,7 +136,7 @@ class Transfers:
     """Bytes that each task moves when it runs alone, None where none does.
 
     Every device of a gang uploads its equal part of the private input and all items read, which come from the
-    host; private output and written items that nobody reads are downloaded in equal parts (a result with readers
+    host; private output and written items that no task reads are downloaded in equal parts (a result with readers
     stays where it was made).
     """
 

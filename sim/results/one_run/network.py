@@ -93,7 +93,10 @@ def links_table(record: Record, low: float, high: float) -> pd.DataFrame:
 
 
 def series(record: Record) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By number of the link: times from which on so much of its rate is used, on average, by so many jobs."""
+    """By number of the link: the times of changes; from each on, the mean share of its rate in use and its job count.
+
+    Links without records are left out.
+    """
     if record.links is None:
         return {}
     links = record.links["link"].astype(np.int64)

@@ -100,7 +100,7 @@ def plans_table(runs: Mapping[str, Run]) -> pd.DataFrame:
     """A row a policy, if one of them has a plan: what it planned, what came out, the best bound that all proved.
 
     Columns planned_makespan, makespan, lower_bound, ratio (makespan / lower bound), planning_s (wall clock of this
-    machine, NaN of runs from a file); no rows where nobody has a plan.
+    machine, NaN of runs from a file); no rows where no policy has a plan.
     """
     rows = {}
     if any(has_plan(result) for result in runs.values()):

@@ -1,4 +1,4 @@
-"""Replaying who held what: the free capacity of every node between the events of a run.
+"""Replaying what each launch held: the free capacity of every node between the events of a run.
 
 From the launches and the device log alone, so that a finished (or loaded) run can be asked why.  A launch
 holds its place from the decision to its end; a device that is down, asleep or waking offers nothing.

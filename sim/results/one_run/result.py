@@ -43,7 +43,7 @@ class Result:
 
     `name`, `seed`, `replication` and `policy` (its long form, for people) say which run it was;
     `scenario` is the resolved scenario as YAML text, if it came from one (given as a function, it is written when
-    first asked for: that takes longer than a short run); `error` the message of a run that failed, whose tables are
+    first asked for: that takes longer than a short run); `error` the message of a run that failed; its tables are
     those up to then.
     """
 
@@ -183,7 +183,7 @@ class Result:
         return fragmentation_over_time(self)
 
     def fragmentation_between(self, edges: np.ndarray) -> np.ndarray:
-        """Fragmentation as means between ascending times; NaN where no GPU is free, empty where nobody asks for any."""
+        """Fragmentation as means between ascending times; NaN where no GPU is free, empty if no task asks for any."""
         return fragmentation_between(self, edges)
 
     @cached_property

@@ -38,7 +38,7 @@ from sim.results.sealed import digests, sealed, unsealed, verify
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
 FURTHER = ("steps", "links")
-"""Tables of runs with language models, and with jobs whose nodes share a network."""
+"""Tables of runs with language models, and with jobs on nodes that share a network."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")

@@ -217,8 +217,8 @@ def devices_table(record: Record, use: Usage) -> pd.DataFrame:
 def timeline_table(record: Record, table: ModeTable, by: str | None = None) -> pd.DataFrame:
     """The state of the system as steps: each row holds from its `time` to the next row's.
 
-    `waiting` are tasks that are ready and not in a launch, `running` those whose launch has begun its first
-    stage.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares; where
+    `waiting` are tasks that are ready and not in a launch, `running` those that have begun the first stage of
+    their launch.  `busy_*` counts what computes, `allocated_gpus` what launches hold, times their shares; where
     launches transfer data, `uploading` and `downloading` count those that do.
     `by="type"` or `"node"` adds columns `busy.NAME` and `allocated.NAME` (GPUs; of a CPU type or a node
     without GPUs: cores).

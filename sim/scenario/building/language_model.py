@@ -193,7 +193,7 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
             told = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
             problems.append(Problem(told, file=table.source, line=table.line(row)))
         if len(rows) > MOST_PROBLEMS:
-            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests whose {name} are below 1"
+            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests with {name} below 1"
             problems.append(Problem(more, file=table.source))
     if problems:
         problems.sort(key=lambda problem: problem.line or math.inf)
@@ -213,7 +213,7 @@ def replicas_of(service: llm_schema.LanguageModel) -> int:
 
 
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
-    """KV blocks that fit beside the weights into the memory of a replica."""
+    """KV blocks that fit next to the weights into the memory of a replica."""
     limit = None if service.kv is None else service.kv.tokens
     each = device.memory
     if each is None and service.gpu is not None:
@@ -238,7 +238,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     assert service.kv.per_token is not None
     blocks = room // (service.kv.per_token * service.kv.block)
     if blocks < 1 and served is not None:
-        raise served._fail("kv", f"not even one block fits beside the model into the {memory / 1e9:g} GB of {what}")
+        raise served._fail("kv", f"not even one block fits next to the model into the {memory / 1e9:g} GB of {what}")
     return int(blocks)
 
 

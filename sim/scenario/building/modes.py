@@ -76,7 +76,7 @@ class ModeBook:
     ) -> Mode:
         """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
 
-        `nodes` above 1: the job is on so many nodes, and cores, GPUs and memory are those of each.
+        `nodes` above 1: the job is on that number of nodes, and cores, GPUs and memory are those of each.
         `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
         """
         on_cpu = device.kind == "cpu"

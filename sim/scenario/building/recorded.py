@@ -408,7 +408,7 @@ COMPUTED = "work on "
 
 
 def _with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
-    """The table with the times that its work takes on each type whose peak is known and that it has no time for."""
+    """The table with times computed from its work, on each type with a known peak and no time in the table."""
     if "flops" not in table.numbers:
         return table
     timed = {device.name for device, _, _ in _sources(table, context)}
@@ -543,7 +543,7 @@ def _mode(
         curve=None if size is None else size[1],
     )
     if device.kind == "cpu" and span == ANY and entry.span == "any":
-        span = IF_WIDER  # what fits on one node was there; a log has no word of who spread cores for want of room
+        span = IF_WIDER  # it ran on one node if it fits on one: a log does not say which jobs were spread
     mode = make(span_any=span == ANY)
     return make(span_any=True) if span == IF_WIDER and not context.modes.fits(mode) else mode
 

@@ -141,8 +141,10 @@ def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
 
 
 def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
-    """What is to be said of tasks whose deadline is nearer than their time alone on any device: how many, and by how
-    much; and whether they are more than the few that drawn sizes bring with them."""
+    """A note on tasks that cannot meet their deadline even alone on the fastest device: how many, and by how much.
+
+    Also whether they are more than the few that drawn sizes bring with them.
+    """
     if tasks.deadline is None or not len(tasks):
         return [], False
     fastest = np.full(len(tasks), np.inf)
@@ -268,7 +270,7 @@ def _make(spec: PolicySpec, scenario: ScenarioSource, problems: list[Problem], p
 
 
 def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
-    """What is wrong, beyond their keys, with the cluster and those entries of the workload whose keys are right.
+    """What is wrong, beyond their keys, with the cluster and with the entries of the workload that have valid keys.
 
     For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
     traces that could be read.
@@ -405,7 +407,7 @@ def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Pro
 
 
 def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> list[Problem]:
-    """An item that a task names and nobody listed is a problem at its entry."""
+    """An item that a task names and `data` does not list is a problem at its entry."""
     known = {item.name for item in items}
     problems: list[Problem] = []
     for key in ("reads", "writes"):

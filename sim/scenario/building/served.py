@@ -72,7 +72,7 @@ class DrawnService:
             raise self.context.fail((*self.path, "service", "model"), text)
 
     def _limit(self, way: service_schema.VariantSpec, device: Any, memory: int) -> int:
-        """The largest batch: what the variant says, and what fits into memory beside the model, once a stream."""
+        """The largest batch: what the variant says, and what fits into memory next to the model, once a stream."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
@@ -82,7 +82,7 @@ class DrawnService:
             limit = min(limit, int(room // (device.streams * way.gpu_memory_per_item)))
             if limit < 1:
                 memory_there = f"the {device.memory / 1e9:g} GB of a {device.name}"
-                text = f"not even one request a stream fits into {memory_there} beside the model"
+                text = f"not even one request a stream fits into {memory_there} next to the model"
                 raise self.context.fail((*self.path, "service"), text)
         return limit
 
@@ -201,7 +201,7 @@ class DrawnService:
 
 
 def _transfers(mode: Mode, size: int, bytes_in: float, bytes_out: float) -> tuple[float, float]:
-    """Seconds of upload and download of a batch on an idle link, with so many bytes a request."""
+    """Seconds of upload and download of a batch on an idle link, with this number of bytes a request."""
     if mode.on_cpu:
         return 0.0, 0.0
     link = mode.type.link

@@ -189,7 +189,7 @@ def _asked(tasks: Tasks) -> np.ndarray | None:
 
 
 def _by_partition(tasks: Tasks, limit: np.ndarray | None, cluster: Cluster) -> np.ndarray | None:
-    """Default limits; and who may not go where, or asks for too long."""
+    """Limits after the partitions' defaults; refuses tasks that may not use theirs, or ask it for too long."""
     codes = np.zeros(len(tasks), dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
     for code, name in enumerate(tasks.partitions):
         if not name:
@@ -226,7 +226,7 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
 
 
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
-    """Whoever is killed at his limit ends by then: no estimate is longer."""
+    """A task that is killed at its limit ends by then: no estimate is longer."""
     fixed = np.zeros((len(tasks.shapes), tasks.estimate.shape[1]))
     for number, shape in enumerate(tasks.shapes):
         width = min(len(shape.modes), fixed.shape[1])

@@ -89,10 +89,10 @@ class Context:
     horizon: float
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    """What whoever reads the results must know beforehand."""
+    """What a reader of the results must know beforehand."""
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
-        """Note each `gpu_time.TYPE` whose type the cluster lacks: right in a sweep of clusters, else a slip."""
+        """Note each `gpu_time.TYPE` of a type that the cluster lacks: right in a sweep of clusters, else a slip."""
         for key in keys:
             kind = key.removeprefix(GPU_TIME)
             if key != kind:

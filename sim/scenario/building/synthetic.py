@@ -385,7 +385,7 @@ class _Ways:
         return mode, times * _stretch(exchange)
 
     def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
-        """What communication makes of a step, with so many ranks on each node: over the slowest links."""
+        """What communication makes of a step, with this number of ranks on each node: over the slowest links."""
         communication = self.demand.communication
         if communication is None:
             return None
@@ -402,7 +402,7 @@ class _Ways:
         self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
         exchange: Exchange | None = None, nodes: int | None = None,
     ) -> None:  # fmt: skip
-        """The mode on a type, or those of `scaling`, whose times are for one GPU."""
+        """The mode on a type, or those of `scaling`, with times for one GPU."""
         demand = self.demand
         counts = {"": 1.0} if demand.scaling is None else demand.scaling
         stretch = 1.0
@@ -471,7 +471,7 @@ class _Ways:
         return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
 
     def _computed(self, way: TaskMode, gpus: float, cores: float) -> list[tuple[DeviceType, np.ndarray]]:
-        """The times of a mode whose work is known, on each type of its device whose peak is."""
+        """The times of a mode with known work, on each type of its device with a known peak."""
         seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way, self.demand))
         devices = self._of(way.device)
         timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
@@ -500,7 +500,7 @@ class _Ways:
         self._cost_model(self._profile_time(use), use.gpu_memory)
 
     def _training(self, training: TrainingSpec) -> None:
-        """A mode for each width on every type of GPU whose peak is known and whose memory is enough."""
+        """A mode for each width on every type of GPU with a known peak and enough memory."""
         where = (*self.path, "training")
         steps = np.rint(self._sample("training.steps", training.steps))
         refused: list[str] = []
@@ -515,7 +515,7 @@ class _Ways:
             raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
-        """The modes of one width; why GPUs are left out whose memory is too little."""
+        """Find the modes of one width; returns why GPUs with too little memory are left out."""
         demand, gpus = self.demand, round(self.demand.gpus or 1)
         model = training.transformer()
         state, kept = formulas.memory(model, plan)
@@ -543,7 +543,7 @@ class _Ways:
         return refused
 
     def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
-        """A mode on every type whose peak is known (of a CPU: stated), or those of them in `devices`."""
+        """A mode on every type with a known peak (of a CPU: a stated one), or those of them in `devices`."""
         demand = self.demand
         gpus, cores = demanded_share(demand.work) or demand.gpus or 1.0, demand.cpus or 1.0
         for device in self.context.cluster.types.values():
@@ -571,7 +571,7 @@ def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
 
 
 def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) -> formulas.TrainingMachine:
-    """What so many GPUs of each node compute and send."""
+    """What this number of GPUs of each node computes and sends."""
     return formulas.TrainingMachine(
         flops=peak.flops,
         bandwidth=peak.bandwidth,
@@ -601,7 +601,7 @@ def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
     at_peak: float = math.nan, largest: float = 1.0,
 ) -> Exchange:  # fmt: skip
-    """A step whose nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
+    """A step; its nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
@@ -616,7 +616,7 @@ def _stretch(exchange: Exchange | None) -> float:
 
 
 def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
-    """Times on a share of a GPU, a gang of GPUs or so many cores; a gang divides the work evenly."""
+    """Times on a share of a GPU, a gang of GPUs or a number of cores; a gang divides the work evenly."""
     if device.kind == "cpu":
         wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
         return seconds(wide, 1.0)

@@ -21,7 +21,7 @@ import yaml
 from sim.errors import Problem, ScenarioError
 
 MAX_BYTES = 4_000_000
-"""Larger scenario files are refused before they are read: data belong into tables beside them."""
+"""Larger scenario files are refused before they are read: large data belong into tables in files of their own."""
 MAX_NODES = 200_000
 """Values in a document, those repeated through aliases counted each time."""
 MAX_DEPTH = 64
@@ -149,7 +149,7 @@ def dump(data: Any) -> str:
 def _too_large(size: int) -> str:
     return (
         f"is {size / 1e6:,.1f} MB; a scenario file may have {MAX_BYTES / 1e6:g} MB. "
-        "Put large data into a table beside it (trace: {format: tasks, path: ...})"
+        "Put large data into a file of its own (trace: {format: tasks, path: ...})"
     )
 
 

@@ -201,7 +201,7 @@ def _models_at(model: type[BaseModel], location: Iterable[Any]) -> list[type[Bas
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], Any]]:
-    """The models in annotations, each with the tag by which a union whose form a function decides knows it."""
+    """The models in annotations, each with its tag in a union where a function decides the form."""
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:

@@ -1,7 +1,7 @@
 """Measured profiles that scenarios include: `service: {profile: resnet50.service.yaml}`, `pcie: {profile: ...}`.
 
 A profile is a YAML file with a section of the name of the key that includes it, as `hetsim calibrate` writes it.  What
-stands beside `profile` in the scenario takes the place of the same key of the file.
+is next to `profile` in the scenario replaces the same key of the file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ FALL = 0.05
 """Times that fall by more than this share from one size to a larger one are more than noise."""
 ABOUT = ("batch", "time", "unit", "where", "between", "extrapolate", "quantiles", "samples")
 OF_FILES = ("batch", "time", "unit", "where", "quantiles", "samples")
-"""Keys that stand beside a table, and those among them that are for tables in files."""
+"""Keys next to a table, and those among them that are for tables in files."""
 
 
 KEYS = frozenset({"table", "per_item", "fixed", "per_prompt_token", "per_output_token", *ABOUT})
@@ -222,6 +222,6 @@ def remarks(table: StageTable, what: str, extrapolated: bool, sizes: str = "batc
     if extrapolated:
         largest = table.sizes[-1]
         found.append(
-            f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two foretell"
+            f"{what}: {sizes} more than {largest}, the largest measured size, take what the last two predict"
         )
     return found

@@ -81,7 +81,7 @@ class SharingSpec(Model):
     """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
 
     kind: Literal["exclusive", "timeslice", "mps", "mig"]
-    """Who computes at once: exclusive (in start order), timeslice (all, by turns), mps (side by side), mig (slices)."""
+    """What computes at once: exclusive (in start order), timeslice (all, in turn), mps (side by side), mig (slices)."""
     switch_cost: Fraction = 0.0
     """Share of the rate that time slices lose while several launches take turns, 0 unless given."""
     interference: NotNegative = 0.0
@@ -91,7 +91,7 @@ class SharingSpec(Model):
     reconfigure: Seconds = 0.0
     """Of mig the time to take on another layout, which needs an empty GPU; 0 unless given."""
     pairs: dict[str, dict[str, Positive | None]] = {}
-    """By class, by class beside it: times slower than alone, as measured; null where two cannot share."""
+    """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
 
     @model_validator(mode="after")
     def _side_by_side(self) -> SharingSpec:
@@ -318,7 +318,7 @@ class Nodes(Model):
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training; 1 unless given."""
     price: Priced | None = None
-    """Of the node as a whole, beside those of its devices."""
+    """Of the node as a whole, in addition to those of its devices."""
 
     @field_validator("accelerators")
     @classmethod

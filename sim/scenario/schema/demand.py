@@ -360,7 +360,7 @@ class Demand(Model):
     communication: Communication | None = None
     """What the ranks of a job send each other, by which its times grow; nothing unless given."""
     devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
-    """Types and kinds of devices that `work` or `profile` is computed for; all whose peak is known unless given."""
+    """Types and kinds of devices that `work` or `profile` is computed for; all with a known peak unless given."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Items in a step of the profile, 64 unless given."""
     steps: NumberDistribution | None = None
@@ -408,7 +408,7 @@ class Demand(Model):
     account: Name | None = None
     """Account, for partitions and for policies that share by account."""
     user: Name | None = None
-    """The user whose tasks these are."""
+    """The user that these tasks belong to."""
     users: UserMix | None = None
     """Several users: a number of them, or a list with weights."""
     estimates: Annotated[Estimates, Short(lambda v: {} if v == "exact" else v, {"const": "exact"})] | None = None
@@ -485,7 +485,7 @@ class Demand(Model):
     def _check_training(self) -> None:
         for name in ("modes", "scaling", "training", "span"):
             if self.communication is not None and getattr(self, name):
-                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot stand beside it"
+                text = f"it is among the GPUs or nodes of a job of one width; {name} cannot be given with it"
                 raise KeyProblem("communication", text)
         if self.training is None:
             return
@@ -495,7 +495,7 @@ class Demand(Model):
         for name in others:
             if getattr(self, name):
                 key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
-                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot stand beside it")
+                raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot be given with it")
 
     def check_whole(self) -> None:
         """KeyProblem for what contradicts itself, or lacks its other half, once a class stands over its entry."""

@@ -29,20 +29,20 @@ class KvCacheSpec(Model):
     per_token: Annotated[Bytes, Field(gt=0)] | None = None
     """Bytes of keys and values for one token, on all GPUs of a replica together; not needed next to tokens."""
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
-    """Tokens whose keys and values a replica holds; as many as fit next to the model unless given."""
+    """Tokens for which a replica holds keys and values; as many as fit next to the model unless given."""
     block: Annotated[Count, Field(le=65_536)] = 16
     """Tokens in a block of memory, 16 unless given."""
 
 
 class Prefixes(Model):
-    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for so many tokens."""
+    """Beginnings of prompts are kept; one of a request's `hash_ids` stands for this number of tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for, 512 unless given."""
 
 
 class Autoscale(Model):
-    """From `min` to `max` replicas, so many that each has about `target` requests; one change each `cooldown`."""
+    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
 
     min: Count = 1
     """Fewest replicas, 1 unless given."""
@@ -79,7 +79,7 @@ class TokenLimits(Model):
 
 
 class LanguageModel(Model):
-    """A language model served by replicas, each on `gpus` devices of one node (the step times are for so many).
+    """A language model served by replicas, each on `gpus` devices of one node (the step times are for that number).
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
     memory holds keys and values.  Or it is an architecture, which with `gpu` and `tensor_parallel` says what steps,
@@ -134,7 +134,7 @@ class LanguageModel(Model):
     slo: TokenLimits = TokenLimits()
     """Limits on first and further tokens that a request should keep."""
     batching: PolicyName = None
-    """A policy of who joins a step, for this service: a name, or name and parameters."""
+    """A policy of which requests join a step, for this service: a name, or name and parameters."""
     routing: PolicyName = None
     """A policy of which replica serves a request, for this service: a name, or name and parameters."""
 

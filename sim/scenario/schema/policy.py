@@ -23,7 +23,7 @@ PARTS = ("scheduler", "placement", "admission", "batching", "routing")
 def long_form(policy: Any) -> Any:
     """`fcfs` → {scheduler: {name: fcfs}}; what is no policy at all is returned as it is, for the check to name.
 
-    The name of a batching policy alone stands for it; a placement beside the scheduler becomes its parameter.
+    The name of a batching policy alone stands for it; a placement next to the scheduler becomes its parameter.
     """
     if policy is None:
         policy = {}

@@ -1,4 +1,4 @@
-"""`service:`: an entry whose requests are launched together in batches, and what a batch costs."""
+"""`service:`: an entry of requests that are launched together in batches, and what a batch costs."""
 
 from __future__ import annotations
 

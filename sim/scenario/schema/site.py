@@ -70,7 +70,7 @@ class SiteSpec(Model):
     @model_validator(mode="after")
     def _whole(self) -> SiteSpec:
         if self.grace and self.at_limit != "kill":
-            raise KeyProblem("grace", "nobody is killed here; give at_limit: kill, or leave it out")
+            raise KeyProblem("grace", "no job is killed here; give at_limit: kill, or leave it out")
         defaults = [name for name, rules in self.partitions.items() if rules.default]
         if len(defaults) > 1:
             raise KeyProblem("partitions", f"{' and '.join(defaults)} are both the default; there is one at most")

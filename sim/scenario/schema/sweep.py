@@ -1,7 +1,7 @@
 """Ranges of a sweep: from where to where a key goes, and what lies between.
 
 {low: 10/s, high: 1000/s, scale: log}            to sample from
-{low: 1, high: 8, integer: true, steps: 4}       a grid of at most so many values
+{low: 1, high: 8, integer: true, steps: 4}       a grid of at most that number of values
 10/s..1000/s log        1..8 integer 4           the same as texts, for the command line
 """
 

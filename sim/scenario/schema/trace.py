@@ -43,7 +43,7 @@ class TraceSpec:
 def check_traces(document: Document, base: Path) -> tuple[dict[int, TraceSpec], list[Problem]]:
     """The traces of all workload entries by their number, and all that is wrong with their keys.
 
-    Works on the raw document, so that a missing file is reported beside the errors of other parts.
+    Works on the raw document, so that a missing file is reported with the errors of other parts.
     """
     entries = document.data.get("workload")
     entries = entries if isinstance(entries, list) else [entries]

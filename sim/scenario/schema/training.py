@@ -96,7 +96,7 @@ class Communication(Model):
     """Share of that time behind which communication can hide, none unless given."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
-        """It, in one step, among so many ranks on each of some nodes of this kind."""
+        """It, in one step, among this number of ranks on each of some nodes of this kind."""
         within = over_nodes(
             self.pattern, nodes, each, self.bytes, spec.nvlink.upload, math.inf, spec.cards,
             spec.network.latency, spec.nvlink.latency,
@@ -128,7 +128,7 @@ class TrainingSpec(Model):
     data: Degree | None = None
     """Degree of data parallelism; what the GPUs leave unless given."""
     experts: Degree = 1
-    """Degree of expert parallelism: so many of the data-parallel ranks divide the experts; 1 unless given."""
+    """Degree of expert parallelism: the number of data-parallel ranks that divide the experts; 1 unless given."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     """Order of the micro-batches in the pipeline, 1f1b unless given."""
     chunks: Degree = 1
@@ -173,7 +173,7 @@ class TrainingSpec(Model):
         return self
 
     def plan(self, gpus: int) -> training.ParallelPlan:
-        """What it is on so many GPUs; KeyProblem where the degrees do not fit them."""
+        """What it is on this number of GPUs; KeyProblem where the degrees do not fit them."""
         stage = self.tensor * self.pipeline
         data = self.data or max(1, gpus // stage)
         if stage * data != gpus:

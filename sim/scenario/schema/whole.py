@@ -56,7 +56,7 @@ class Precision(Model):
     precision: Fraction
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
-    """The metric whose interval counts, such as response_mean."""
+    """The metric with the confidence interval that counts, such as response_mean."""
     max: Annotated[Count, Field(ge=LEAST_FOR_PRECISION, le=MOST_REPLICATIONS)] = 200
     """Most replications to make, 200 unless given."""
     confidence: Fraction = 0.95

@@ -31,7 +31,7 @@ class DataItem(Model):
     size: Bytes
     """Bytes of it."""
     home: Name | None = None
-    """Node on whose host it lies; everywhere unless given."""
+    """Node that has it in host memory; every node unless given."""
 
 
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
@@ -47,7 +47,7 @@ def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
     for name in keys:
         if getattr(demand, name):
             key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
-            raise ValueError(f"{why}; {key} cannot stand beside it")
+            raise ValueError(f"{why}; {key} cannot be given with it")
 
 
 class TaskClass(Demand):
@@ -110,7 +110,7 @@ class WorkloadEntry(Demand):
         if self.trace is not None:
             if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
                 others = "time_scale, arrivals, resample or a service"
-                raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot stand beside it")
+                raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot be given with it")
             if self.resample is not None and self.arrivals is not None:
                 raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
             if self.service is None:
