@@ -34,7 +34,7 @@ from sim.results.many_runs.warmup import PILOT, WarmupSeries
 from sim.results.one_run.batch_means import batch_interval
 from sim.results.one_run.estimands import ratio_contributions
 from sim.results.statistics import Interval, normal_quantile, student_interval
-from sim.scenario.schema.whole import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import MIN_FOR_PRECISION
 from sim.theory import gim1
 
 LOAD = 0.9
@@ -259,7 +259,7 @@ def precision_figures(sizes: Sizes) -> Iterator[Row]:
             means: list[float] = []
             while True:
                 means.append(float(run(customers, draw)[1].mean()))
-                if len(means) >= LEAST_FOR_PRECISION:
+                if len(means) >= MIN_FOR_PRECISION:
                     interval = student_interval(means, NOMINAL, "wait_mean")
                     if interval.half_width <= 0.1 * interval.mean:
                         break

@@ -20,7 +20,7 @@ from sim.gallery.schema import FiguresTable
 
 HERE = Path(__file__).parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Rows of a table on the page; a longer one is told by its picture and its sentence."""
 
 
@@ -95,7 +95,7 @@ def _table(entry: Entry, table: FiguresTable, comparison: pd.DataFrame) -> Itera
         yield f"![{table.title or table.name}: {drawn}](gallery/{_file(entry, table)})"
         yield ""
     tail = f" {missing} further figures were not run." if missing else ""
-    if len(rows) > MOST_ROWS:
+    if len(rows) > MAX_ROWS:
         good = int(rows["within"].dropna().astype(bool).sum())
         yield f"{good} of {len(rows)} figures are within the tolerance ({table.tolerance.text}).{tail}"
         return

@@ -522,9 +522,9 @@ def test_the_room_of_a_decision_process():
 def test_a_decision_process_has_a_largest_size(monkeypatch):
     """Two classes, 3 servers and room for 1: (4 + 2 over 4) = 15 states."""
     policy = MdpThreshold({"a": 1.0, "b": 2.0}, room=1)
-    monkeypatch.setattr("policies.admission.mdp_threshold.MOST_STATES", 15)
+    monkeypatch.setattr("policies.admission.mdp_threshold.MAX_STATES", 15)
     policy.check(problem(columns("ab")))
-    monkeypatch.setattr("policies.admission.mdp_threshold.MOST_STATES", 14)
+    monkeypatch.setattr("policies.admission.mdp_threshold.MAX_STATES", 14)
     with pytest.raises(ScenarioError, match="2 classes on 3 servers with room for 1 more make 15 states, and 14 can"):
         policy.check(problem(columns("ab")))
 

@@ -156,7 +156,7 @@ def test_more_nodes_prove_more():
 
 @pytest.mark.slow
 def test_too_large_a_program_is_not_tried():
-    plan = IntegerProgram(most_variables=10).plan(hard())
+    plan = IntegerProgram(max_variables=10).plan(hard())
     assert plan.notes["optimal"] is False
     assert plan.bound <= IntegerProgram().plan(hard()).makespan
 

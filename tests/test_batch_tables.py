@@ -75,7 +75,7 @@ def test_between_sizes_times_lie_between_theirs(times: dict[int, float], count: 
         assert linear.of(count) >= min(seconds[-1], linear.of(sizes[-1]))
     limit = min(count, sizes[-1])
     brute = [linear.of(n) / n for n in range(1, limit + 1)]
-    assert linear.least_per_item(limit) == pytest.approx(min(brute), rel=1e-12)
+    assert linear.min_per_item(limit) == pytest.approx(min(brute), rel=1e-12)
     assert linear.least(limit) == pytest.approx(min(linear.of(n) for n in range(1, limit + 1)), rel=1e-12)
 
 

@@ -27,7 +27,7 @@ from sim.results.one_run import fragmentation, groups, metric_sets
 from sim.results.one_run.bounds import area_bound
 from sim.results.one_run.estimands import ratio_contributions
 from sim.results.one_run.groups import OTHERS, gpus_label, named_users
-from sim.results.one_run.load import least_area, offered_load
+from sim.results.one_run.load import min_area, offered_load
 from sim.results.one_run.result import Result
 from sim.results.one_run.whole_gpus import whole_gpu_steps
 from sim.results.statistics import paired_differences, student_interval
@@ -118,17 +118,17 @@ def test_elastic_jobs_count_the_gpus_that_they_had():
 def test_the_users_with_most_demand_have_a_row_each():
     result = sim.run(mix())
     table = table_of_groups({"fcfs": result}, "user").droplevel("policy")
-    assert len(table) == groups.MOST_USERS + 1 and table.index[-1] == OTHERS
+    assert len(table) == groups.MAX_USERS + 1 and table.index[-1] == OTHERS
     demand = result.by("user", ["gpu_seconds"])["gpu_seconds"].sort_values(ascending=False)
-    assert list(table.index[:-1]) == list(demand.index[: groups.MOST_USERS])
-    rest = demand.iloc[groups.MOST_USERS :]
+    assert list(table.index[:-1]) == list(demand.index[: groups.MAX_USERS])
+    rest = demand.iloc[groups.MAX_USERS :]
     assert table.loc[OTHERS, ("gpu_seconds", "mean")] == pytest.approx(rest.sum())
     assert table["tasks"]["mean"].sum() == len(result.tasks)
     assert len(result.by("user")) == len(demand)  # and a single run can tell of all
 
 
 def test_one_user_more_than_the_most_is_not_called_others():
-    run = sim.run(mix(users={"count": groups.MOST_USERS + 1, "zipf": 0.0})).record.input
+    run = sim.run(mix(users={"count": groups.MAX_USERS + 1, "zipf": 0.0})).record.input
     assert sorted(named_users(run)) == sorted(run.tasks.users)
 
 
@@ -171,7 +171,7 @@ def test_groups_of_replications_are_those_of_the_runs(compared):
 def test_users_are_the_same_for_all_policies_and_replications(compared):
     table = compared.by("user", ["tasks"])
     users = table.index.get_level_values("user")
-    assert users.nunique() == groups.MOST_USERS + 1 and users[-1] == OTHERS
+    assert users.nunique() == groups.MAX_USERS + 1 and users[-1] == OTHERS
     per_policy = table["tasks"]["mean"].groupby("policy").sum()
     assert per_policy.tolist() == pytest.approx([120, 120])
 
@@ -391,7 +391,7 @@ def test_the_least_area_of_up_to_two_types_is_the_linear_programs():
         work = work[np.isfinite(work).any(axis=1)]
         capacity = random.integers(1, 5, kinds).astype(float)
         if len(work):
-            assert least_area(work, capacity) == pytest.approx(area_bound(work, capacity), rel=1e-6)
+            assert min_area(work, capacity) == pytest.approx(area_bound(work, capacity), rel=1e-6)
 
 
 def test_the_load_counts_all_devices_that_could_do_the_work():

@@ -95,8 +95,8 @@ def test_an_infeasible_sibling_gives_way_to_the_next_one():
     assert found[1][1][0] == 1
 
 
-@pytest.mark.parametrize("most_variables", [10_000, 1])
-def test_assignments_keep_what_is_injected(most_variables):
+@pytest.mark.parametrize("max_variables", [10_000, 1])
+def test_assignments_keep_what_is_injected(max_variables):
     """In integers, and relaxed and rounded, where a rounding that breaks a constraint counts as infeasible."""
     rng = np.random.default_rng(1)
     kept = 0
@@ -106,12 +106,12 @@ def test_assignments_keep_what_is_injected(most_variables):
         sites = by_place(instance)
         cap = Cap(tuple((task, 1, 1.0) for task in range(8)), most=2.0)
         constraints = [Together((0, 1)), Apart((2, 3)), Pin((4,), (0, 3)), Fuse((5, 6)), Before(6, 7), cap]
-        found = assigned(instance, sites, constraints, 10.0, most_variables=most_variables)
+        found = assigned(instance, sites, constraints, 10.0, max_variables=max_variables)
         if found is not None:
             kept += 1
-            hard = constraints if most_variables > 1 else constraints[:-1]
+            hard = constraints if max_variables > 1 else constraints[:-1]
             assert violated(hard, found) == []
-    assert kept >= (15 if most_variables > 1 else 3)
+    assert kept >= (15 if max_variables > 1 else 3)
 
 
 # What the optimizer sees --------------------------------------------------------------------------------------------

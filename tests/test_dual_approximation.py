@@ -121,7 +121,7 @@ def test_a_fixed_task_runs_on_its_side_in_every_schedule_of_the_guess():
 # The program --------------------------------------------------------------------------------------------------
 
 
-def least_cpu_area(p, q, m, k, guess):
+def min_cpu_area(p, q, m, k, guess):
     """By trying all assignments under the published constraints; inf if none keeps them."""
     n, limit = len(p), guess * (1 + 1e-9)
     area = np.floor(q * (3 * n / limit) * (1 - 1e-9))
@@ -144,7 +144,7 @@ def test_the_published_recursion_finds_the_least_cpu_area(k):
         m, n = int(rng.integers(1, 4)), 7
         p, q = rng.uniform(1, 10, n), rng.uniform(1, 10, n)
         guess = linear_bound(p, q, m, k) * rng.uniform(0.9, 1.2)
-        least, found = least_cpu_area(p, q, m, k, guess), as_published(p, q, m, k, guess)
+        least, found = min_cpu_area(p, q, m, k, guess), as_published(p, q, m, k, guess)
         assert (found is not None) == (least <= m * guess * (1 + 1e-9))
         if found is not None:
             assert p[~found.on_gpu].sum() == pytest.approx(least)

@@ -69,7 +69,7 @@ def some(rng, n, relaxed_cpu, relaxed_gpu):
 # The program ----------------------------------------------------------------------------------------------------------
 
 
-def least_area(p, q, m, k, guess, relaxed, units):
+def min_area(p, q, m, k, guess, relaxed, units):
     """Least CPU area in all of any assignment that the program allows, by trying them; inf if there is none."""
     limit, free = guess * (1 + TOLERANCE), relaxed.free
     room = k * limit - q[relaxed.gpu].sum()
@@ -94,7 +94,7 @@ def test_the_program_with_fixed_tasks_finds_the_least_cpu_area(k):
         p, q, relaxed = some(rng, 8, int(rng.integers(0, 3)), int(rng.integers(0, 3)))
         guess = float(rng.uniform(0.7, 1.3)) * max(13.0, np.minimum(p, q).sum() / (m + k))
         for units in (1, 6, 40):
-            least = least_area(p, q, m, k, guess, relaxed, units)
+            least = min_area(p, q, m, k, guess, relaxed, units)
             found = Shelves(p, q, m, k, guess, relaxed).assignment(units)
             possible = least <= m * guess * (1 + TOLERANCE)
             assert (found is not None) == possible

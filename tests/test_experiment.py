@@ -14,7 +14,7 @@ from sim.experiment.compare import run_policies
 from sim.experiment.policies import named_policies, named_policy
 from sim.experiment.progress import POLL
 from sim.policy import ListScheduler, Scheduler
-from sim.scenario.schema.whole import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -100,7 +100,7 @@ def test_precision_stops_in_time_whatever_the_workers():
     runs = sim.run(SMALL, replications=wanted)
     interval = runs.interval("response_mean")
     assert interval.half_width <= 0.25 * interval.mean
-    assert LEAST_FOR_PRECISION <= len(runs) < 60
+    assert MIN_FOR_PRECISION <= len(runs) < 60
     again = sim.run({**SMALL, "replications": wanted}, workers=2)
     pd.testing.assert_frame_equal(again.values, runs.values, check_exact=True)
 

@@ -94,7 +94,7 @@ def test_bounds_and_ratios_of_parallel_tasks_hold_at_the_optimum():
         plan = MoldableDual().plan(given)
         assert wide_bound(instance) <= best * (1 + 1e-9) and plan.bound <= best * (1 + 1e-9), number
         ratio = plan.notes["ratio_guaranteed"]
-        assert ratio == (2.0 if np.isfinite(instance.least_areas()).any(axis=0).sum() == 1 else 3.0)
+        assert ratio == (2.0 if np.isfinite(instance.min_areas()).any(axis=0).sum() == 1 else 3.0)
         assert best * (1 - 1e-9) <= plan.makespan <= ratio * plan.bound * (1 + 1e-9)
         for name in LISTS:
             assert made(name).plan(given).makespan >= best * (1 - 1e-9)

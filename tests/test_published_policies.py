@@ -167,21 +167,21 @@ def placed(policy, rows, tmp_path, seed=1):
 def by_hand(policy, rows, names):
     """The same, node by node and score by score; of equal scores the first of `names` wins."""
     nodes = {name: {"cores": cores, "left": [1.0] * gpus, "kinds": []} for name, cores, _, gpus in NODES}
-    most_cores, most_gpus = max(one[1] for one in NODES), max(one[3] for one in NODES)
+    max_cores, max_gpus = max(one[1] for one in NODES), max(one[3] for one in NODES)
 
     def score(one, cores, gpus):
         free = sum(one["left"])
         if policy == "best_fit_atc23":
-            return math.floor(100 * (1 - ((one["cores"] - cores) / most_cores + (free - gpus) / most_gpus) / 2) + 1e-9)
+            return math.floor(100 * (1 - ((one["cores"] - cores) / max_cores + (free - gpus) / max_gpus) / 2) + 1e-9)
         if policy == "dot_product_atc23":
-            product = one["cores"] * cores / most_cores**2 + free * gpus / most_gpus**2
+            product = one["cores"] * cores / max_cores**2 + free * gpus / max_gpus**2
             return math.floor(100 * (1 - product / 2) + 1e-9)
         if not gpus:
             return 0
         if policy == "gpu_clustering_atc23":
             kind, there = gpus if gpus >= 1 else "share", set(one["kinds"])
             level = (3 if there == {kind} else 2) if kind in there else 1 if not there else 0
-            return math.floor(25 * (most_gpus - free) / most_gpus + 1e-9) + 25 * level
+            return math.floor(25 * (max_gpus - free) / max_gpus + 1e-9) + 25 * level
         idle = one["left"].count(1.0)
         if idle == len(one["left"]):
             return max(33 - idle, idle)

@@ -30,7 +30,7 @@ from sim import registry
 from sim.cli import hetsim
 from sim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
 from sim.experiment import identity, work
-from sim.experiment.points import MOST_ROWS, column_of, parse_over, rows
+from sim.experiment.points import MAX_ROWS, column_of, parse_over, rows
 from sim.experiment.sweep import plan_sweep, sweep
 from sim.experiment.work import Packed, RunOutcome
 from sim.experiment.workers import DaskCluster
@@ -365,7 +365,7 @@ def test_wrong_calls_are_told(given: dict[str, Any], said: str):
 
 def test_a_grid_of_a_billion_points_is_refused_with_its_count():
     over = {"seed": "0..999 integer 1000", "horizon": "1 s..9 s 1000", GPUS: "1..1000 integer 1000"}
-    with pytest.raises(UsageError, match=f"1,000,000,000 points.*{MOST_ROWS:,}"):
+    with pytest.raises(UsageError, match=f"1,000,000,000 points.*{MAX_ROWS:,}"):
         sweep(SMALL, over)
     with pytest.raises(UsageError, match="2,000,000 runs"):
         sweep(SMALL, {"seed": list(range(200))}, replications=10_000)

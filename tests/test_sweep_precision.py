@@ -529,4 +529,4 @@ def test_a_plan_makes_no_run(monkeypatch):
     monkeypatch.setattr(work, "outcome_of", no_run)
     plan = plan_sweep(BOTH, OVER, policies=POLICIES)
     assert plan.replications == {"precision": 0.25, "metric": "wait_mean", "max": 40, "confidence": 0.95}
-    assert plan.most_runs == 4 * (40 + PILOT)
+    assert plan.max_runs == 4 * (40 + PILOT)

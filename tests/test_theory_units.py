@@ -199,7 +199,7 @@ def test_erlangs_inverses_at_the_very_share():
 
 
 def test_too_many_servers_are_not_counted_for_ever(monkeypatch):
-    monkeypatch.setattr("sim.theory.erlang.MOST_SERVERS", 50)
+    monkeypatch.setattr("sim.theory.erlang.MAX_SERVERS", 50)
     assert theory.servers_for_loss(38.0, theory.erlang_b(38.0, 50)) == 50
     with pytest.raises(UsageError, match="more than 50 servers would be needed"):
         theory.servers_for_loss(38.0, theory.erlang_b(38.0, 51))
@@ -298,7 +298,7 @@ def test_the_response_of_many_servers_by_convolution():
 
 
 def test_states_that_can_be_followed_end_where_they_are_said_to(monkeypatch):
-    monkeypatch.setattr("sim.theory.queues.MOST_STATES", 40)
+    monkeypatch.setattr("sim.theory.queues.MAX_STATES", 40)
     assert theory.mmck(1, 1, 1, 40).loss > 0
     assert theory.closed_loop(40, 1, 1).throughput > 0
     with pytest.raises(UsageError, match="room for 41 is too large"):
@@ -618,7 +618,7 @@ def test_trunk_reservation_of_two_means_by_its_chain(reserved):
 
 
 def test_trunk_reservation_has_a_largest_chain(monkeypatch):
-    monkeypatch.setattr("sim.theory.admission.MOST_STATES", 10)
+    monkeypatch.setattr("sim.theory.admission.MAX_STATES", 10)
     assert len(theory.trunk_reservation(3, [(1, 1, 0), (1, 2, 0)]).busy) == 4  # 10 states
     with pytest.raises(UsageError, match="too many states for the exact chain"):
         theory.trunk_reservation(4, [(1, 1, 0), (1, 2, 0)])
@@ -830,12 +830,12 @@ def test_the_states_of_greedy_batches_are_doubled_until_nothing_is_left(monkeypa
     monkeypatch.setattr("sim.theory.batches._solve", solved)
     theory.greedy_batches(1.4, 0.4, 0.6)
     assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
-    monkeypatch.setattr("sim.theory.batches.MOST_DENSE", 3 * sizes[0])
+    monkeypatch.setattr("sim.theory.batches.MAX_DENSE", 3 * sizes[0])
     sizes.clear()
     with pytest.raises(UsageError, match="greedy batches: too near to saturation"):
         theory.greedy_batches(1.4, 0.4, 0.6)
     assert len(sizes) == 2
-    monkeypatch.setattr("sim.theory.batches.MOST_CELLS", 100)
+    monkeypatch.setattr("sim.theory.batches.MAX_CELLS", 100)
     with pytest.raises(UsageError, match="greedy batches of at most 3: too near to saturation"):
         theory.greedy_batches(1.4, 0.4, 0.6, 3)
 

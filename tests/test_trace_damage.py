@@ -266,7 +266,7 @@ def test_instances_that_outlast_the_trace(read):
     assert table.class_.tolist() == ["HN", "CN", "CN", "HN"]
     assert table.user.tolist() == ["app_a", "app_a", "app_b", "app_b"]
     assert table.extra["rdma"].tolist() == [25, 1, 51, 25]
-    most = table.extra["most_per_node"]
+    most = table.extra["max_per_node"]
     assert most[[0, 3]].tolist() == [8, 2] and np.isnan(most[[1, 2]]).all()
     told = "\n".join(table.notes)
     assert "1 of 6 jobs left out: never started (first: line 6)" in told

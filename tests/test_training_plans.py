@@ -109,3 +109,9 @@ def test_a_scenario_without_training_is_refused() -> None:
     answer = hetsim("first-steps")
     assert answer.exit_code == 3
     assert "no entry of the workload has training:" in answer.stderr
+
+
+def test_a_model_by_name_is_planned_as_its_figures_are() -> None:
+    named = scenario(memory="80 GB", model={"name": "llama-2-7b", "sequence": 4096})
+    found = training_plans(load(named))
+    assert {32 % one.plan.pipeline for one in found} == {0} and len({one.plan.pipeline for one in found}) > 2

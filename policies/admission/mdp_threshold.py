@@ -23,15 +23,15 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.admission.common.estimates import LEAST_SEEN, DeviceStation, Stations, servers
+from policies.admission.common.estimates import MIN_SEEN, DeviceStation, Stations, servers
 from policies.admission.common.names import known_classes
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.tasks import Task
 from sim.policy import Accept, Admission, PlanProblem, Reject, View
 
 YES = Accept()
-MOST_STATES = 30_000
-LEAST_ROOM = 20
+MAX_STATES = 30_000
+MIN_ROOM = 20
 SWEEPS = 200
 """More than ever needed: each one improves the table, or it is the last."""
 TOLERANCE = 1e-10
@@ -54,7 +54,7 @@ class MdpThreshold(Admission):
         holding: dict[str, Annotated[float, Field(ge=0)]] | None = None,
         room: Annotated[int, Field(ge=0)] | None = None,
         tolerance: Annotated[float, Field(gt=0, lt=1)] = 0.2,
-        memory: Annotated[int, Field(ge=LEAST_SEEN)] = 1000,
+        memory: Annotated[int, Field(ge=MIN_SEEN)] = 1000,
     ):
         self.rewards = rewards
         self.holding: Mapping[str, float] = holding or {}
@@ -84,14 +84,14 @@ class MdpThreshold(Admission):
         most = max(servers(problem.cluster, mode) for mode in modes)
         places = most + self._room(most)
         count = math.comb(places + len(self.classes), places)
-        if count > MOST_STATES:
+        if count > MAX_STATES:
             what = f"{len(self.classes)} classes on {most:,} servers with room for {places - most:,} more"
-            text = f"{what} make {count:,} states, and {MOST_STATES:,} can be solved for in time"
+            text = f"{what} make {count:,} states, and {MAX_STATES:,} can be solved for in time"
             hint = "give less room, treat classes alike, or take trunk_reservation"
             raise ScenarioError(Problem(f"{text}; {hint}", key="policy.admission"))
 
     def _room(self, count: int) -> int:
-        return max(LEAST_ROOM, count) if self.room is None else self.room
+        return max(MIN_ROOM, count) if self.room is None else self.room
 
     def begin(self, view: View) -> None:
         self.stations = Stations(view, self.memory, classed=True)

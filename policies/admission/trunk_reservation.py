@@ -18,7 +18,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.common.estimates import LEAST_SEEN, Stations
+from policies.admission.common.estimates import MIN_SEEN, Stations
 from policies.admission.common.names import known_classes
 from sim.errors import Problem, ScenarioError
 from sim.model.tasks import Task
@@ -53,7 +53,7 @@ class TrunkReservation(Admission):
             raise ScenarioError(Problem(text, key="policy.admission.servers"))
 
     def begin(self, view: View) -> None:
-        self.stations = Stations(view, LEAST_SEEN)
+        self.stations = Stations(view, MIN_SEEN)
 
     def admit(self, task: Task, view: View) -> Accept | Reject:
         stations = self.stations

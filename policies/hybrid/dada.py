@@ -38,7 +38,7 @@ from sim.policy import Decision, View
 
 PRECISION = 0.05
 """The bisection ends when the guess is known to this part."""
-MOST_GUESSES = 40
+MAX_GUESSES = 40
 ROUNDING = 1e-9
 
 
@@ -200,7 +200,7 @@ def dealt(given: Activation, alpha: float) -> list[int]:
     low, high = float(shortest.max()), max(best.end, float(shortest.max()))
     tried: list[LinesLayout] = []
     guess = low
-    for _ in range(MOST_GUESSES):
+    for _ in range(MAX_GUESSES):
         layout = laid_out(given, guess, alpha, order, pairs)
         if layout is None:
             low = max(low, guess)

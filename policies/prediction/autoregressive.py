@@ -20,7 +20,7 @@ from pydantic import Field
 
 from policies.prediction.contract import Predictor
 
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 """Maximum steps of a forecast: beyond, a stable fit has long converged."""
 
 
@@ -66,7 +66,7 @@ class Autoregressive(Predictor):
         low, high = min(values), max(values)
         low, high = 2 * low - high, 2 * high - low
         recent = deque(islice(reversed(values), self.order), maxlen=self.order)
-        for _ in range(min(MOST_STEPS, max(1, round(horizon / self.gap)))):
+        for _ in range(min(MAX_STEPS, max(1, round(horizon / self.gap)))):
             found = constant + sum(weight * value for weight, value in zip(weights, recent, strict=True))
             recent.appendleft(min(high, max(low, found)))
         return recent[0]

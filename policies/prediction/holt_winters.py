@@ -36,7 +36,7 @@ Weight = Annotated[float, Field(ge=0, le=1)]
 Cells = dict[tuple[int, int], tuple[int, float]]
 """By slots of day and week: how many observations there were, and their sum."""
 
-MOST_SLOTS = 1_000_000
+MAX_SLOTS = 1_000_000
 """Maximum slots of a season: more are a wrong unit, and could not be learned."""
 
 
@@ -63,8 +63,8 @@ class HoltWinters(Predictor):
         if season < 2 * slot:
             raise ValueError(f"a season of {season:g} s has no two slots of {slot:g} s")
         for length, part in ((season, slot), (week or 0.0, week_slot)):
-            if length / part > MOST_SLOTS:
-                raise ValueError(f"a season of {length:g} s has more than {MOST_SLOTS:,} slots of {part:g} s")
+            if length / part > MAX_SLOTS:
+                raise ValueError(f"a season of {length:g} s has more than {MAX_SLOTS:,} slots of {part:g} s")
         if week is not None and week <= season:
             raise ValueError(f"the second season, {week:g} s, must be longer than the first, {season:g} s")
         self.season, self.week, self.slot, self.week_slot = season, week, slot, week_slot

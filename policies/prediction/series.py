@@ -25,7 +25,7 @@ from policies.prediction.errors import Score
 from policies.prediction.ewma import Ewma
 from policies.prediction.recent import Recent
 
-MOST_ASKED = 12
+MAX_ASKED = 12
 """Times within the lead at which a forecast is asked for its peak."""
 NOISE = 0.5
 """Standard errors by which what is measured may fall short of the load by chance."""
@@ -57,7 +57,7 @@ class Series:
         """Work since the last measurement."""
         self._arrivals = 0.0
         self._steps = max(1, math.ceil(lead / interval - 1e-9))
-        count = min(MOST_ASKED, self._steps)
+        count = min(MAX_ASKED, self._steps)
         self._ahead = [interval * math.ceil(self._steps * (k + 1) / count) for k in range(count)]
         """Seconds from the middle of the last interval to the middles of those that are forecast."""
         self._said: deque[tuple[float, float]] = deque()

@@ -65,7 +65,7 @@ from policies.static.common.outcome import plan_of
 from policies.static.common.parts import Groups, dealt, in_blocks
 from policies.static.common.search import simulated
 from policies.static.common.traffic import Traffic, traffic_of
-from policies.static.integer_program import MOST_VARIABLES, Whole, integer_program
+from policies.static.integer_program import MAX_VARIABLES, Whole, integer_program
 from policies.static.linear_program import linear_program, rounded
 from policies.task_graphs import graph_of, topological
 from sim.errors import Problem, ScenarioError, suggestion
@@ -95,7 +95,7 @@ class ConstraintInjection(PlannedScheduler):
     max_fused: kernels of known work that are launched as one at most; 1: none are.
     patterns: classes of tasks in their order for which there is a kernel that does them all, such as
         [[conv, norm, act]]: no others are launched as one; none given: any.
-    node_limit, most_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
+    node_limit, max_variables: as in integer_program, for each constrained program; larger ones are relaxed, rounded.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class ConstraintInjection(PlannedScheduler):
         max_fused: Annotated[int, Field(ge=1, strict=True)] = 3,
         patterns: list[Annotated[list[str], Field(min_length=2)]] | None = None,
         node_limit: Whole = NODES,
-        most_variables: Whole = MOST_VARIABLES,
+        max_variables: Whole = MAX_VARIABLES,
     ):
         super().__init__()
         self.candidates = candidates
         self.max_fused = max_fused
         self.patterns = patterns
         self.node_limit = node_limit
-        self.most_variables = most_variables
+        self.max_variables = max_variables
 
     def check(self, problem: PlanProblem) -> None:
         classes = [name for name in problem.tasks.classes if name]
@@ -136,7 +136,7 @@ class ConstraintInjection(PlannedScheduler):
             sites = by_place(instance)
             near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
             at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
-            solver = Solver(instance, sites, traffic, near, self.node_limit, self.most_variables, at_once)
+            solver = Solver(instance, sites, traffic, near, self.node_limit, self.max_variables, at_once)
             for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
                 for plan in (made, apart(made)) if made.fused else (made,):
                     if plan.steps in seen or tried == self.candidates:
@@ -227,7 +227,7 @@ class Solver:
     traffic: Traffic
     unit: float
     node_limit: int
-    most_variables: int
+    max_variables: int
     as_one: int = 1
     """Kernels that `Fuse` launches as one at most."""
 
@@ -235,7 +235,7 @@ class Solver:
         instance, tasks = self.instance, self.instance.problem.tasks
         if find_cycle(with_order(tasks.predecessors, instance.size, constraints) or []) is not None:
             return None
-        site_of = assigned(instance, self.sites, constraints, self.unit, self.node_limit, self.most_variables)
+        site_of = assigned(instance, self.sites, constraints, self.unit, self.node_limit, self.max_variables)
         if site_of is None:
             return None
         plan = plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic))
@@ -249,7 +249,7 @@ def assigned(
     constraints: Sequence[Constraint],
     unit: float,
     node_limit: int = NODES,
-    most_variables: int = MOST_VARIABLES,
+    max_variables: int = MAX_VARIABLES,
 ) -> np.ndarray | None:
     """The site of every task by the program with these constraints; None where none is found that keeps them.
 
@@ -258,7 +258,7 @@ def assigned(
     tasks, counts = instance.problem.tasks, [len(site.lanes) for site in sites]
     times = times_at(instance, sites)
     program = AssignmentProgram(times, counts, unit, tasks.predecessors, tasks.arrival, constraints, frugal=FRUGAL)
-    if len(program.task) <= most_variables:
+    if len(program.task) <= max_variables:
         return program.integral(node_limit, gap=GAP).site_of
     found = program.relaxed()
     if found is None:

@@ -96,7 +96,7 @@ def quick(instance: Instance) -> tuple[Plan, float]:
     if bound_together(instance):
         schedule, bound = hlp(*given, instance.free)
     else:
-        schedule, bound = integer_program(instance, most_variables=1)
+        schedule, bound = integer_program(instance, max_variables=1)
     plans = [plan_of(instance, one, bound) for one in (schedule, *schedules)]
     best = min(range(len(plans)), key=lambda number: span_of(plans[number]))
     improved = plan_of(instance, (schedule, *schedules)[best], bound, descent=True)

@@ -9,9 +9,9 @@ With a graph or arrivals it is *not exact*: the program chooses a type for each 
 the paths of the graph as rows, and list scheduling by upward ranks gives the order.  Its bound still holds.
 Transfers and shared data are not seen.
 Limits: a search that ends at one returns its best plan, with `optimal: false` and `gap` among the notes and in the
-warnings of the result; `Plan.bound` is then the solver's bound.  `node_limit`, the default, and `most_variables`
+warnings of the result; `Plan.bound` is then the solver's bound.  `node_limit`, the default, and `max_variables`
 give the same plan on every machine; a `time_limit` does not, and the root of the search is not cut short by nodes.
-Programs of more than `most_variables` are not tried: the best of the rivals is returned with the linear bound.
+Programs of more than `max_variables` are not tried: the best of the rivals is returned with the linear bound.
 Reference: the problem is that of Horowitz and Sahni, Exact and Approximate Algorithms for Scheduling Nonidentical
 Processors (1976); the search is branch and bound with cuts by HiGHS (Huangfu and Hall, Parallelizing the Dual Revised
 Simplex Method, 2018), through scipy.optimize.milp.
@@ -44,10 +44,10 @@ Whole = Annotated[int, Field(ge=1, strict=True)]
 
 EFFORT = 20_000_000
 """Nodes × variables² at most, where no limit is given."""
-LEAST_NODES = 10
-MOST_ROUNDS = 5000
+MIN_NODES = 10
+MAX_ROUNDS = 5000
 """Above this number of tasks max_min, which has quadratic cost, is not tried."""
-MOST_VARIABLES = 2000
+MAX_VARIABLES = 2000
 
 
 class IntegerProgram(PlannedScheduler):
@@ -57,7 +57,7 @@ class IntegerProgram(PlannedScheduler):
         is 20 million (1,400 for 20 tasks on 6 lanes), and 10 at least.
     time_limit: seconds of search at most; the plan then depends on the machine.
     gap: a plan proven to be within this part of the optimum is good enough.
-    most_variables: larger programs are not tried.
+    max_variables: larger programs are not tried.
     descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
     """
 
@@ -66,7 +66,7 @@ class IntegerProgram(PlannedScheduler):
         node_limit: Whole | None = None,
         time_limit: Annotated[Seconds, Field(gt=0)] | None = None,
         gap: Annotated[float, Field(ge=0, lt=1)] = 0.0,
-        most_variables: Whole = MOST_VARIABLES,
+        max_variables: Whole = MAX_VARIABLES,
         descent: bool = True,
     ):
         super().__init__()
@@ -74,11 +74,11 @@ class IntegerProgram(PlannedScheduler):
         self.node_limit = node_limit
         self.time_limit = time_limit
         self.gap = gap
-        self.most_variables = most_variables
+        self.max_variables = max_variables
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "integer_program")
-        limits = self.node_limit, self.time_limit, self.gap, self.most_variables
+        limits = self.node_limit, self.time_limit, self.gap, self.max_variables
         plan = plan_of(instance, *integer_program(instance, *limits), descent=self.descent)
         assert plan.makespan is not None and plan.bound is not None
         gap = max(0.0, 1 - plan.bound / plan.makespan) if plan.makespan > 0 else 0.0
@@ -91,7 +91,7 @@ def integer_program(
     node_limit: int | None = None,
     time_limit: float | None = None,
     gap: float = 0.0,
-    most_variables: int = MOST_VARIABLES,
+    max_variables: int = MAX_VARIABLES,
 ) -> tuple[Schedule, float]:
     """The schedule, and a lower bound on the makespan of all schedules, from the first arrival."""
     if not instance.size:
@@ -110,10 +110,10 @@ def integer_program(
     times = times_at(instance, sites)
     times = np.where(times <= upper * (1 + ROUNDING), times, np.inf)
     variables = int(np.isfinite(times).sum())
-    if variables > most_variables:
+    if variables > max_variables:
         return best, bound
     if node_limit is None:
-        node_limit = max(LEAST_NODES, EFFORT // variables**2)
+        node_limit = max(MIN_NODES, EFFORT // variables**2)
     counts = [len(site.lanes) for site in sites]
     program = AssignmentProgram(times, counts, upper, tasks.predecessors, tasks.arrival)
     renumbered = beyond_first(times, [site.kind for site in sites]) if exact else None
@@ -130,7 +130,7 @@ def rivals(instance: Instance) -> Iterator[Schedule]:
     if any(tasks.predecessors or ()):
         yield heft(times, counts, graph_of(tasks), tasks.arrival)
         return
-    if instance.size <= MOST_ROUNDS:
+    if instance.size <= MAX_ROUNDS:
         yield max_min(times, counts, tasks.arrival)
     sides = [kind.kind == "cpu" for kind in instance.types]
     if all_at_once(instance) and sides in ([True, False], [True], [False]):

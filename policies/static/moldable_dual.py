@@ -53,7 +53,7 @@ def guaranteed(instance: WideTasks) -> float | None:
     """The ratio that is proven for the instance; None: none."""
     together = float(np.ptp(instance.problem.tasks.arrival)) == 0 and not instance.problem.in_mid_run
     fits = all(instance.gathered) or int(instance.width.max()) == 1
-    able = np.isfinite(instance.least_areas()).any(axis=0).sum()
+    able = np.isfinite(instance.min_areas()).any(axis=0).sum()
     return (2.0 if able < 2 else 3.0) if together and fits else None
 
 
@@ -65,7 +65,7 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
     counts = instance.counts
 
     def at(longest: float) -> tuple[Split, float]:
-        areas = instance.least_areas(longest * (1 + 1e-9))
+        areas = instance.min_areas(longest * (1 + 1e-9))
         found = split(areas, counts, divisible=True)
         return found, float(priced(areas, counts, found.prices).sum())
 
@@ -87,7 +87,7 @@ def least_guess(instance: WideTasks) -> tuple[float, Split]:
 
 def schedules(instance: WideTasks, guess: float, found: Split | None) -> list[PoolLanes]:
     """Lists of the allotments of a guess, dealt out to types by a vertex (None: one is worked out)."""
-    areas = instance.least_areas(guess * (1 + 1e-9))
+    areas = instance.min_areas(guess * (1 + 1e-9))
     share = (found or split(areas, instance.counts, divisible=True)).share
     made = []
     for kind in (rounded(share), spread(share, areas, instance.counts)):

@@ -27,7 +27,7 @@ from sim.model.units import shown
 from sim.policy import PlannedScheduler, PlanProblem
 
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
-MOST_PROBLEMS = 100
+MAX_PROBLEMS = 100
 """Problems of a plan named one by one; the rest is counted."""
 
 
@@ -107,9 +107,9 @@ def read_plan(path: str | Path, tasks: Tasks, cluster: Cluster) -> Plan:
         for text in [*plan.problems(tasks, cluster), *_scattered(plan, tasks, cluster)]:
             complain(text)
     if problems:
-        more = len(problems) - MOST_PROBLEMS
+        more = len(problems) - MAX_PROBLEMS
         rest = [Problem(f"and {more:,} more problems", file=str(path))] if more > 0 else []
-        raise ScenarioError(problems[:MOST_PROBLEMS] + rest)
+        raise ScenarioError(problems[:MAX_PROBLEMS] + rest)
     return plan
 
 

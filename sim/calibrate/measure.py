@@ -12,8 +12,8 @@ from sim.calibrate.fit import FittedLine, fit
 from sim.calibrate.shapes import Shaped
 from sim.errors import HetsimError
 
-LEAST_SECONDS = 1e-9
-MOST_SPREAD = 0.1
+MIN_SECONDS = 1e-9
+MAX_SPREAD = 0.1
 """Half the middle range of repeats, beyond which something else is likely to use the device."""
 
 
@@ -80,7 +80,7 @@ def _timed(stage: Callable[[int], float], n: int, repeats: int, warmup: int) -> 
 
 
 def _median(times: list[float]) -> float:
-    return max(LEAST_SECONDS, statistics.median(times))
+    return max(MIN_SECONDS, statistics.median(times))
 
 
 def _spread(times: list[float]) -> float:
@@ -100,7 +100,7 @@ def _check(found: MeasuredStages) -> None:
         falls = [b for (_, s), (b, t) in _pairs(found, name) if t < 0.9 * s]
         if falls:
             found.remarks.append(f"{name}: a batch of {falls[0]} took less time than the smaller one before it")
-        if found.spread[name] > MOST_SPREAD:
+        if found.spread[name] > MAX_SPREAD:
             scatter = f"repeats scatter by ±{found.spread[name]:.0%} around their median"
             found.remarks.append(f"{name}: {scatter}; is the machine busy otherwise?")
         if line.worst > 0.15:

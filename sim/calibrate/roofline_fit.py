@@ -23,7 +23,7 @@ from sim.workload.costs.roofline import Peak
 from sim.workload.costs.step_costs import Efficiency, roofline_steps
 
 Figures = tuple[Architecture, Peak, int]
-LEAST_SETTINGS = 4
+MIN_SETTINGS = 4
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def predicted(figures: Figures, reached: Efficiency, one: MeasuredSetting) -> tu
 
 def fit(figures: Figures, settings: Sequence[MeasuredSetting], what: str) -> Reached:
     """The efficiency nearest to a profile; ScenarioError where the search ends nowhere."""
-    if len(settings) < LEAST_SETTINGS:
-        text = f"has {len(settings)} settings of prompt and batch; at least {LEAST_SETTINGS} are needed for a roofline"
+    if len(settings) < MIN_SETTINGS:
+        text = f"has {len(settings)} settings of prompt and batch; at least {MIN_SETTINGS} are needed for a roofline"
         raise ScenarioError(Problem(text, file=what))
     settings = _whole(settings)
     whole = _fitted(figures, settings, settings, what)

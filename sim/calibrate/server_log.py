@@ -62,7 +62,7 @@ QUIET = 0.25
 """The share of the requests, those with the shortest times to the first token, that tell `front_end`."""
 CLOSE = 0.5
 """A fit with a mean error beyond this describes nothing."""
-LEAST_REQUESTS = 20
+MIN_REQUESTS = 20
 
 
 @dataclass
@@ -104,8 +104,8 @@ def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
     columns.done()
     user = columns.texts(USER) if columns.has(USER) else None
     order = np.argsort(arrival, kind="stable")
-    if len(order) < LEAST_REQUESTS:
-        raise fail(path, f"has {len(order)} requests; at least {LEAST_REQUESTS} are needed to fit and to judge")
+    if len(order) < MIN_REQUESTS:
+        raise fail(path, f"has {len(order)} requests; at least {MIN_REQUESTS} are needed to fit and to judge")
     begin = arrival[order[0]]
     users = None if user is None else [user[place] for place in order.tolist()]
     tokens = [np.array(values)[order] for values in (prompt, output)]

@@ -18,9 +18,9 @@ from sim.model.batch_times import MAX_POINTS, StageTable, nearest_line
 
 Predict = Callable[[float], float]
 
-LEAST_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
+MIN_SIZES = {"line": 3, "broken line": 5, "powers": 4, "table": 3}
 """Sizes that are needed to judge a shape: one is left out, and the others have to tell it."""
-SHAPES = tuple(LEAST_SIZES)
+SHAPES = tuple(MIN_SIZES)
 """From the simplest on."""
 
 
@@ -73,7 +73,7 @@ def shaped(
     fits = {"line": _line, "broken line": _broken_line, "table": _table}
     if floor is not None:
         fits["powers"] = lambda n, tau: _powers(n, tau, floor)
-    judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= LEAST_SIZES[shape]]
+    judged = [_judge(shape, fits[shape], n, tau) for shape in SHAPES if shape in fits and len(n) >= MIN_SIZES[shape]]
     chosen = wanted or (_simplest(judged) if judged else "table")
     found = Shaped(sizes, seconds, judged, chosen, floor=floor)
     if chosen == "line":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim.calibrate.verify import VerifiedRow
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
-MOST_BATCH = 1_000_000
+MAX_BATCH = 1_000_000
 LOADS = (0.3, 0.7)
 """Shares of the profile's capacity that --verify drives unless --rate says otherwise."""
 
@@ -259,8 +259,8 @@ def _sizes(text: str) -> list[int]:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
         raise click.UsageError(f'--batches needs whole numbers such as {DEFAULT_BATCHES}, not "{text}"') from None
-    if any(not 1 <= size <= MOST_BATCH for size in sizes):
-        raise click.UsageError(f"--batches: sizes are from 1 to {MOST_BATCH:,}")
+    if any(not 1 <= size <= MAX_BATCH for size in sizes):
+        raise click.UsageError(f"--batches: sizes are from 1 to {MAX_BATCH:,}")
     if any(b <= a for a, b in zip(sizes, sizes[1:], strict=False)):
         raise click.UsageError(f"--batches: each size must be larger than the one before it, and {text} is not so")
     if len(sizes) < 2:

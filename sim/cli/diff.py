@@ -11,8 +11,8 @@ from sim.cli import console
 from sim.cli.options import JSON, VERBOSITY, Whole
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
-MOST_GROUPS = 12
-MOST_SETTINGS = 10
+MAX_GROUPS = 12
+MAX_SETTINGS = 10
 
 
 @click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
@@ -66,9 +66,9 @@ def _settings(found: Any) -> list[str]:
         differing = {"seed": (found.a.seed, found.b.seed), **differing}
     lines = [
         f"   {key}: {_value(one)} in a, {_value(other)} in b"
-        for key, (one, other) in list(differing.items())[:MOST_SETTINGS]
+        for key, (one, other) in list(differing.items())[:MAX_SETTINGS]
     ]
-    more = len(differing) - MOST_SETTINGS
+    more = len(differing) - MAX_SETTINGS
     return lines + ([f"   … and {more} more keys"] if more > 0 else [])
 
 
@@ -91,7 +91,7 @@ def _groups(found: Any, group: str, asked: bool) -> list[str]:
     table = found.by(group)
     if not asked and (len(table) < 2 or not (table["gained"] + table["lost"]).any()):
         return []
-    shown = table if len(table) <= MOST_GROUPS else table.iloc[[*range(MOST_GROUPS // 2), *range(-MOST_GROUPS // 2, 0)]]
+    shown = table if len(table) <= MAX_GROUPS else table.iloc[[*range(MAX_GROUPS // 2), *range(-MAX_GROUPS // 2, 0)]]
     rows = [[group, "tasks", "gained", "lost", "mean in a", "mean in b", "mean change"]]
     texts = _written(found.column, [shown[name].tolist() for name in ("mean_a", "mean_b", "change_mean")])
     for (name, row), *cells in zip(shown.iterrows(), *texts, strict=True):

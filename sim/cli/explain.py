@@ -10,7 +10,7 @@ import click
 from sim.cli import console
 from sim.cli.options import JSON, VERBOSITY
 
-MOST_STRETCHES = 25
+MAX_STRETCHES = 25
 
 
 @click.command(short_help="Split a task's waiting by cause, and say how it ended.")
@@ -86,11 +86,11 @@ def _task_lines(
     sums = sorted(causes.items(), key=lambda pair: -pair[1])
     shares = [["cause", "time", ""], *[[cause_name(c), terminal.seconds(s), terminal.share(s / wait)] for c, s in sums]]
     rows = [["from", "to", "time", "cause", ""]]
-    for begin, until, seconds, cause, detail in table.head(MOST_STRETCHES).itertuples(index=False):
+    for begin, until, seconds, cause, detail in table.head(MAX_STRETCHES).itertuples(index=False):
         rows.append(
             [terminal.clock(begin), terminal.clock(until), terminal.seconds(seconds), cause_name(cause), str(detail)]
         )
-    more = len(table) - MOST_STRETCHES
+    more = len(table) - MAX_STRETCHES
     rest = [f"… and {more} more stretches (--json has all)"] if more > 0 else []
     return [
         head,

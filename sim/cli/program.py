@@ -52,7 +52,7 @@ VERBOSE = "hetsim.verbose"
 
 INTERRUPTED, TERMINATED = 130, 143
 
-MOST_PROBLEMS = 500
+MAX_PROBLEMS = 500
 """Problems listed one by one; the rest is counted."""
 
 
@@ -156,10 +156,10 @@ def tell(error: HetsimError) -> None:
     """An error of ours: problems of an input one a line, anything else as one sentence."""
     if isinstance(error, ScenarioError):
         number = len(error.problems)
-        for problem in error.problems[:MOST_PROBLEMS]:
+        for problem in error.problems[:MAX_PROBLEMS]:
             click.echo(visible(str(problem)), err=True)
-        if number > MOST_PROBLEMS:
-            click.echo(f"... and {number - MOST_PROBLEMS:,} more.", err=True)
+        if number > MAX_PROBLEMS:
+            click.echo(f"... and {number - MAX_PROBLEMS:,} more.", err=True)
         click.echo(f"{number:,} problem{'s' if number != 1 else ''}, nothing was run.", err=True)
     elif isinstance(error, UnknownName):
         fail(str(error))

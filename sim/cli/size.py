@@ -16,7 +16,7 @@ MARK = "decision.json"
 NOT_MET = 4
 """Exit code where no size is shown to meet the targets: the search went well, and has no answer."""
 
-MOST_ROWS = 60
+MAX_ROWS = 60
 
 
 @click.command(short_help="Find the smallest or cheapest cluster that meets targets.")
@@ -180,9 +180,9 @@ def _decision_lines(found: Any) -> list[str]:
     from sim.report import terminal
 
     rows = found.shown()
-    lines = terminal.table(rows[: MOST_ROWS + 1], right=range(len(rows[0]) - 1))
-    if len(rows) > MOST_ROWS + 1:
-        lines.append(f"... {len(rows) - 1 - MOST_ROWS:,} more (--out DIR keeps them, --json prints them)")
+    lines = terminal.table(rows[: MAX_ROWS + 1], right=range(len(rows[0]) - 1))
+    if len(rows) > MAX_ROWS + 1:
+        lines.append(f"... {len(rows) - 1 - MAX_ROWS:,} more (--out DIR keeps them, --json prints them)")
     return [*lines, "", *(line for text in found.sentences for line in terminal.wrapped(text, indent=2))]
 
 

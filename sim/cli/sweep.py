@@ -156,7 +156,7 @@ def _interrupted(out: Path | None, cache: Path | None) -> str:
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
     from sim.report import terminal
-    from sim.scenario.schema.whole import LEAST_FOR_PRECISION
+    from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
     shown = plan.table
     if as_json:
@@ -174,7 +174,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
         lines.append(f"... {len(shown) - SHOWN_POINTS:,} more rows")
     each, most = "", plan.amount.most
     if plan.amount.precision is not None:
-        each = f", {LEAST_FOR_PRECISION} to {most:,} replications each"
+        each = f", {MIN_FOR_PRECISION} to {most:,} replications each"
     elif most > 1:
         each = f", {most:,} replications each"
     head = f"{plan.base.name}: {len(shown):,} rows{each}"

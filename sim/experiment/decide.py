@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 PRICE, TOTAL = "price", "total"
 """Objectives that are known before anything runs."""
-MOST_CANDIDATES = 10_000
+MAX_CANDIDATES = 10_000
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ def decide(
         raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
     base = scenario.moved()
     values = {key: _numbers(key, given) for key, given in over.items()}
-    if math.prod(map(len, values.values())) > MOST_CANDIDATES:
-        raise UsageError(f"there are more than the {MOST_CANDIDATES:,} combinations that one search takes")
+    if math.prod(map(len, values.values())) > MAX_CANDIDATES:
+        raise UsageError(f"there are more than the {MAX_CANDIDATES:,} combinations that one search takes")
     points = [dict(zip(values, one, strict=True)) for one in product(*values.values())]
     _, given = rows(base, points=points, policies=policies)
     cases, labels, prices = [], [], []

@@ -53,7 +53,7 @@ FIRST = "replication-0"
 PARTIAL = "partial"
 """Where a run that failed keeps its tables up to then."""
 
-MOST_BARS = 20_000
+MAX_BARS = 20_000
 """Launches beyond which a Gantt chart shows nothing that the default picture does not."""
 
 _COMPARISON = "comparison.json"
@@ -379,7 +379,7 @@ def _write_json(path: Path, value: Any) -> None:
 def _draw(outcome: Result | Replications, path: Path, until: float | None = None) -> None:
     """The picture that suits an outcome; with `until` the Gantt chart of its first run up to there."""
     runs = _whole_runs(outcome)
-    if until is None or not runs or len(runs[0].launches) > MOST_BARS:
+    if until is None or not runs or len(runs[0].launches) > MAX_BARS:
         _save_figure("default", outcome, path)
     else:
         _save_figure("gantt", runs[0], path, until=until)

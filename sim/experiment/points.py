@@ -23,7 +23,7 @@ from sim.scenario.schema.whole import ScenarioModel
 
 SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
 
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 """Points × policies of one sweep: more are a mistake, and no table to look at."""
 
 _UNSWEPT = {
@@ -132,8 +132,8 @@ def read_points(path: str | Path) -> list[dict[str, Any]]:
                 first = lines.setdefault(_same(found[-1]), reader.line_num)
                 if first != reader.line_num:
                     raise UsageError(f"{path}:{reader.line_num}: the same point as in line {first}; give it once")
-                if len(found) > MOST_ROWS:
-                    raise UsageError(f"{path}: more than {MOST_ROWS:,} points, the most that a sweep takes")
+                if len(found) > MAX_ROWS:
+                    raise UsageError(f"{path}: more than {MAX_ROWS:,} points, the most that a sweep takes")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -341,9 +341,9 @@ def _shares(sample: str, n: int, dimensions: int, seed: int) -> np.ndarray:
 
 
 def _check_count(count: int) -> None:
-    if count > MOST_ROWS:
+    if count > MAX_ROWS:
         raise UsageError(
-            f"the sweep has {count:,} points (with policies), more than the {MOST_ROWS:,} that one takes: give fewer "
+            f"the sweep has {count:,} points (with policies), more than the {MAX_ROWS:,} that one takes: give fewer "
             "values, or a sample (--sample sobol --n 500)"
         )
 

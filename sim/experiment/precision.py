@@ -29,7 +29,7 @@ from sim.results.statistics import (
     student_quantile,
 )
 from sim.results.wording import metric_name, seconds
-from sim.scenario.schema.whole import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
     from sim.results.many_runs.replications import Replications
@@ -83,7 +83,7 @@ class PrecisionPlan:
                 said.append(f"Runs {times} times as long: about {number:,} of them, {self._time(times, number)}.")
         said.append(
             "Longer runs cost about the same in all, lose less to the warm-up, and are needed where a run is short "
-            f"relative to its congestion; at least {LEAST_FOR_PRECISION} replications are made in any case."
+            f"relative to its congestion; at least {MIN_FOR_PRECISION} replications are made in any case."
         )
         said.append(
             f"In the scenario: replications: {{precision: {100 * self.precision:g}%, metric: {self.metric}, "
@@ -146,7 +146,7 @@ def plan_precision(
     return PrecisionPlan(
         metric, precision, confidence, mean, half, pilot, number,
         needed(low, mean, precision, confidence, level), needed(high, mean, precision, confidence, level),
-        {times: many for times, many in longer.items() if number > LEAST_FOR_PRECISION and many < number},
+        {times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
         _length(runs), spent, workers, runs,
     )  # fmt: skip
 
@@ -154,17 +154,17 @@ def plan_precision(
 def needed(spread: float, mean: float, precision: float, confidence: float, level: float = math.inf) -> int:
     """The minimum number of replications, ten or more, for an interval this narrow at that standard deviation."""
     if not spread:
-        return LEAST_FOR_PRECISION
+        return MIN_FOR_PRECISION
 
     def enough(number: int) -> bool:
         left = float(freedom(spread, level, number))
         half = student_quantile(0.5 + confidence / 2, left) * spread / math.sqrt(number)
         return half <= precision * abs(mean)
 
-    high = LEAST_FOR_PRECISION
+    high = MIN_FOR_PRECISION
     while not enough(high):
         high *= 2
-    return bisect_left(range(high), True, lo=LEAST_FOR_PRECISION, key=enough)
+    return bisect_left(range(high), True, lo=MIN_FOR_PRECISION, key=enough)
 
 
 def _pilot(case: Case, metric: str, pilot: int, progress: Progress | bool | None) -> tuple[Replications, float]:

@@ -12,7 +12,7 @@ from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import RunOutcome
 from sim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
 from sim.results.one_run.estimands import weight_of
-from sim.scenario.schema.whole import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
     from sim.results.many_runs.replications import Replications
@@ -38,7 +38,7 @@ class Amount:
 
     def enough(self, runs: Replications) -> bool:
         """Is the precision reached?  Never by an interval that is not defined."""
-        if self.precision is None or len(runs) < LEAST_FOR_PRECISION:
+        if self.precision is None or len(runs) < MIN_FOR_PRECISION:
             return False
         return runs.identical or runs.relative_half_width(self.metric, self.confidence) <= self.precision
 
@@ -65,7 +65,7 @@ class Amount:
     @property
     def first(self) -> int:
         """Replications that are made in any case."""
-        return self.most if self.precision is None else min(LEAST_FOR_PRECISION, self.most)
+        return self.most if self.precision is None else min(MIN_FOR_PRECISION, self.most)
 
     def rule(self, study: Study) -> Callable[[Replicates], None] | None:
         """Asks the study for more replications of a case as long as those that count are not enough.
@@ -90,7 +90,7 @@ class Amount:
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
     """How many replications a scenario asks for, or `replications` in its place; UsageError if that is no number."""
-    from sim.scenario.schema.whole import MOST_REPLICATIONS, Precision
+    from sim.scenario.schema.whole import MAX_REPLICATIONS, Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
@@ -106,8 +106,8 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
 
         metric(wanted.metric)  # an unknown name is said before the first run, not after
         return Amount(wanted.max, wanted.precision, wanted.metric, wanted.confidence)
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MOST_REPLICATIONS:
-        raise UsageError(f"replications must be a whole number from 1 to {MOST_REPLICATIONS:,}, not {wanted!r}")
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MAX_REPLICATIONS:
+        raise UsageError(f"replications must be a whole number from 1 to {MAX_REPLICATIONS:,}, not {wanted!r}")
     return Amount(wanted)
 
 

@@ -28,7 +28,7 @@ from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
 from sim.results.many_runs.replications import Replications
 from sim.results.wording import metric_name
-from sim.scenario.schema.whole import LEAST_FOR_PRECISION
+from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sim.results.many_runs.sweep import Sweep
     from sim.scenario.scenario import Overrides, Scenario
 
-MOST_RUNS = 1_000_000
+MAX_RUNS = 1_000_000
 """Of one sweep, replications counted."""
 
 WARMUP_REMARK = (
@@ -124,7 +124,7 @@ def sweep_plan(
     pool = Workers(workers, dask, executor)
     with _place(plan, out, cache, resume=resume, fresh=fresh, shared=part is not None) as (store, directory):
         with (
-            Meter(progress, plan.most_runs) as meter,
+            Meter(progress, plan.max_runs) as meter,
             Study(plan.setup, pool, store=store, meter=meter, identity=plan.identity) as study,
         ):
             if part is not None:
@@ -215,7 +215,7 @@ class SweepPlan:
         return [names[number] for number in self.checked.policy]
 
     @property
-    def most_runs(self) -> int:
+    def max_runs(self) -> int:
         return len(self.rows) * self.amount.most + sum(pilot.size for pilot in self.pilots)
 
     def make(self, study: Study) -> list[RowRuns]:
@@ -393,11 +393,11 @@ def plan_sweep(
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
         raise UsageError("seeds are given twice: as the key seed, and by themselves")
-    if len(given) * amount.most > MOST_RUNS:
+    if len(given) * amount.most > MAX_RUNS:
         up_to = "" if amount.precision is None else "up to "
         raise UsageError(
             f"{len(given):,} rows × {up_to}{amount.most:,} replications are {len(given) * amount.most:,} runs, more "
-            f"than the {MOST_RUNS:,} that a sweep takes"
+            f"than the {MAX_RUNS:,} that a sweep takes"
         )
     kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
     plan = SweepPlan(base, Setup((base,), tuple(kept), check), keys, given, amount, Identity(check), names, seed=seed)
@@ -422,7 +422,7 @@ def plan_sweep(
     if amount.precision is not None:
         plan.remarks.append(
             f"replications: of each row until the {100 * amount.confidence:g} % interval of its "
-            f"{metric_name(amount.metric)} is within ± {100 * amount.precision:g} % of the mean, {LEAST_FOR_PRECISION} "
+            f"{metric_name(amount.metric)} is within ± {100 * amount.precision:g} % of the mean, {MIN_FOR_PRECISION} "
             f"to {amount.most:,} of them"
         )
     return plan

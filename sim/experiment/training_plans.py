@@ -71,7 +71,7 @@ def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candida
             slowest = max(steps, key=lambda one: one.seconds)
             found.append(Candidate(device.name, plan, slowest, *formulas.memory(model, plan), device.memory))
     if not found:
-        text = f"no degrees divide {total} GPUs, {training.model.layers} layers and a batch of {training.batch}, "
+        text = f"no degrees divide {total} GPUs, {training.transformer().layers} layers and a batch of {training.batch}, "
         raise ScenarioError(scenario.document.problem(where, text + "or no type of GPU has a known peak"))
     found.sort(key=lambda one: (not one.fits, one.step.seconds, one.state + one.kept))
     if not found[0].fits:
@@ -109,7 +109,7 @@ def _types(cluster: Cluster, entry: WorkloadEntry) -> Iterator[DeviceType]:
 
 def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:
     """All that divide evenly."""
-    layers = training.model.layers
+    layers = training.transformer().layers
     for tensor in _divisors(gpus):
         for pipeline in _divisors(gpus // tensor):
             data = gpus // tensor // pipeline

@@ -136,7 +136,7 @@ class StageTable:
         """The shortest time of a batch of up to `limit` tasks."""
         return min(self.of(size) for size in self._measured(limit))
 
-    def least_per_item(self, limit: int) -> float:
+    def min_per_item(self, limit: int) -> float:
         """Minimum seconds a task in batches of up to `limit`: at a measured size, or at the limit."""
         return min(self.of(size) / size for size in self._measured(limit))
 

@@ -97,7 +97,7 @@ class LinearSteps:
         if isinstance(self.decode, StageTime):
             each = max(0.0, self.decode.of(sequences) - self.fixed) / sequences
         elif self.decode is not None:
-            each = max(0.0, self.decode.least_per_item(sequences) - self.fixed / sequences)
+            each = max(0.0, self.decode.min_per_item(sequences) - self.fixed / sequences)
         if isinstance(self.prefill, StageTime):
             token = self.prefill.per_item
         elif self.prefill is not None:

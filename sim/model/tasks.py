@@ -157,16 +157,16 @@ class Mode:
         return self.fixed if self.table is None else self.table.of(count)
 
     @property
-    def least_base(self) -> float:
+    def min_base(self) -> float:
         """The least of these over all batch sizes."""
         return self.fixed if self.table is None else self.table.least(self.batch_limit)
 
     @property
-    def least_share(self) -> float:
+    def min_share(self) -> float:
         """The least of these for each task of a batch."""
         if self.table is None:
             return self.fixed / max(1, self.batch_limit)
-        return self.table.least_per_item(self.batch_limit)
+        return self.table.min_per_item(self.batch_limit)
 
     @property
     def on_cpu(self) -> bool:

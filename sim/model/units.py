@@ -40,9 +40,9 @@ FRACTION = {"%": 0.01}
 
 MOST = 1e30
 """Numbers beyond are mistakes, and their products would overflow."""
-MOST_SECONDS = 1e15
+MAX_SECONDS = 1e15
 """Thirty million years."""
-MOST_BYTES = 1e18
+MAX_BYTES = 1e18
 """An exabyte: beyond, sizes do not fit into a column of 64-bit integers with room to add them."""
 
 _DATE = re.compile(r"\s*\d{4}-\d{1,2}-\d{1,2}(?!\d)")
@@ -148,8 +148,8 @@ def _quantity(units: dict[str, float], example: str, whole: bool = False, most: 
     return Annotated[int if whole else float, BeforeValidator(read), WithJsonSchema(schema)]
 
 
-Seconds = _quantity(TIME, "5 s", most=MOST_SECONDS)
-Bytes = _quantity(SIZE, "2 GB", whole=True, most=MOST_BYTES)
+Seconds = _quantity(TIME, "5 s", most=MAX_SECONDS)
+Bytes = _quantity(SIZE, "2 GB", whole=True, most=MAX_BYTES)
 BytesPerSecond = _quantity(BANDWIDTH, "12 GB/s")
 PerSecond = _quantity(RATE, "40/h")
 Watts = _quantity(POWER, "250 W")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sim.results.one_run.result import Result
 
-MOST_POINTS = 2000
+MAX_POINTS = 2000
 FEW_LINES = 6
 """With more lines the legend stands next to the picture."""
 WIDE = 50.0
@@ -100,9 +100,9 @@ def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
 
 def _thinned(count: int) -> np.ndarray:
     """Which of the sorted points to draw: the tail, where a line is read, in full."""
-    if count <= MOST_POINTS:
+    if count <= MAX_POINTS:
         return np.arange(count)
-    half = MOST_POINTS // 2
+    half = MAX_POINTS // 2
     return np.unique(np.concatenate([np.linspace(0, count - 1, half).astype(int), np.arange(count - half, count)]))
 
 

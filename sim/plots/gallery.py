@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.gallery.schema import FiguresTable
 
 PAPER, OURS = "#9aa4b1", "#1f6fb4"
-MOST_GROUPS = 40
+MAX_GROUPS = 40
 
 
 def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:

@@ -41,14 +41,14 @@ STAGES = (
 CPU_COLOR = SKY
 LOST_COLOR = VERMILION
 HELD_COLOR = "#C9C9C9"
-MOST_DEVICES = 40
+MAX_DEVICES = 40
 LABELED = 400
 """With at most this many launches each bar that has room for it carries the name of its task."""
 NAMED_LINES = 100
 """Up to this number of lines each core has its name; with more only its node."""
 
 
-def gantt(result: Result, ax: Axes | None = None, *, devices: int = MOST_DEVICES, until: float | None = None) -> Axes:
+def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES, until: float | None = None) -> Axes:
     """Draw every launch of a run on the lines of its devices.
 
     A device has a line for each launch that it served at a time, and a node a line for each core where the policy

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from sim.results.one_run.result import Result
 
-MOST_ROWS = 64
-MOST_NAMES = 40
+MAX_ROWS = 64
+MAX_NAMES = 40
 
 
 def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, bins: int = 120) -> Axes:
@@ -37,7 +37,7 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
         100 * table.to_numpy(), cmap="cividis", vmin=0, vmax=100, linewidth=0, rasterized=True,
     )  # fmt: skip
     ax.invert_yaxis()
-    step = max(1, -(-rows // MOST_NAMES))
+    step = max(1, -(-rows // MAX_NAMES))
     shown = list(range(0, rows, step))
     names = [plain(short(str(table.index[row]), 30)) for row in shown]
     ax.set_yticks([row + 0.5 for row in shown], names, fontsize=7 if rows > 20 else 8.5)
@@ -57,6 +57,6 @@ def _finest(result: Result, bins: int) -> pd.DataFrame:
     """By device where these are few, else by node, else by type."""
     table = result.devices
     for by in ("device", "node"):
-        if table[by].nunique() <= MOST_ROWS:
+        if table[by].nunique() <= MAX_ROWS:
             return busy_over_time(result, bins, by)
     return busy_over_time(result, bins, "type")

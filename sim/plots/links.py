@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sim.results.one_run.result import Result
 
-MOST_ROWS = 32
+MAX_ROWS = 32
 
 
 def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
@@ -31,7 +31,7 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     edges = np.linspace(0.0, end, bins + 1)
     names, table = link_names(result.record.input.cluster), result.links.set_index("link")
     order = sorted(found, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
-    shown = order[:MOST_ROWS]
+    shown = order[:MAX_ROWS]
     busy = np.array([_means(found[link][0], found[link][1], edges) for link in shown])
     shared = np.array([_means(found[link][0], found[link][2] > 1, edges) for link in shown])
     if ax is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sim.experiment.from_log import Compared
     from sim.workload.logs.waits import Explained
 
-MOST_STEPS = 4000
+MAX_STEPS = 4000
 SHORTEST = 1.0
 """Seconds as which no wait at all is drawn."""
 
@@ -37,8 +37,8 @@ def _held(ax: Axes, explained: Explained) -> None:
     occupancy = HeldOverTime(jobs.start, jobs.end, jobs.amount)
     low, high = float(jobs.arrival[0]), float(jobs.end.max())
     times, level = occupancy.times, occupancy.level
-    if len(times) > MOST_STEPS:  # the highest level of each stretch: what matters is how near it comes to the capacity
-        edges = np.linspace(low, high, MOST_STEPS // 2)
+    if len(times) > MAX_STEPS:  # the highest level of each stretch: what matters is how near it comes to the capacity
+        edges = np.linspace(low, high, MAX_STEPS // 2)
         place = np.unique(np.searchsorted(times, edges).clip(0, len(times) - 1))
         times, level = times[place], np.maximum.reduceat(level, place)
     ax.fill_between(times, level, step="post", color=BLUE, alpha=0.25, linewidth=0)

@@ -23,7 +23,7 @@ PALETTE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 """Line styles in addition to colors, so that lines differ in print too."""
 
-MOST_LINES = 12
+MAX_LINES = 12
 """With more lines in one picture they cannot be told apart."""
 LONGEST = 44
 """Longer names in a picture are cut."""
@@ -85,13 +85,13 @@ def look(number: int) -> dict[str, Any]:
 
 
 def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """How each of several lines is drawn.  Beyond MOST_LINES they are thin and grey, under one label."""
+    """How each of several lines is drawn.  Beyond MAX_LINES they are thin and grey, under one label."""
     found = {}
     for number, label in enumerate(labels):
-        if number < MOST_LINES or len(labels) == MOST_LINES + 1:
+        if number < MAX_LINES or len(labels) == MAX_LINES + 1:
             found[label] = {**look(number), "label": plain(short(label)), "zorder": 2}
         else:
-            more = f"{len(labels) - MOST_LINES} more" if number == MOST_LINES else None
+            more = f"{len(labels) - MAX_LINES} more" if number == MAX_LINES else None
             found[label] = {"color": "#BBBBBB", "linestyle": "-", "label": more, "zorder": 1}
     return found
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sim.results.one_run.result import Result
 
-MOST_STEPS = 4000
+MAX_STEPS = 4000
 """Beyond this many steps the line is averaged over equal stretches of time: a picture has fewer points."""
 
 
@@ -86,7 +86,7 @@ def _steps(ax: Axes, time: np.ndarray, value: np.ndarray, end: float, *, fill: b
 
 def thinned(time: np.ndarray, value: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
     """The steps, or their means over equal stretches where there are too many to see."""
-    if len(time) <= MOST_STEPS or not math.isfinite(end) or end <= 0:
+    if len(time) <= MAX_STEPS or not math.isfinite(end) or end <= 0:
         return time, value
     edges = np.linspace(0.0, end, 801)
     return edges[:-1], averaged(time, value, edges, end)

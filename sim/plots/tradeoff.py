@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sim.results.many_runs.compare import Comparison
     from sim.results.many_runs.sweep import Sweep
 
-MOST_NAMED = 16
+MAX_NAMED = 16
 """Of more points only those of the front have their names next to them."""
 WIDE = 20.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
@@ -73,7 +73,7 @@ def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *,
     for name, axis in ((x, "x"), (y, "y")):
         _keep_possible(ax, axis, limits[name], at[name])
     tidy(ax, grid="both")
-    named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MOST_NAMED)]
+    named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MAX_NAMED)]
     marks = list(zip(at[x].tolist(), at[y].tolist(), strict=True))
     _name_points(ax, [(*marks[n], str(table["label"].iloc[n]), bool(best[n])) for n in named], marks, spans)
     if several:
@@ -136,7 +136,7 @@ def _name_points(
     taken = [(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in map(placed, marks)]
     bars = [(*placed(begin), *placed(end)) for begin, end in spans]
     left, bottom, right, top = (np.asarray(ax.bbox.extents) * 72 / figure.dpi).tolist()
-    for across, up, text, best in sorted(points, key=lambda point: (not point[3], point[0]))[:MOST_NAMED]:
+    for across, up, text, best in sorted(points, key=lambda point: (not point[3], point[0]))[:MAX_NAMED]:
         text = short(text, 32)
         free = [
             (box, shift, side) for box, shift, side in _beside(*placed((across, up)), 5.0 * len(text))

@@ -50,7 +50,7 @@ CLUSTER = 1000
 """Number of the cluster's own process; nodes follow.  Threads count from 1: a thread with the number of its process is
 taken for its main thread and drawn first."""
 
-MOST_NODES = 100
+MAX_NODES = 100
 """Of more nodes only the cluster has counters."""
 
 NANO = 1e9
@@ -265,7 +265,7 @@ def _micro(nanoseconds: Any) -> float:
 
 
 def _counters(result: Result, process: dict[str, int]) -> Iterator[Event]:
-    by_node = 0 < len(process) <= MOST_NODES
+    by_node = 0 < len(process) <= MAX_NODES
     table = result.timeline_by("node") if by_node else result.timeline
     times = [_micro(round(time * NANO)) for time in table["time"].tolist()]
     gauges = [

@@ -21,7 +21,7 @@ MEANING = {
     "order": "a job that came earlier waited for room",
     "held back": "it fitted; nothing in the log says why it did not start",
 }
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 
 
 def meaning(explained: Explained, reason: str) -> str:
@@ -55,11 +55,11 @@ def inferred(explained: Explained) -> list[str]:
         found.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
     if explained.limits is not None:
         limits = sorted(explained.limits.most.items(), key=lambda one: -one[1])
-        shown = ", ".join(f"{name} {most:,.6g}" for name, most in limits[:MOST_SHOWN])
-        more = f" and {len(limits) - MOST_SHOWN} more" if len(limits) > MOST_SHOWN else ""
+        shown = ", ".join(f"{name} {most:,.6g}" for name, most in limits[:MAX_SHOWN])
+        more = f" and {len(limits) - MAX_SHOWN} more" if len(limits) > MAX_SHOWN else ""
         found.append(f"limits by {explained.limits.kind}, in {jobs.unit}: {shown}{more}")
     if explained.order is not None:
-        pairs = explained.order.pairs[:MOST_SHOWN]
+        pairs = explained.order.pairs[:MAX_SHOWN]
         shown = ", ".join(f"{first} before {second} ({n} passed, {back} back)" for first, second, n, back in pairs)
         found.append(f"order by {explained.order.kind}: {shown}")
     return found

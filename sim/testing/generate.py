@@ -36,15 +36,15 @@ def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Colle
     return System(f"random {seed}", cluster, maker.tasks(cluster, tasks), seed=seed)
 
 
-def systems(most_tasks: int = 25, most_nodes: int = 4) -> Any:
+def systems(max_tasks: int = 25, max_nodes: int = 4) -> Any:
     """A hypothesis strategy of random systems; it shrinks towards few tasks, few nodes and few features."""
     from hypothesis import strategies
 
     return strategies.builds(
         random_system,
         strategies.integers(0, 2**20),
-        nodes=strategies.integers(1, most_nodes),
-        tasks=strategies.integers(1, most_tasks),
+        nodes=strategies.integers(1, max_nodes),
+        tasks=strategies.integers(1, max_tasks),
         features=strategies.lists(strategies.sampled_from(FEATURES), unique=True).map(tuple),
     )
 

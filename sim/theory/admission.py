@@ -15,8 +15,8 @@ from sim.theory.chains import birth_death
 from sim.theory.general import ConstantJumps
 from sim.theory.prediction import Prediction, not_negative, positive, whole
 
-MOST_STATES = 30_000
-MOST_TRIES = 8
+MAX_STATES = 30_000
+MAX_TRIES = 8
 FAR = 1e4
 """So much likelier than the state of reference may another be before that one is taken instead."""
 ROUNDING = 1e-9
@@ -81,10 +81,10 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
     from scipy.sparse import coo_matrix
     from scipy.sparse.linalg import spsolve
 
-    if math.comb(servers + len(given), len(given)) > MOST_STATES:
+    if math.comb(servers + len(given), len(given)) > MAX_STATES:
         raise UsageError(
             f"{len(given)} classes of different service means on {servers} servers have too many states for the exact "
-            f"chain (more than {MOST_STATES:,}); use one mean, or fewer classes or servers"
+            f"chain (more than {MAX_STATES:,}); use one mean, or fewer classes or servers"
         )
     states = [state for state in product(range(servers + 1), repeat=len(given)) if sum(state) <= servers]
     index = {state: number for number, state in enumerate(states)}
@@ -112,7 +112,7 @@ def _busy_of_many(servers: int, given: list[Stream]) -> np.ndarray:
     part = min(1.0, servers / sum(offered))
     expected = zip(offered, given, strict=True)
     likely = index[tuple(min(int(load * part), servers - one.reserved) for load, one in expected)]
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         others = np.delete(np.arange(size), likely)
         rest = spsolve(balance[others][:, others].tocsc(), -balance[others][:, [likely]].toarray().ravel())
         weights = np.insert(np.atleast_1d(rest), likely, 1.0)

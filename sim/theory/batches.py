@@ -14,8 +14,8 @@ from sim.theory.prediction import Prediction, either_ends, not_negative, positiv
 NEGLIGIBLE = 1e-13
 """Weight of the states beyond those that are kept."""
 
-MOST_CELLS = 60_000_000
-MOST_DENSE = 6000
+MAX_CELLS = 60_000_000
+MAX_DENSE = 6000
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _waiting_at_ends(rate: float, per_item: float, fixed: float, most: int | Non
     size = int(mean + 12 * spread) + 40
     while True:
         cells = size * size if most is None else size * (4 * most + 60)
-        if cells > MOST_CELLS or (most is None and size > MOST_DENSE):
+        if cells > MAX_CELLS or (most is None and size > MAX_DENSE):
             text = "too near to saturation, or batches too large, for the exact chain; see inoue_bounds"
             raise UsageError(f"{name}: {text}")
         chance = _solve(rate, per_item, fixed, most, size)

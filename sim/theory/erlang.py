@@ -14,7 +14,7 @@ from collections.abc import Callable
 from sim.errors import UsageError
 from sim.theory.prediction import positive, proportion, stable, whole
 
-MOST_SERVERS = 10_000_000
+MAX_SERVERS = 10_000_000
 
 
 def erlang_b(load: float, servers: int) -> float:
@@ -94,8 +94,8 @@ def _first_delay_system(load: float, met: Callable[[int, float], bool]) -> int:
 
 
 def _bounded(servers: int) -> None:
-    if servers > MOST_SERVERS:
-        raise UsageError(f"more than {MOST_SERVERS:,} servers would be needed; give rate and service_mean in seconds")
+    if servers > MAX_SERVERS:
+        raise UsageError(f"more than {MAX_SERVERS:,} servers would be needed; give rate and service_mean in seconds")
 
 
 def load_for_loss(servers: int, most: float) -> float:

@@ -14,7 +14,7 @@ from sim.theory.chains import birth_death
 from sim.theory.erlang import erlang_c
 from sim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole
 
-MOST_STATES = 20_000_000
+MAX_STATES = 20_000_000
 
 
 def _mean(chance: np.ndarray, values: np.ndarray) -> float:
@@ -63,8 +63,8 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     servers, room = int(servers), int(room)
     if room < servers:
         raise UsageError(f"a room for {room} cannot hold {servers} servers' customers; room is at least servers")
-    if room > MOST_STATES:
-        raise UsageError(f"a room for {room:,} is too large to follow; at most {MOST_STATES:,}")
+    if room > MAX_STATES:
+        raise UsageError(f"a room for {room:,} is too large to follow; at most {MAX_STATES:,}")
     busy = np.minimum(np.arange(1, room + 1), servers)
     chance = birth_death(np.full(room, rate), busy / service_mean)
     numbers = np.arange(room + 1)
@@ -137,7 +137,7 @@ def mmc_abandonment(rate: float, service_mean: float, servers: int, patience_mea
 def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
     """A queue so long that longer ones have no weight: 1e-18 of the likeliest."""
     center = max(0.0, (rate - capacity) / leaving)
-    if center > MOST_STATES:
+    if center > MAX_STATES:
         raise UsageError(
             f"about {center:.3g} customers would wait before they give up, too many to follow; "
             "is the patience in seconds?"
@@ -149,7 +149,7 @@ def _longest_queue(rate: float, capacity: float, leaving: float) -> int:
         if weight < -42:
             return length
         length = int(center) + 2 * (length - int(center))
-        if length > MOST_STATES:
+        if length > MAX_STATES:
             raise UsageError("almost no customer reneges at a load of 1 or more: the queue is too long to follow")
 
 
@@ -162,8 +162,8 @@ def closed_loop(clients: int, think_mean: float, service_mean: float, servers: i
     """
     whole(1, clients=clients, servers=servers)
     positive(think_mean=think_mean, service_mean=service_mean)
-    if clients > MOST_STATES:
-        raise UsageError(f"{int(clients):,} clients are too many to follow one by one; at most {MOST_STATES:,}")
+    if clients > MAX_STATES:
+        raise UsageError(f"{int(clients):,} clients are too many to follow one by one; at most {MAX_STATES:,}")
     clients = int(clients)
     numbers = np.arange(clients + 1)
     chance = birth_death((clients - numbers[:-1]) / think_mean, np.minimum(numbers[1:], servers) / service_mean)

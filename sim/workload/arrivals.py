@@ -60,7 +60,7 @@ BUILTIN: dict[str, str] = {
 }
 """What `sim.registry` knows under the name of each process."""
 
-MOST_ARRIVALS = 50_000_000
+MAX_ARRIVALS = 50_000_000
 """More at one instant, or more bursts and changes of state, are a mistake: they would take hours or gigabytes."""
 
 BLOCK = 8192
@@ -75,7 +75,7 @@ def _above_zero(value: Any, info: ValidationInfo) -> Any:
 
 Interval: TypeAlias = Annotated[Seconds, AfterValidator(_above_zero)]
 Rate: TypeAlias = Annotated[PerSecond, AfterValidator(_above_zero)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_ARRIVALS, strict=True)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ARRIVALS, strict=True)]
 
 
 class ArrivalProcess(Described):
@@ -496,8 +496,8 @@ class Burst(ArrivalProcess):
             if settled:
                 yield open_[:settled]
             size = math.floor(self.size.sample(rng, 1)[0] + rng.random())
-            if size > MOST_ARRIVALS:
-                raise ValueError(f"a burst of {size:.3g} arrivals is more than the {MOST_ARRIVALS:,} of a stream")
+            if size > MAX_ARRIVALS:
+                raise ValueError(f"a burst of {size:.3g} arrivals is more than the {MAX_ARRIVALS:,} of a stream")
             offsets = np.sort(rng.random(size)) * self.over if self.over else np.zeros(size)
             open_ = np.sort(np.concatenate([open_[settled:], start + offsets]), kind="stable")
         yield open_

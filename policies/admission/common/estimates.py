@@ -16,10 +16,10 @@ from sim.model.cluster import Cluster
 from sim.model.tasks import Mode, Task
 from sim.policy import View
 
-LEAST_SEEN = 30
+MIN_SEEN = 30
 """Arrivals, and completions, from which on an estimate is believed."""
 
-Memory = Annotated[int, Field(ge=LEAST_SEEN)]
+Memory = Annotated[int, Field(ge=MIN_SEEN)]
 """Arrivals after which an observation counts 1/e."""
 
 
@@ -44,7 +44,7 @@ class RecentArrivals:
 
     @property
     def value(self) -> float | None:
-        return self.count / self.span if self.seen >= LEAST_SEEN and self.span > 0 else None
+        return self.count / self.span if self.seen >= MIN_SEEN and self.span > 0 else None
 
 
 class ClassFlow:
@@ -68,7 +68,7 @@ class ClassFlow:
     @property
     def service_time(self) -> float | None:
         """Mean seconds for which a task keeps a server."""
-        return self.busy / self.done if self.completed >= LEAST_SEEN and self.busy > 0 else None
+        return self.busy / self.done if self.completed >= MIN_SEEN and self.busy > 0 else None
 
 
 class DeviceStation:

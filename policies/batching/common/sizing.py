@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sim.model.plan import Placement
 from sim.policy import RequestQueue, View
 
-LEAST_SEEN = 8
+MIN_SEEN = 8
 """Arrivals from which on a rate is believed."""
 
 
@@ -106,9 +106,9 @@ class ArrivalRate:
         if self.since is None:
             self.since = now
         passed = now - self.since
-        if passed <= 0 or queue.arrived < LEAST_SEEN:
+        if passed <= 0 or queue.arrived < MIN_SEEN:
             return None
         seconds = min(self.window, passed)
-        while (count := queue.recent(seconds)) < LEAST_SEEN and seconds < passed:
+        while (count := queue.recent(seconds)) < MIN_SEEN and seconds < passed:
             seconds = min(2 * seconds, passed)
         return count / seconds if count else None

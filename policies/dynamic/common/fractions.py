@@ -26,7 +26,7 @@ from policies.dynamic.common.ties import Ties, ties
 SLACK = 1e-7
 """A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""
 
-MOST_STEPS = 30
+MAX_STEPS = 30
 """Programs in a row for a ratio; each is strictly better than the one before, and five or so are enough."""
 
 
@@ -161,7 +161,7 @@ def best_ratio(offers: ModeOffers, value: np.ndarray, cost: np.ndarray, least: n
     """
     price = 0.0
     fraction = max_sum(offers, value, least)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         spent = float(cost @ fraction)
         ratio = float(value @ fraction) / spent if spent > 0 else 0.0
         if ratio <= price * (1 + SLACK):
@@ -185,7 +185,7 @@ def least_worst_ratio(
     usable = offers.progress(fraction) > 0
     best = np.inf
     base = np.zeros(offers.jobs)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         progress = offers.progress(fraction)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = float(np.max(((elapsed + left / progress) / alone)[usable], initial=0.0))

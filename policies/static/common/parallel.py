@@ -79,7 +79,7 @@ class WideTasks:
         """Of each type: do all its lanes stand on one node, so that any of them can work together?"""
         return [sum(pool.kind == kind for pool in self.pools) == 1 for kind in range(len(self.types))]
 
-    def least_areas(self, longest: float = np.inf) -> np.ndarray:
+    def min_areas(self, longest: float = np.inf) -> np.ndarray:
         """The least area of each task on each type within a time limit; inf: none."""
         found = np.full((self.size, len(self.types)), np.inf)
         some = np.flatnonzero(self.seconds <= longest)
@@ -238,7 +238,7 @@ def wide_bound(instance: WideTasks) -> float | None:
     order = topological(graph_of(tasks))
     heads = np.array(downward(fastest, before, order, tasks.arrival)) - float(tasks.arrival.min())
     ends = np.array(tails(fastest, before, order))
-    areas = instance.least_areas()
+    areas = instance.min_areas()
     cost = priced(areas, instance.counts, good_prices(areas, instance.counts))
     best = float((heads + fastest + ends).max())
     for release in (heads, ends):

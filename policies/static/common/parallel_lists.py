@@ -37,7 +37,7 @@ Rule = Callable[[WideTasks, np.ndarray], PoolLanes]
 def listed(problem: PlanProblem, planner: str, rule: Rule) -> Plan:
     """The shortest of the rule's schedules over all floors."""
     instance = wide(problem, planner)
-    least = instance.least_areas()[instance.task, instance.kind]
+    least = instance.min_areas()[instance.task, instance.kind]
     with np.errstate(invalid="ignore", divide="ignore"):
         efficiency = np.where(instance.area > 0, least / instance.area, 1.0)
     masks = dict.fromkeys(tuple((efficiency >= floor * (1 - 1e-9)).tolist()) for floor in FLOORS)

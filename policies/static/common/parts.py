@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NORM = 12
-MOST_PASSES = 20
+MAX_PASSES = 20
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def dealt(groups: Groups, part_of: Sequence[int]) -> list[int]:
     dealing = Dealing(groups, part_of)
     best = dealing.value()
     heavy = np.argsort(-np.where(np.isfinite(groups.work), groups.work, 0.0).max(axis=1), kind="stable").tolist()
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         before = best
         for group in heavy:
             home = there = dealing.take(group)

@@ -30,9 +30,9 @@ from sim.errors import PolicyError, Problem, ScenarioError, UsageError
 from sim.model.plan import Plan
 from sim.policy import PlanProblem
 
-MOST_ROUNDS = 2_000
+MAX_ROUNDS = 2_000
 """Above this number of tasks planners of quadratic cost are no quick seeds."""
-MOST_PAIRS = 40_000
+MAX_PAIRS = 40_000
 """Above this number of pairs of tasks and types nor is a linear program."""
 
 
@@ -89,10 +89,10 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     if len(instance.types) <= 2:
         schedule, bound = greedy_dual(*two_types(instance, "greedy_dual"), tasks.arrival)
         found = [Seed(schedule, "greedy_dual"), *found]
-    if instance.size <= MOST_ROUNDS:
+    if instance.size <= MAX_ROUNDS:
         found.append(Seed(max_min(times, counts, tasks.arrival, free), "max_min"))
         found.append(Seed(sufferage(times, counts, tasks.arrival, since=free), "sufferage"))
-    if instance.size and instance.size * len(counts) <= MOST_PAIRS:
+    if instance.size and instance.size * len(counts) <= MAX_PAIRS:
         schedule, better = lst(times, counts, tasks.arrival, free)
         found.append(Seed(schedule, "lst"))
         bound = max(better, bound or 0.0)

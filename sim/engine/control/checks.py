@@ -110,9 +110,9 @@ class Checker:
             counted = used.get(partition, Budget(partition))
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
             self._require(same, f"{partition} does not add up")
-            within = budget.most_gpus is None or budget.gpus <= budget.most_gpus
-            within = within and (budget.most_cpus is None or budget.cpus <= budget.most_cpus)
-            within = within and (budget.most_nodes is None or len(budget.on) <= budget.most_nodes)
+            within = budget.max_gpus is None or budget.gpus <= budget.max_gpus
+            within = within and (budget.max_cpus is None or budget.cpus <= budget.max_cpus)
+            within = within and (budget.max_nodes is None or len(budget.on) <= budget.max_nodes)
             self._require(within, f"jobs of partition {partition} hold more than it allows")
         for node in capacity.nodes:
             self._require(cpu[node.index] == node.cpu_free >= 0, f"cores of {node.node} do not add up")

@@ -19,7 +19,7 @@ from sim.model.tasks import Mode, Tasks
 from sim.policy.batching import BatchTimes
 
 NOISE_BLOCK = 1024
-LEAST_FACTOR = 0.1
+MIN_FACTOR = 0.1
 """Noise never makes a stage shorter than this part of its time."""
 
 
@@ -77,7 +77,7 @@ class Queue:
             return (1.0, 1.0, 1.0)
         if not self._factors:
             drawn = 1.0 + self.service.noise * self._random.standard_normal((NOISE_BLOCK, 3))
-            self._factors = np.maximum(drawn, LEAST_FACTOR).tolist()[::-1]
+            self._factors = np.maximum(drawn, MIN_FACTOR).tolist()[::-1]
         return self._factors.pop()
 
     def class_of(self, position: int) -> str:

@@ -11,13 +11,13 @@ from sim.model.tasks import Mode
 class Budget:
     """GPUs (millionths), cores (thousandths) and nodes in use by the jobs of one partition with a limit on any."""
 
-    __slots__ = ("partition", "most_gpus", "most_cpus", "most_nodes", "gpus", "cpus", "on", "mask")
+    __slots__ = ("partition", "max_gpus", "max_cpus", "max_nodes", "gpus", "cpus", "on", "mask")
 
     def __init__(self, partition: Partition):
         self.partition = partition
-        self.most_gpus = None if partition.max_gpus is None else round(partition.max_gpus * WHOLE)
-        self.most_cpus = None if partition.max_cpus is None else round(partition.max_cpus * MILLI)
-        self.most_nodes = partition.max_nodes
+        self.max_gpus = None if partition.max_gpus is None else round(partition.max_gpus * WHOLE)
+        self.max_cpus = None if partition.max_cpus is None else round(partition.max_cpus * MILLI)
+        self.max_nodes = partition.max_nodes
         self.gpus = self.cpus = 0
         self.on: dict[int, int] = {}
         """Devices in use by node."""
@@ -50,13 +50,13 @@ class Budget:
 
     def enough(self, mode: Mode) -> bool:
         """Are there GPUs and cores left for one more launch, nodes aside?"""
-        if self.most_cpus is not None and self.cpus + mode.millicores > self.most_cpus:
+        if self.max_cpus is not None and self.cpus + mode.millicores > self.max_cpus:
             return False
-        return self.most_gpus is None or self.gpus + mode.gpus * mode.share <= self.most_gpus
+        return self.max_gpus is None or self.gpus + mode.gpus * mode.share <= self.max_gpus
 
     def new_nodes(self) -> int:
         """How many nodes more may come into use."""
-        return 1 << 30 if self.most_nodes is None else max(0, self.most_nodes - len(self.on))
+        return 1 << 30 if self.max_nodes is None else max(0, self.max_nodes - len(self.on))
 
     def narrowed(self, mode: Mode, mask: int) -> int:
         """The subset of some nodes on which the limits let the mode start."""
@@ -67,13 +67,13 @@ class Budget:
     def refusal(self, mode: Mode, devices: Iterable[Device]) -> str | None:
         """Why the limits do not allow a launch there, as the end of a sentence; None if they do."""
         if not self.enough(mode):
-            limits = ((self.most_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
-                      (self.most_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip
+            limits = ((self.max_gpus, self.gpus, mode.gpus * mode.share, WHOLE, "GPUs"),
+                      (self.max_cpus, self.cpus, mode.millicores, MILLI, "cores"))  # fmt: skip
             for most, used, more, unit, what in limits:
                 if most is not None and used + more > most:
                     held = f"jobs of partition {self.partition} hold {used / unit:g} of their {most / unit:g} {what}"
                     return f"{held}, and the mode needs {more / unit:g}"
         new = {device.node: None for device in devices if device.node not in self.on}
         if len(new) > self.new_nodes():
-            return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.most_nodes} allowed"
+            return f"jobs of partition {self.partition} are on {len(self.on)} nodes, of {self.max_nodes} allowed"
         return None

@@ -21,7 +21,7 @@ from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 
-MOST_KEPT = 64
+MAX_KEPT = 64
 
 
 class Shadows:
@@ -50,7 +50,7 @@ class Shadows:
         key = task.index, mode
         shadow = self._kept.get(key)
         if shadow is None or not shadow.holds():
-            if len(self._kept) >= MOST_KEPT:
+            if len(self._kept) >= MAX_KEPT:
                 self._kept.clear()
             shadow = self._kept[key] = EarliestFit(self, task, mode)
         return shadow

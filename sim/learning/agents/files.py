@@ -25,7 +25,7 @@ from sim.learning.observation.window import (
     ADMISSION,
     DECIDES,
     FEATURES_VERSION,
-    MOST_WINDOW,
+    MAX_WINDOW,
     SCHEDULING,
     SHORTEST,
     Layout,
@@ -37,7 +37,7 @@ FORMAT = "hetsim learned policy"
 VERSION = 2
 PLACES = {SCHEDULING: "policy.scheduler", ADMISSION: "policy.admission"}
 """Where a scenario names a policy that decides this."""
-MOST_BYTES = 64_000_000
+MAX_BYTES = 64_000_000
 """No such file is larger, by far."""
 
 
@@ -119,7 +119,7 @@ def load(path: str | Path, decides: str | None = None) -> LearnedPolicy:
 
 
 def read_parts(
-    path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MOST_BYTES
+    path: Path, wrong: Callable[[str], ScenarioError], what: str = "learned policy", most: int = MAX_BYTES
 ) -> dict[str, np.ndarray]:
     """The arrays of an archive; `wrong` of a sentence where it is none.  Nothing in it is run."""
     try:
@@ -186,8 +186,8 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong("is damaged: what it says of itself are not the numbers and names that they have to be") from None
     if layout.decides not in DECIDES:
         raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
-    if not 1 <= layout.window <= MOST_WINDOW:
-        raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MOST_WINDOW:,}")
+    if not 1 <= layout.window <= MAX_WINDOW:
+        raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MAX_WINDOW:,}")
     shapes = [array.shape for array in arrays]
     if said != (layout.observation, layout.actions):
         raise wrong(

@@ -20,7 +20,7 @@ from sim.errors import ScenarioError, UsageError
 from sim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
 from sim.learning.environment.observations import Observation, ObservationLike, make_observation
 from sim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
-from sim.learning.observation.window import MOST_WINDOW, SCHEDULING, SHORTEST, Layout, Window
+from sim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window
 from sim.model.randomness import JUDGED, TRAINING
 from sim.model.record import Record, RunInput
 from sim.model.tasks import Task
@@ -106,8 +106,8 @@ class Episodes:
     ):
         from sim.scenario.scenario import load
 
-        if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MOST_WINDOW:
-            raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MOST_WINDOW:,}, not {window!r}")
+        if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MAX_WINDOW:
+            raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MAX_WINDOW:,}, not {window!r}")
         number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
         if scale is not None and not (number and SHORTEST <= scale < math.inf):
             raise UsageError(f"scale is the seconds of a typical task, a number above 0, not {scale!r}")

@@ -82,7 +82,7 @@ SCHEDULING, ADMISSION = DECIDES = ("scheduling", "admission")
 """What a policy can learn to decide."""
 
 LIMIT = 10.0
-MOST_WINDOW = 1000
+MAX_WINDOW = 1000
 MEMORY = 30.0
 """Number of last typical times over which rates are averages."""
 SHORTEST = 1e-9

@@ -50,7 +50,7 @@ REWARD = {SCHEDULING: "slowdown", ADMISSION: "goodput"}
 CHECKPOINT = "hetsim training checkpoint"
 MAX_CHECKPOINT = 4_000_000_000
 """Bytes of a checkpoint, which holds the memory of an agent."""
-MOST_STEPS = 100_000_000
+MAX_STEPS = 100_000_000
 
 
 @dataclass
@@ -121,8 +121,8 @@ def train(
     loaded = prepare(scenario, None, overrides)
     if decides not in DECIDES:
         raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
-        raise UsageError(f"steps must be a whole number from 1 to {MOST_STEPS:,}, not {steps!r}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
+        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
         raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
     learner = make_agent(agent, {} if settings is None else settings)

@@ -168,14 +168,14 @@ def _compared(found: Comparison) -> str:
 
 def _compared_pictures(found: Comparison) -> str:
     from sim import plots
-    from sim.plots.style import MOST_LINES
+    from sim.plots.style import MAX_LINES
 
     parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]
     order = list(found.runs)
     if "response_mean" in found.metrics:  # of many only the first are told apart
         means = dict(zip(found.table.index, found.table["response_mean", "mean"].astype(float), strict=True))
         order.sort(key=means.__getitem__)
-    first = {str(label): first_of(found.runs[label]) for label in (order if len(order) > MOST_LINES else found.runs)}
+    first = {str(label): first_of(found.runs[label]) for label in (order if len(order) > MAX_LINES else found.runs)}
     parts.append(elements.picture(lambda: plots.distributions(first), "distributions by policy"))
     parts.append(elements.picture(lambda: plots.over_time(first), "the cluster over time by policy"))
     directed = [name for name in found.metrics if found.table[name, "mean"].map(math.isfinite).all()]

@@ -17,7 +17,7 @@ from sim.results.one_run.result import Result
 from sim.results.wording import Unit, count, formatter, metric_name, several, units_of
 
 SLOWEST = 25
-MOST_DEVICES = 100
+MAX_DEVICES = 100
 
 Outcome = Result | Replications
 
@@ -140,7 +140,7 @@ def _groups(outcome: Outcome) -> str:
         if names > 1:
             chosen = ["tasks", "response_mean", "response_p95", "wait_mean", "slowdown_mean", "slo_attainment"]
             frame = first.by(group, chosen).dropna(axis=1, how="all")
-            frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MOST_DEVICES)
+            frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MAX_DEVICES)
             of = " (of the first replication)" if isinstance(outcome, Replications) else ""
             parts.append(_frame(frame, group, f"By {group}{of}"))
     return "".join(parts)
@@ -182,7 +182,7 @@ def _waiting(first: Result) -> str:
 def _devices(first: Result) -> str:
     table = first.devices
     names = [name for name in ("utilization", "allocation") if table[name].notna().any()]
-    kept = table if len(table) <= MOST_DEVICES else table.nlargest(MOST_DEVICES, "busy", keep="first")
+    kept = table if len(table) <= MAX_DEVICES else table.nlargest(MAX_DEVICES, "busy", keep="first")
     drawn = bool(table["energy_j"].notna().any())
     energies = _texts("energy_j", kept["energy_j"].tolist())
     rows = []

@@ -29,7 +29,7 @@ from sim.results.many_runs.sweep import Sweep
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.wording import metric_name, several, units_of
 
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 MAX_METRICS = 3
 """Metrics with a sentence of their own where there is one policy only."""
 
@@ -59,7 +59,7 @@ def of_sweep(found: Sweep, folder: str) -> Parts:
 
 def _findings(found: Sweep) -> Findings:
     """The paired differences in the metrics shown, where there are several policies and not too many points."""
-    if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > MOST_ROWS:
+    if found.table["policy"].nunique() < 2 or found.table["point"].nunique() > MAX_ROWS:
         return {}
     return {name: findings_by_point(found, name) for name in found.shown_metrics}
 
@@ -173,8 +173,8 @@ def _swept_pictures(found: Sweep) -> str:
 
 
 def _swept_table(found: Sweep) -> str:
-    titles, texts = found.shown(MOST_ROWS)
-    frame = found.table.iloc[:MOST_ROWS]
+    titles, texts = found.shown(MAX_ROWS)
+    frame = found.table.iloc[:MAX_ROWS]
     metrics = [metric_name(name) for name in found.shown_metrics]
     rows = []
     for at, row in enumerate(texts):
@@ -189,7 +189,7 @@ def _swept_table(found: Sweep) -> str:
             else:
                 cells.append(text)
         rows.append(cells)
-    more = f"The first {MOST_ROWS:,} of {len(found):,} rows" if len(found) > MOST_ROWS else ""
+    more = f"The first {MAX_ROWS:,} of {len(found):,} rows" if len(found) > MAX_ROWS else ""
     return elements.table(titles, rows, more)
 
 
@@ -205,9 +205,9 @@ def _differences(found: Sweep, findings: Findings) -> str:
             at = [str(found.points[key].loc[point]) for key in found.keys]
             rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
     told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
-    if len(rows) > MOST_ROWS:
-        told += f" The first {MOST_ROWS:,} of {len(rows):,} rows."
-    return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MOST_ROWS], told if rows else "")
+    if len(rows) > MAX_ROWS:
+        told += f" The first {MAX_ROWS:,} of {len(rows):,} rows."
+    return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MAX_ROWS], told if rows else "")
 
 
 def _swept_scenario(found: Sweep) -> str:

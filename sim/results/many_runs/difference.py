@@ -23,7 +23,7 @@ COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 """Columns of tasks by which two runs can be set side by side; less is better."""
 
 GROUPS = ("class", "user")
-MOST_ACTIONS = 6
+MAX_ACTIONS = 6
 """Decisions of one instant that are told; the rest is counted."""
 
 _SAME = ("arrival", "class", "user")
@@ -294,8 +294,8 @@ def _first(found: Difference) -> str:
 def _some(actions: tuple[str, ...]) -> str:
     if not actions:
         return "does nothing else"
-    rest = len(actions) - MOST_ACTIONS
-    return ", ".join(actions[:MOST_ACTIONS]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(actions) - MAX_ACTIONS
+    return ", ".join(actions[:MAX_ACTIONS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _flat(text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pandas as pd
 from sim.errors import UsageError
 from sim.model.units import quantity
 
-MOST_SHOWN = 10
+MAX_SHOWN = 10
 
 FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut", "status", "error", "warnings")
 """Columns that are neither keys nor metrics."""
@@ -82,5 +82,5 @@ def _written(sweep: Points, frame: pd.DataFrame, column: str) -> pd.Series:
 def _known(sweep: Points, frame: pd.DataFrame, column: str) -> str:
     texts = _written(sweep, frame, column) if column in sweep.keys else frame[column].astype(str)
     values = list(dict.fromkeys(texts))
-    more = f" and {len(values) - MOST_SHOWN:,} more" if len(values) > MOST_SHOWN else ""
-    return ", ".join(values[:MOST_SHOWN]) + more
+    more = f" and {len(values) - MAX_SHOWN:,} more" if len(values) > MAX_SHOWN else ""
+    return ", ".join(values[:MAX_SHOWN]) + more

@@ -26,7 +26,7 @@ LEAST = 5
 """Replications: a mean over fewer still shows the congestion of single runs."""
 PILOT = 20
 """Replications of which the mean is taken at most; the cut holds for all."""
-LEAST_TASKS = 100
+MIN_TASKS = 100
 """In every replication: of fewer no warm-up is looked for."""
 NEAR = 0.4
 """Share of the run beyond which a cut is taken for the limit of a half rather than for the end of a transient."""
@@ -110,10 +110,10 @@ class WarmupSeries:
     def cut(self) -> WarmupCut:
         """UsageError where a replication has too few tasks to tell a transient from chance."""
         count = len(self._arrival)
-        if count < LEAST_TASKS:
+        if count < MIN_TASKS:
             number = f"{count} task{'s' if count != 1 else ''}" if count else "no task"
             raise UsageError(
-                f"warmup: auto takes at least {LEAST_TASKS} tasks in every replication, and replication {self.fewest} "
+                f"warmup: auto takes at least {MIN_TASKS} tasks in every replication, and replication {self.fewest} "
                 f"has {number}: make the runs longer, or give the warm-up as a time (warmup: 1 h)"
             )
         defined = np.flatnonzero(self._known > 0)  # a task that completed nowhere tells nothing

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 METHOD = "batch means of one run"
 BATCHES = 20
-LEAST_BATCHES = 10
-MOST_BATCHES = 100
+MIN_BATCHES = 10
+MAX_BATCHES = 100
 FINER = 4
-LEAST_TASKS = 25
+MIN_TASKS = 25
 """Of a finer batch: so a run needs 25 × 4 × 20 = 2,000 tasks for 20 batches."""
 LEVEL = 0.10
 """At which a correlation between neighboring batches is believed."""
@@ -39,14 +39,14 @@ SHARES = ("goodput_fraction", "slo_attainment", "attainment_admitted")
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
     """The interval for the steady mean of one run; UsageError with the reason where batch means do not carry one."""
     metrics.metric(metric, result.bound)
-    if isinstance(batches, bool) or not isinstance(batches, int) or not LEAST_BATCHES <= batches <= MOST_BATCHES:
-        raise UsageError(f"batch means take {LEAST_BATCHES} to {MOST_BATCHES} batches, not {batches!r}")
+    if isinstance(batches, bool) or not isinstance(batches, int) or not MIN_BATCHES <= batches <= MAX_BATCHES:
+        raise UsageError(f"batch means take {MIN_BATCHES} to {MAX_BATCHES} batches, not {batches!r}")
     return batch_interval(_values(result, metric), metric, batches, confidence)
 
 
 def batch_interval(values: np.ndarray, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
     """The same from a number a task, in order of arrival."""
-    needed = LEAST_TASKS * FINER * batches
+    needed = MIN_TASKS * FINER * batches
     if len(values) < needed:
         raise UsageError(
             f"{metric}: {len(values):,} tasks are too few for {batches} batch means; {needed:,} are needed. "

@@ -78,7 +78,7 @@ def _fastest(tasks: Tasks, table: ModeTable, moved: np.ndarray | None = None) ->
     """Least time over the modes the cluster offers, with a batch's fixed part shared at best."""
     best = np.full(len(tasks), math.inf)
     for position in range(table.width):
-        fixed = table.by_shape(position, lambda mode: mode.least_base, math.inf)[tasks.shape]
+        fixed = table.by_shape(position, lambda mode: mode.min_base, math.inf)[tasks.shape]
         more = 0.0 if moved is None else moved[:, position]
         np.fmin(best, tasks.time[:, position] + fixed + more, out=best)
     return best
@@ -119,7 +119,7 @@ def areas(
             time = time + serial * moved[chosen, position]
         for column, name in enumerate(types):
             size = table.by_shape(position, partial(_size, name), math.inf)[shape]
-            fixed = table.by_shape(position, lambda mode: mode.least_share, 0.0)[shape]
+            fixed = table.by_shape(position, lambda mode: mode.min_share, 0.0)[shape]
             with np.errstate(invalid="ignore"):
                 found[:, column] = np.fmin(found[:, column], (time + fixed) * size)
     return found, np.array([_capacity(table, name) for name in types])

@@ -70,7 +70,7 @@ def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
     if not any(mode.gpus for ways in requests for mode in ways):
         return np.array([])
     middle = (edges[:-1] + edges[1:]) / 2
-    few = len(result.tasks) <= MOST_REPLAYED
+    few = len(result.tasks) <= MAX_REPLAYED
     time, free, stranded, _ = fragmentation_steps(result, None if few else middle[middle <= result.end])
     if not len(time):
         return np.array([])
@@ -84,7 +84,7 @@ def fragmentation_between(result: Run, edges: np.ndarray) -> np.ndarray:
     return np.divide(lost, whole, out=np.full(len(middle), math.nan), where=whole > 1e-9 * np.diff(edges))
 
 
-MOST_REPLAYED = 20_000
+MAX_REPLAYED = 20_000
 """Tasks up to which a picture replays every launch of a run with shared GPUs."""
 
 Steps = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

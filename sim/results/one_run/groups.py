@@ -33,7 +33,7 @@ USUAL = ("class", "gpus", "user")
 
 TITLES = {"class": "class", "gpus": "GPUs asked for", "user": "user"}
 
-MOST_USERS = 10
+MAX_USERS = 10
 """Users who get a row of their own; the others share one."""
 OTHERS = "all others"
 
@@ -120,7 +120,7 @@ def named_users(run: RunInput) -> list[str]:
     demand = np.bincount(codes, weights=wanted, minlength=len(tasks.users))
     order = np.argsort(-demand, kind="stable")
     # One more than the most is better named than called all others.
-    most = MOST_USERS + 1 if len(order) == MOST_USERS + 1 else MOST_USERS
+    most = MAX_USERS + 1 if len(order) == MAX_USERS + 1 else MAX_USERS
     return [tasks.users[code] for code in order[:most].tolist()]
 
 

@@ -27,11 +27,11 @@ def offered_load(tasks: Tasks, table: ModeTable) -> float:
     span = float(arrival.max() - arrival.min())
     work, capacity = areas(tasks, table, chosen)
     kept = np.isfinite(work).any(axis=1)  # what can never run asks for nothing
-    least = least_area(work[kept], capacity)
+    least = min_area(work[kept], capacity)
     return least / span if span > 0 else (math.inf if least > 0 else 0.0)
 
 
-def least_area(work: np.ndarray, capacity: np.ndarray) -> float:
+def min_area(work: np.ndarray, capacity: np.ndarray) -> float:
     """Least λ such that fractions of the tasks fit into λ × capacity of every type: in closed form up to two types.
 
     More types among which tasks have a choice take linear programs (`area_bound`).

@@ -13,7 +13,7 @@ from sim.model.fabric import Fabric
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.schema import cluster as schema
 
-MOST_DEVICES = 2_000_000
+MAX_DEVICES = 2_000_000
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
@@ -47,8 +47,8 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
     if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
         problems.append(document.problem(("cluster", "nodes"), "the cluster has no devices: no core and no GPU"))
     devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
-    if devices > MOST_DEVICES:
-        message = f"{devices:,} devices are more than the {MOST_DEVICES:,} that fit into memory"
+    if devices > MAX_DEVICES:
+        message = f"{devices:,} devices are more than the {MAX_DEVICES:,} that fit into memory"
         problems.append(document.problem(("cluster", "nodes"), message))
     problems += _prices_without_type(cluster, known, document)
     if not problems and cluster.racks is not None:

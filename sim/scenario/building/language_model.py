@@ -18,7 +18,7 @@ from sim.scenario.schema import language_model as llm_schema
 from sim.scenario.schema.batch_tables import remarks
 from sim.scenario.schema.workload import WorkloadEntry
 from sim.workload.costs.roofline import DEVICES
-from sim.workload.rows.text_rows import MOST_PROBLEMS
+from sim.workload.rows.text_rows import MAX_PROBLEMS
 from sim.workload.traces import TaskTable
 
 TOKENS = ("prompt_tokens", "output_tokens")
@@ -160,10 +160,10 @@ class ServedLanguage:
         step (`budget`); at best the same steps do both.
         """
         times, service = self.times, self.service
-        decoding = float((output - 1.0).mean()) / service.most_sequences
+        decoding = float((output - 1.0).mean()) / service.max_sequences
         reading = 0.0 if budget is None else float(prompt.mean()) / budget
         filled = 0.0 if budget is None else float((prompt + output - 1.0).mean()) / budget
-        prefill, decode, together = times.demand(prompt, output, service.most_sequences)
+        prefill, decode, together = times.demand(prompt, output, service.max_sequences)
         both = together + times.fixed * max(decoding, filled)
         most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
         loads = [(most, both)]
@@ -189,11 +189,11 @@ def check_tokens(table: TaskTable, kept: np.ndarray) -> None:
         if name not in table.extra:
             continue
         rows = np.sort(kept[~(table.extra[name][kept] >= 1)])
-        for row in rows[:MOST_PROBLEMS].tolist():
+        for row in rows[:MAX_PROBLEMS].tolist():
             told = f"{name} is {table.extra[name][row]:g}, but a language model reads and answers at least one token"
             problems.append(Problem(told, file=table.source, line=table.line(row)))
-        if len(rows) > MOST_PROBLEMS:
-            more = f"and {len(rows) - MOST_PROBLEMS:,} more requests with {name} below 1"
+        if len(rows) > MAX_PROBLEMS:
+            more = f"and {len(rows) - MAX_PROBLEMS:,} more requests with {name} below 1"
             problems.append(Problem(more, file=table.source))
     if problems:
         problems.sort(key=lambda problem: problem.line or math.inf)
@@ -287,7 +287,7 @@ def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                 0 if service.kv is None else service.kv.per_token or 0,
                 service.weights,
                 service.max_num_batched_tokens,
-                service.most_sequences,
+                service.max_sequences,
                 0 if service.max_output_tokens == "exact" else service.max_output_tokens,
                 math.inf if service.timeout is None else service.timeout,
                 service.preemption == "swap",

@@ -37,7 +37,7 @@ from sim.scenario.schema.workload import WorkloadEntry
 from sim.workload.costs.roofline import Peak
 from sim.workload.traces import TaskTable
 
-MOST_REASONS = 5
+MAX_REASONS = 5
 """Reasons for which rows are left out that are named one by one; the rest is counted."""
 DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download")
 
@@ -598,11 +598,11 @@ def _left_out(
         known[1] = min(known[1], row)
     ranked = sorted(counts.items(), key=lambda item: (-item[1][0], item[1][1]))
     parts = []
-    for reason, (count, row) in ranked[:MOST_REASONS]:
+    for reason, (count, row) in ranked[:MAX_REASONS]:
         one = f"task {table.name(row)} ({_where(table, row)})"
         parts.append(f"{one}: {reason}" if count == 1 else f"{count:,}, the first of them {one}: {reason}")
-    if len(ranked) > MOST_REASONS:
-        more = sum(count for _, (count, _) in ranked[MOST_REASONS:])
+    if len(ranked) > MAX_REASONS:
+        more = sum(count for _, (count, _) in ranked[MAX_REASONS:])
         parts.append(f"and {more:,} for other reasons")
     total = sum(count for _, (count, _) in ranked)
     what = f"{total:,} of {len(kept):,} tasks can never run on this cluster and are left out"

@@ -19,7 +19,7 @@ from sim.model.randomness import JUDGED, RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
 from sim.model.tasks import Item, KernelWork, Tasks
-from sim.model.units import MOST, MOST_BYTES, Seconds
+from sim.model.units import MAX_BYTES, MOST, Seconds
 from sim.policy import Admission, Batching, IterationPolicy, PlanProblem, Scheduler
 from sim.scenario.building.cluster import build_cluster
 from sim.scenario.building.faults import build_faults, check_chances
@@ -377,7 +377,7 @@ def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
     found = []
     for key in ("bytes_in", "bytes_out"):
         column = getattr(stream, key)
-        if column is not None and len(column) and not column.max() < MOST_BYTES:
+        if column is not None and len(column) and not column.max() < MAX_BYTES:
             found.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
     times = stream.time if stream.estimate is None else stream.estimate
     known = [stream.arrival, stream.time, times]

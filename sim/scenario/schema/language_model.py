@@ -222,7 +222,7 @@ class LanguageModel(Model):
 
 
     @property
-    def most_sequences(self) -> int:
+    def max_sequences(self) -> int:
         """Most requests in a replica: unless it is given, no more than were measured."""
         decode = self.step.decode
         if "max_num_seqs" in self.model_fields_set:

@@ -13,7 +13,7 @@ from sim.scenario.schema.batch_tables import INLINE as TABLE
 from sim.scenario.schema.batch_tables import MeasuredSpec, short
 from sim.workload.distributions import TimeDistribution
 
-MOST_NOISE = 0.3
+MAX_NOISE = 0.3
 """Noise beyond this is cut off so often that the means are no longer those given."""
 
 
@@ -49,8 +49,8 @@ class ComputeStage(MeasuredSpec):
 
 
 def _noise(value: float) -> float:
-    if not 0 <= value <= MOST_NOISE:
-        raise ValueError(f"noise is a relative standard deviation from 0 to {MOST_NOISE:.0%}, not {value:g}")
+    if not 0 <= value <= MAX_NOISE:
+        raise ValueError(f"noise is a relative standard deviation from 0 to {MAX_NOISE:.0%}, not {value:g}")
     return value
 
 

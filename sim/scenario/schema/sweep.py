@@ -21,7 +21,7 @@ _BASE = ("s", "B", "B/s", "/s", "W", "FLOP", "FLOP/s", "Hz", "")
 _RANGE = re.compile(r"^\s*(?P<low>[^{}\[\]]+?)\s*\.\.\s*(?P<high>[^{}\[\]]+?)\s*$")
 _KEYS = ("low", "high", "scale", "integer", "steps")
 SCALES = ("linear", "log")
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ def _ends(low: Any, high: Any) -> tuple[float, float, str]:
 def _steps(steps: Any) -> int | None:
     if steps is None:
         return None
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_STEPS:
-        raise ValueError(f"steps: expected a whole number from 1 to {MOST_STEPS:,}, not {shown(steps)}")
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
+        raise ValueError(f"steps: expected a whole number from 1 to {MAX_STEPS:,}, not {shown(steps)}")
     return steps
 
 

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from sim.errors import Problem, UnknownName
-from sim.model.units import MOST_SECONDS, TIME, Fraction, Seconds, parse
+from sim.model.units import MAX_SECONDS, TIME, Fraction, Seconds, parse
 from sim.registry import POLICY_KINDS
 from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
 from sim.scenario.file.document import Document
@@ -28,17 +28,17 @@ from sim.scenario.schema.site import SiteSpec
 from sim.scenario.schema.sweep import is_range, read_range
 from sim.scenario.schema.workload import DataItem, WorkloadEntry
 
-MOST_REPLICATIONS = 100_000
+MAX_REPLICATIONS = 100_000
 """More are a mistake: intervals shrink with the square root of their number."""
 
 
-LEAST_FOR_PRECISION = 10
+MIN_FOR_PRECISION = 10
 """Replications before a precision is believed: with fewer, narrow intervals come about by chance."""
 
 
 def _warmup(value: Any) -> float | str:
     try:
-        return "auto" if value == "auto" else parse(value, TIME, "5 s", most=MOST_SECONDS)
+        return "auto" if value == "auto" else parse(value, TIME, "5 s", most=MAX_SECONDS)
     except ValueError as error:
         raise ValueError(f"{error}; or auto, which finds it from replications") from None
 
@@ -57,7 +57,7 @@ class Precision(Model):
     """Half-width of the interval to reach, as a share of the mean, such as 5%."""
     metric: Name
     """The metric with the confidence interval that counts, such as response_mean."""
-    max: Annotated[Count, Field(ge=LEAST_FOR_PRECISION, le=MOST_REPLICATIONS)] = 200
+    max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
     """Most replications to make, 200 unless given."""
     confidence: Fraction = 0.95
     """Confidence of the interval, 95% unless given."""
@@ -82,7 +82,7 @@ class Precision(Model):
 
 
 Replications = Annotated[
-    Annotated[Count, Field(le=MOST_REPLICATIONS), Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
+    Annotated[Count, Field(le=MAX_REPLICATIONS), Tag("<count>")] | Annotated[Precision, Tag("<precision>")],
     Discriminator(lambda value: "<precision>" if isinstance(value, dict | Precision) else "<count>"),
 ]
 

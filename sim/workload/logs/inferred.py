@@ -13,7 +13,7 @@ PROMPT = 120.0
 FEW = 3
 """Starts that show a limit, at least."""
 BINS = 60
-LEAST_BIN = 3600.0
+MIN_BIN = 3600.0
 """Number of stretches of time for which a capacity is inferred, of at least an hour each."""
 PRESSED = 0.5
 """The share of a stretch of time in which jobs must wait that would fit, for its capacity to be in doubt."""
@@ -162,7 +162,7 @@ def capacity_curve(
     """
     low, high = float(jobs.arrival[0]), float(jobs.arrival[-1])  # behind the last submission a log drains
     curve = np.full(len(steps.times), capacity)
-    bins = min(BINS, int((high - low) / LEAST_BIN))
+    bins = min(BINS, int((high - low) / MIN_BIN))
     if bins < 2:
         return np.maximum(curve, steps.held)
     edges = np.linspace(low, high, bins + 1)

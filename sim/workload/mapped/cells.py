@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 from sim.errors import suggestion
-from sim.model.units import MOST_BYTES, MOST_SECONDS, SIZE, TIME, shown
+from sim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
 from sim.workload.rows.text_rows import NUMBER
 
 Cell = Callable[[Any], float]
@@ -27,7 +27,7 @@ _LOWER = {f"{letter}{end}".casefold(): f"{letter}{end}" for letter in LETTERS fo
 """Sizes in whatever case; bits are written as such nowhere in logs."""
 COMMA = re.compile(r"[-+]?(?:\d{1,3}(?:\.\d{3})+(?:,\d+)?|\d+,\d+)")
 """Numbers with a decimal comma, and points between thousands."""
-MOST_COUNT = 1e6
+MAX_COUNT = 1e6
 COUNTS = {"milli": 1000.0, "percent": 100.0}
 """What one unit of a count is divided by."""
 EPOCH = ("epoch s", "epoch ms", "epoch us", "epoch ns")
@@ -56,7 +56,7 @@ def plain(value: Any) -> float:
     raise ValueError(f"is not a number{hint}")
 
 
-def number(least: float = 0.0, most: float = MOST_SECONDS, divisor: float = 1.0) -> Cell:
+def number(least: float = 0.0, most: float = MAX_SECONDS, divisor: float = 1.0) -> Cell:
     """Reads numbers within bounds."""
 
     def read(value: Any) -> float:
@@ -65,7 +65,7 @@ def number(least: float = 0.0, most: float = MOST_SECONDS, divisor: float = 1.0)
     return read
 
 
-def bounded(found: float, least: float = 0.0, most: float = MOST_SECONDS) -> float:
+def bounded(found: float, least: float = 0.0, most: float = MAX_SECONDS) -> float:
     """The number, if it lies within the bounds."""
     if not math.isfinite(found):
         raise ValueError("is not finite")
@@ -138,8 +138,8 @@ def count(unit: str | None) -> Cell:
         if isinstance(value, str) and value.endswith("m") and NUMBER.fullmatch(value[:-1]):
             if unit is not None:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
-            return bounded(float(value[:-1]) / COUNTS["milli"], most=MOST_COUNT)
-        return bounded(plain(value) / divisor, most=MOST_COUNT)
+            return bounded(float(value[:-1]) / COUNTS["milli"], most=MAX_COUNT)
+        return bounded(plain(value) / divisor, most=MAX_COUNT)
 
     return read
 
@@ -170,7 +170,7 @@ def size(unit: str | None) -> Cell:
                 raise ValueError(f"has a unit of its own, and units says {unit}")
         else:
             found = scaled(value, factor)
-        return float(math.floor(bounded(found, most=MOST_BYTES)))
+        return float(math.floor(bounded(found, most=MAX_BYTES)))
 
     return read
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 
 from sim.errors import suggestion
-from sim.model.units import MOST_BYTES, shown
+from sim.model.units import MAX_BYTES, shown
 from sim.workload.mapped import cells as read
 from sim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
 from sim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, CellSource, Missing, kind_of
@@ -171,7 +171,7 @@ class LogMap:
             return read.size(unit)
         if kind == "count":
             return read.count(unit)
-        return read.number(least=-MOST_BYTES) if target == "priority" else read.number()
+        return read.number(least=-MAX_BYTES) if target == "priority" else read.number()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ The role is the class and the application the user.  Times are seconds since the
 it: an instance without creation_time was there before and comes at time 0, one without deletion_time stays until the
 trace ends, which is its latest time unless `end` says otherwise; both are counted.  These instances serve for weeks,
 so durations are how long they were there, not work.
-`rdma` (percent of a network card) and `most_per_node` (instances of one application, where there is a limit) are
+`rdma` (percent of a network card) and `max_per_node` (instances of one application, where there is a limit) are
 carried along; nothing here keeps to them.  Left out and counted: instances that never started, and those that ended
 before they began.
 
@@ -86,7 +86,7 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
             name: cell for name, cell in zip(("class", "user"), cells[7:9], strict=True) if cell
         }
         if most > 0:
-            further["most_per_node"] = most
+            further["max_per_node"] = most
         log.add(
             line, cells[0] or None, came, ended - began,
             cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began, **further,

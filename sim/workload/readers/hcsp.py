@@ -45,9 +45,9 @@ from sim.workload.traces import TaskTable
 
 BRAUN = (512, 16)
 """Tasks and machines of all instances of Braun et al."""
-MOST_MACHINES = 10_000
+MAX_MACHINES = 10_000
 
-Machines = Annotated[int, Field(strict=True, ge=1, le=MOST_MACHINES)]
+Machines = Annotated[int, Field(strict=True, ge=1, le=MAX_MACHINES)]
 Rows = list[tuple[int, list[str]]]
 
 
@@ -132,10 +132,10 @@ class _Reader:
         if self.declared is not None and self.declared != machines:
             source = "types names" if self.types is not None else "the option machines says"
             self._fail(f"the first line says {machines:,} machines, {source} {self.declared:,}", first)
-        if count == tasks * machines and machines <= MOST_MACHINES:
+        if count == tasks * machines and machines <= MAX_MACHINES:
             return machines
-        if machines > MOST_MACHINES:
-            self._fail(f"{machines:,} machines are more than the {MOST_MACHINES:,} that are read", first)
+        if machines > MAX_MACHINES:
+            self._fail(f"{machines:,} machines are more than the {MAX_MACHINES:,} that are read", first)
         self._name_odd_lines(rows, machines)
         self._fail(
             f"the first line says {tasks:,} tasks on {machines:,} machines, so {tasks * machines:,} numbers; "
@@ -167,8 +167,8 @@ class _Reader:
                 )
             self._name_odd_lines(rows, width)
             machines = width
-            if machines > MOST_MACHINES:
-                self._fail(f"{machines:,} numbers on a line; at most {MOST_MACHINES:,} machines are read", rows[0][0])
+            if machines > MAX_MACHINES:
+                self._fail(f"{machines:,} numbers on a line; at most {MAX_MACHINES:,} machines are read", rows[0][0])
         elif len(rows) > 1 and len(widths) == 1 and width not in (1, machines):
             source = "types names" if self.types is not None else "the option machines says"
             self._fail(

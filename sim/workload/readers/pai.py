@@ -41,7 +41,7 @@ INSTANCE = (
     "job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time", "machine",
 )  # fmt: skip
 GB = 1e9
-MOST_INSTANCES = 100_000
+MAX_INSTANCES = 100_000
 
 
 class Owner(NamedTuple):
@@ -126,7 +126,7 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Spans
     )
     if count is None or start is None or end is None or cpu is None or memory is None or gpu is None:
         return
-    if count % 1 or not 1 <= count <= MOST_INSTANCES or (gpu > 100 and gpu % 100):
+    if count % 1 or not 1 <= count <= MAX_INSTANCES or (gpu > 100 and gpu % 100):
         message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
         log.wrong(line, "inst_num, plan_gpu", message)
         return

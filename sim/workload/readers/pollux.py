@@ -35,7 +35,7 @@ from sim.workload.rows.job_reader import job_log, table_of
 from sim.workload.traces import Curves, TaskTable
 
 WANTED = ("name", "time", "application", "num_replicas", "batch_size")
-MOST_GPUS = 64
+MAX_GPUS = 64
 
 Sizes = Literal["given", "any"]
 MaxGpus = Annotated[int, Field(ge=1, le=4096, strict=True)]
@@ -44,7 +44,7 @@ MaxGpus = Annotated[int, Field(ge=1, le=4096, strict=True)]
 @job_log
 def read(
     log: JobLog, *, profiles: ExistingFolder, sizes: Sizes = "given", batch: Sizes | Literal["adaptive"] = "given",
-    max_gpus: MaxGpus = MOST_GPUS, local_limits: dict[Named, Count] | None = None,
+    max_gpus: MaxGpus = MAX_GPUS, local_limits: dict[Named, Count] | None = None,
 ) -> TaskTable:  # fmt: skip
     """Jobs of Pollux's workloads: an application's measured tables, GPUs and batch size."""
     limits = local_limits or {}

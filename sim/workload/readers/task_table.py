@@ -26,7 +26,7 @@ from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.files import write_whole
 from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
-from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
+from sim.model.units import MAX_BYTES, MAX_SECONDS, shown
 from sim.workload.rows.compressed import is_gzip, opened
 from sim.workload.rows.text_rows import numbered_lines
 from sim.workload.traces import LISTS, NUMBERS, TaskTable
@@ -40,11 +40,11 @@ KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "
 """Texts without a meaning of their own that are kept all the same, as clusters' logs have them."""
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
-MOST_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MOST_BYTES)}
-"""Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MOST_SECONDS`."""
+MAX_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MAX_BYTES)}
+"""Larger numbers in these columns are mistakes; in others, which are times and weights, those above `MAX_SECONDS`."""
 MISSPELT = 0.8
 """How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """Bad cells named one by one; the rest is counted."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
@@ -239,7 +239,7 @@ class _Reader:
         times = _TIME.match(name)
         if times:
             values = self._floats(name, column, infinite=True)
-            self._cells(name, column, np.isfinite(values) & (values > MOST_SECONDS), f"is more than {MOST_SECONDS:g}")
+            self._cells(name, column, np.isfinite(values) & (values > MAX_SECONDS), f"is more than {MAX_SECONDS:g}")
             values[np.isnan(values)] = np.inf
             if times["estimate"]:
                 table.estimates[name.removesuffix("_estimate")] = values
@@ -247,11 +247,11 @@ class _Reader:
                 table.times[name] = values
         elif name == "arrival":
             table.arrival = self._floats(name, column, required=True)
-            late = np.isfinite(table.arrival) & (table.arrival > MOST_SECONDS)
-            self._cells(name, column, late, f"is more than {MOST_SECONDS:g}")
+            late = np.isfinite(table.arrival) & (table.arrival > MAX_SECONDS)
+            self._cells(name, column, late, f"is more than {MAX_SECONDS:g}")
         elif name in NUMBERS:
             values = table.numbers[name] = self._floats(name, column, negative=name == "priority")
-            most = MOST_OF.get(name, MOST_SECONDS)
+            most = MAX_OF.get(name, MAX_SECONDS)
             self._cells(name, column, np.isfinite(values) & (np.abs(values) > most), f"is more than {most:g}")
             if name == "nodes":
                 wrong = np.isfinite(values) & ((values < 1) | (values != np.floor(values)))
@@ -346,7 +346,7 @@ class _Reader:
             value = values[row]
             if value != "":
                 # Places are looked up in the file: only for the few that are shown.
-                where = self._place(first[value]) if len(self.problems) < MOST_PROBLEMS else ""
+                where = self._place(first[value]) if len(self.problems) < MAX_PROBLEMS else ""
                 self._row_problem(row, "id", f"{shown(value)} is the id of {where} too")
 
     def _predecessors(self, table: TaskTable, column: pa.ChunkedArray) -> list[tuple[int, ...]]:
@@ -359,7 +359,7 @@ class _Reader:
                 if name in row_of:
                     known.append(row_of[name])
                 else:
-                    few = len(row_of) <= 10_000 and len(self.problems) < MOST_PROBLEMS
+                    few = len(row_of) <= 10_000 and len(self.problems) < MAX_PROBLEMS
                     near = suggestion(name, row_of) if few else ""
                     message = f"task {ids[row]} names the unknown predecessor {shown(name)}{near}"
                     self._row_problem(row, "predecessors", message)
@@ -394,7 +394,7 @@ class _Reader:
         if share is not None:
             for row in np.flatnonzero((share <= 0) | (share > 1)).tolist():
                 self._row_problem(row, "efficiency", f"{share[row]:g}: a share is above 0 and at most 1")
-        for row in np.flatnonzero(nowhere)[: MOST_PROBLEMS + 1].tolist():
+        for row in np.flatnonzero(nowhere)[: MAX_PROBLEMS + 1].tolist():
             message = f"task {table.name(row)} has no finite time on any device"
             self._row_problem(row, ", ".join(table.times) or "flops", message)
         gpus = table.numbers.get("gpus")
@@ -413,12 +413,12 @@ class _Reader:
 
     def _cells(self, name: str, column: pa.ChunkedArray, bad: np.ndarray, what: str) -> None:
         for row in np.flatnonzero(bad).tolist():
-            cell = column[row].as_py() if len(self.problems) < MOST_PROBLEMS else ""
+            cell = column[row].as_py() if len(self.problems) < MAX_PROBLEMS else ""
             named = "the cell" if cell is None or str(cell).strip() == "" else shown(str(cell))
             self._row_problem(row, name, f"{named} {what}")
 
     def _row_problem(self, row: int, column: str, message: str) -> None:
-        if len(self.problems) >= MOST_PROBLEMS:
+        if len(self.problems) >= MAX_PROBLEMS:
             self.unnamed += 1
             return
         address = f"row {row + 1}, column {column}"

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from sim.model.paths import ExistingFile
 from sim.model.plan import find_cycle
-from sim.model.units import MOST_BYTES, MOST_SECONDS, shown
+from sim.model.units import MAX_BYTES, MAX_SECONDS, shown
 from sim.workload.rows.job_log import problem_of
 from sim.workload.rows.json_rows import Opened, parts
 from sim.workload.rows.text_rows import Complaints
@@ -148,7 +148,7 @@ class _Reader:
         return table
 
     def _number(self, value: Any, key: str, task: str, default: float | None = None) -> float:
-        most = MOST_BYTES if "Bytes" in key else MOST_SECONDS
+        most = MAX_BYTES if "Bytes" in key else MAX_SECONDS
         if value is None:
             if default is None:
                 self.complaints.add(f"{shown(task)} has no {key}")

@@ -35,7 +35,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from sim.errors import Problem, ScenarioError
-from sim.model.units import MOST_SECONDS, TIME, parse, shown
+from sim.model.units import MAX_SECONDS, TIME, parse, shown
 from sim.workload.rows.job_columns import Blocks
 from sim.workload.rows.request_rows import SampleSeed, Scale, Share
 from sim.workload.rows.text_rows import NUMBER, Complaints, Flag
@@ -60,7 +60,7 @@ class Date(float):
 
 def _moment(value: Any) -> float:
     if not isinstance(value, str) or not _CALENDAR.match(value):
-        return parse(value, TIME, "5 s", most=MOST_SECONDS)
+        return parse(value, TIME, "5 s", most=MAX_SECONDS)
     try:
         found = Date(seconds_of(value.strip()))
         found.zoned = datetime.fromisoformat(value.strip()).tzinfo is not None
@@ -212,8 +212,8 @@ class JobLog:
             low = "negative" if least == 0 else f"below {least:g}"
             self.wrong(line, column, f"{shown(cell)} is {low}")
             return None
-        if found > MOST_SECONDS:
-            self.wrong(line, column, f"{shown(cell)} is more than {MOST_SECONDS:g}")
+        if found > MAX_SECONDS:
+            self.wrong(line, column, f"{shown(cell)} is more than {MAX_SECONDS:g}")
             return None
         return found
 

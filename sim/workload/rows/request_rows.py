@@ -29,12 +29,12 @@ from pydantic import AfterValidator, Field
 
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.ragged import Ragged
-from sim.model.units import MOST_SECONDS, Fraction, shown
-from sim.workload.rows.text_rows import MOST_PROBLEMS, NUMBER, Complaints, Flag, numbered_lines
+from sim.model.units import MAX_SECONDS, Fraction, shown
+from sim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Complaints, Flag, numbered_lines
 from sim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
-MOST_TOKENS = 10**9
+MAX_TOKENS = 10**9
 DRAWS = 8192
 
 
@@ -188,7 +188,7 @@ class RequestRows:
                     before = f"comes before that of line {latest_line}"
                     hint = "the rows are not in order of time (sort: true reads them none the less)"
                     self.complaints.add(f"its time {before}: {hint}", row.line)
-                    if len(self.complaints.problems) >= MOST_PROBLEMS:
+                    if len(self.complaints.problems) >= MAX_PROBLEMS:
                         return
             else:
                 latest, latest_line = row.time, row.line
@@ -271,7 +271,7 @@ def nanoseconds(cell: str, unit: int) -> tuple[int, str]:
         found = float(cell) * unit
     if found < 0:
         return 0, f"{shown(cell)} is negative"
-    if found > min(MOST_SECONDS, 9e9) * 1e9:
+    if found > min(MAX_SECONDS, 9e9) * 1e9:
         return 0, f"{shown(cell)} is later than 285 years"
     return round(found), ""
 
@@ -281,7 +281,7 @@ def tokens(cell: str) -> tuple[int, str]:
     text = cell[:-2] if cell.endswith(".0") else cell
     if text.isdecimal() and text.isascii() and len(text) <= 10:
         count = int(text)
-        return (count, "") if count <= MOST_TOKENS else (0, f"{count:,} tokens are more than {MOST_TOKENS:,}")
+        return (count, "") if count <= MAX_TOKENS else (0, f"{count:,} tokens are more than {MAX_TOKENS:,}")
     if NUMBER.fullmatch(text) and text.startswith("-"):
         return 0, f"{shown(cell)} is negative; expected a number of tokens"
     return 0, f"{shown(cell)} is not a whole number of tokens" if cell else "the number of tokens is missing"

@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.units import MOST_SECONDS, TIME, shown
+from sim.model.units import MAX_SECONDS, TIME, shown
 from sim.workload.rows.compressed import check, is_gzip, opened
 
-MOST_PROBLEMS = 20
+MAX_PROBLEMS = 20
 """Problems of a file named one by one; the rest is counted."""
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
@@ -55,7 +55,7 @@ class Complaints:
         self.unnamed = 0
 
     def add(self, message: str, line: int | None = None, column: int | None = None) -> None:
-        if len(self.problems) < MOST_PROBLEMS:
+        if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(message, "", self.file, line, column))
         else:
             self.unnamed += 1
@@ -168,8 +168,8 @@ def time_of(cell: str, unit: str) -> tuple[float, str]:
         return np.inf, f"{shown(cell)} is negative; only {NOWHERE:g} (cannot run there) may be"
     factor = TIME[unit]
     seconds = number * factor if factor >= 1 else number / round(1 / factor)  # 3 ms must be the float 0.003
-    if seconds > MOST_SECONDS:
-        return np.inf, f"{shown(cell)} is more than {MOST_SECONDS:g} s"
+    if seconds > MAX_SECONDS:
+        return np.inf, f"{shown(cell)} is more than {MAX_SECONDS:g} s"
     return seconds + 0.0, ""
 
 
