@@ -1,9 +1,10 @@
-"""Policies that decide who may wait, one algorithm a file.
+"""Policies that decide which tasks may wait, one algorithm a file.
 
 Everything, and simple limits:
     accept_all             Everything may wait
     queue_limit            A limit on how many wait: globally, for each class, for each type of device
     token_bucket           A token bucket: `rate` admissions a second in the long run, at most `burst` at once
+    utilization_threshold  A threshold on utilization: no admission while a device type is at or above it
     trunk_reservation      Trunk reservation: a class is admitted only while more servers are free than are kept for
                            others
 
@@ -24,7 +25,4 @@ By gain and cost:
     naor                   Naor's thresholds: individual, social or revenue-maximizing limits on queues
     mdp_threshold          An optimal admission of several classes: rewards for answers, costs of holding, by a Markov
                            decision process
-
-Others:
-    utilization_threshold  A threshold on utilization: no admission while a device type is at or above it
 """

@@ -9,6 +9,8 @@ Lists, task by task:
     max_min               Max-min: place next the task with the latest earliest completion time
     sufferage             Sufferage: the task that would lose most by not getting its best lane gets it; then again
     load_balance          Load balancing: each task goes to the lane with least projected load per speed
+    prioritized           Priorities: one task after the other, in an order of its own, gets the first interval
+                          without a conflict
     greedy_best_fit       Greedy best fit by memory and compute: the most demanding task first, each where it leaves
                           the least room over
 
@@ -27,8 +29,8 @@ CPUs and GPUs, with a guarantee:
                           is impossible
     moldable_dual         Dual approximation for parallel tasks: guess the makespan, take the least work that fits it,
                           then list
-    balanced_makespan     Balanced makespan: every task on its favorite type, then the overloaded type gives away what
-                          it is least good at
+    balanced_makespan     Balanced makespan: every task on its favorite type, then the overloaded type gives away
+                          what it is least good at
     clb2c                 Centralized load balancing for two clusters: from both ends of the list sorted by speed-up
     hlp                   Heterogeneous linear program: a relaxed program says on which type each task runs, list
                           scheduling says when
@@ -40,8 +42,8 @@ Programs:
                           each is put whole
     integer_program       The assignment program in whole tasks: the least makespan of independent sequential tasks on
                           unlike lanes (R||Cmax)
-    constraint_program    Constraint programming: which type, when, proven optimal where the solver gets that far (CP-
-                          SAT of OR-tools)
+    constraint_program    Constraint programming: which type, when, proven optimal where the solver gets that far
+                          (CP-SAT of OR-tools)
     convex_energy         Least energy before a deadline: a lane for every task and one frequency for every device,
                           from a convex program
 
@@ -59,8 +61,4 @@ Plans made elsewhere:
     replay                A static plan, replayed: for every task a mode and a place in the order of named devices
     as_planned            Any scheduler as a plan: it runs on the estimates before the clock starts, and what it did
                           there is followed
-
-Others:
-    prioritized           Priorities: one task after the other, in an order of its own, gets the first interval
-                          without a conflict
 """

@@ -71,7 +71,8 @@ def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candida
             slowest = max(steps, key=lambda one: one.seconds)
             found.append(Candidate(device.name, plan, slowest, *formulas.memory(model, plan), device.memory))
     if not found:
-        text = f"no degrees divide {total} GPUs, {training.transformer().layers} layers and a batch of {training.batch}, "
+        layers = training.transformer().layers
+        text = f"no degrees divide {total} GPUs, {layers} layers and a batch of {training.batch}, "
         raise ScenarioError(scenario.document.problem(where, text + "or no type of GPU has a known peak"))
     found.sort(key=lambda one: (not one.fits, one.step.seconds, one.state + one.kept))
     if not found[0].fits:
