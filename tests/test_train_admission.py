@@ -446,7 +446,7 @@ def test_the_figures_of_the_description_are_what_comes_out():
     text = " ".join(scenario.description.split())
     written = {"accept_all": r"(-[\d.]+) where all are accepted", "queue_limit": r"([\d.]+) under the best limit",
                "mdp_threshold": r"([\d.]+) under mdp_threshold", "learned": r"([\d.]+) under a policy that was",
-               "trunk_reservation": r"who know the rates is ([\d.]+)\."}  # fmt: skip
+               "trunk_reservation": r"optimum with known rates is ([\d.]+)\."}  # fmt: skip
     for policy in scenario.raw["sweep"]["policy"]:
         name = policy["admission"]["name"]
         if name in written:
