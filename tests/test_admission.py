@@ -27,8 +27,8 @@ from sim.scenario.scenario import load
 from sim.testing import check_policy, examine, systems
 from sim.theory.admission import token_bucket, trunk_reservation, workload_limit
 from sim.theory.erlang import erlang_b
+from sim.theory.optimal_pricing import naor
 from sim.theory.queues import mmc, mmck
-from sim.theory.tolls import naor
 
 CONFIDENCE = 0.99
 NAMES = [name for name in registry.policies("admission") if name != "learned"]  # which needs a file

@@ -17,9 +17,9 @@ from sim.model.record import EXPIRED, FAILED
 from sim.model.tasks import StageTime, Stopping, Task
 from sim.policy import (
     Admission,
+    Annotate,
     Defer,
     Fetch,
-    Hold,
     ListScheduler,
     Reject,
     Scheduler,
@@ -160,8 +160,8 @@ def test_waiting_for_nonsense_is_refused_where_it_is_said():
 
 
 def test_holding_needs_a_waiting_task_and_a_cause_and_is_noted_once():
-    assert "weather" in error_of(lambda view: (Hold(task, "weather") for task in view.waiting()))
-    held = lambda view: (Hold(task, "quota") for task in view.waiting() if task.index == 1)  # noqa: E731
+    assert "weather" in error_of(lambda view: (Annotate(task, "weather") for task in view.waiting()))
+    held = lambda view: (Annotate(task, "quota") for task in view.waiting() if task.index == 1)  # noqa: E731
     record = simulate(ONE, [Job([MODE], [2.0]), Job([MODE], [1.0]), Job([MODE], [1.0], arrival=1.0)], Doing(held))
     assert record.holds == [(0.0, 1, "quota")]
 

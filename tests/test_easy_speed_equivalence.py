@@ -8,7 +8,7 @@ import pytest
 from tiers import spread
 
 import sim
-from sim.engine.views.ends import Ends
+from sim.engine.views.node_availability import Ends
 from sim.engine.views.shadow import EarliestFit, Shadows
 
 POLICIES = {"one head": "easy_backfill", "a rule": {"scheduler": "easy_backfill", "placement": "best_fit"}}

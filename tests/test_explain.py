@@ -16,7 +16,7 @@ from sim.engine.simulation import Simulation
 from sim.errors import PolicyError, UsageError
 from sim.model.cluster import WHOLE, DeviceType, Link
 from sim.model.record import RunInput
-from sim.policy import Hold, Scheduler, Start
+from sim.policy import Annotate, Scheduler, Start
 from sim.policy.lists import ListScheduler
 from sim.results.one_run.explain import CAUSES, causes, ending, explain, explain_all
 from sim.results.one_run.result import Result
@@ -172,7 +172,7 @@ class OneAtATime(Scheduler):
     def schedule(self, view):
         for task in list(view.waiting()):
             if view.running():
-                yield Hold(task, "quota")
+                yield Annotate(task, "quota")
             elif placement := view.fit(task):
                 yield Start(task, placement)
 

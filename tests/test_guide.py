@@ -15,8 +15,8 @@ import pytest
 
 import sim
 from sim import registry
+from sim.results.formatting import unit_of
 from sim.results.one_run.metrics import metrics
-from sim.results.wording import unit_of
 from sim.scenario.schema.whole import json_schema
 
 DOCS = pages.TOP / "docs"

@@ -344,7 +344,7 @@ def test_keys_and_values_move_between_replicas():
     task = result.tasks.iloc[0]
     assert task["ttft"] == pytest.approx(F + 100 * P)
     assert task["finish"] == pytest.approx(F + 100 * P + 0.1 + 2 * (F + S) + (101 + 102) * C)
-    assert task["held"] == pytest.approx(0.1)
+    assert task["overhead"] == pytest.approx(0.1)
     assert task["device"] == "n0/g1"
     rows = result.launches
     assert rows["busy"].sum() == pytest.approx(task["finish"] - 0.1)

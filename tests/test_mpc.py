@@ -23,7 +23,7 @@ from sim.model.record import COMPLETED
 from sim.model.tasks import Shape
 from sim.policy import ListScheduler, Progress, Scheduler
 from sim.policy.planned import PlannedScheduler
-from sim.policy.rest import Resumed
+from sim.policy.remaining import Resumed
 from sim.testing import System
 from sim.testing.generate import random_system
 from sim.testing.systems import cpu_mode, gpu_mode, node, workload

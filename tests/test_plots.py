@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 import sim
 from sim.errors import UsageError
 from sim.plots.timeline import thinned
-from sim.results.one_run.lanes import fill_lanes
+from sim.results.one_run.gantt_rows import fill_lanes
 
 SMALL: dict[str, Any] = {
     "name": "small",

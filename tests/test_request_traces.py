@@ -365,7 +365,7 @@ def test_coefficients_of_tokens_need_tokens(file):
     assert found["compute"].tolist() == pytest.approx([0.005, 0.005])
 
 
-# Complaints -----------------------------------------------------------------------------------------------------
+# RowProblems -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from sim.results.one_run.result import Result
 NAN = math.nan
 COLUMNS = [
     "id", "class", "user", "arrival", "ready", "start", "finish", "wait", "response", "slowdown",
-    "bounded_slowdown_10s", "device_type", "device", "node", "batch", "upload", "compute", "download", "held",
+    "bounded_slowdown_10s", "device_type", "device", "node", "batch", "upload", "compute", "download", "overhead",
     "status", "reason", "preemptions", "migrations", "deadline", "met_deadline", "energy_j",
 ]  # fmt: skip
 

@@ -24,7 +24,7 @@ from sim.model.cluster import Cluster, DeviceType
 from sim.model.record import COMPLETED
 from sim.model.tasks import Shape
 from sim.policy import ListScheduler
-from sim.policy.rest import rows_of
+from sim.policy.remaining import rows_of
 from sim.testing import check_policy, examine, small_systems, systems
 from sim.testing.systems import System, cpu_mode, gpu_mode, node, workload
 

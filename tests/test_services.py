@@ -12,7 +12,7 @@ from tiers import spread
 
 import sim
 from sim.errors import PolicyError, ScenarioError
-from sim.policy import Batching, Discard, Linger, Scheduler, Take
+from sim.policy import Batching, Delay, Discard, Scheduler, Take
 from sim.results.one_run.result import Result
 from sim.scenario.scenario import load
 
@@ -52,7 +52,7 @@ class Padded(Batching):
 
     def next_batch(self, queue, placement, view):
         if len(queue) < 3 and not queue.over:
-            return Linger(until=queue.arrival(0) + 0.02, count=3) if view.now < queue.arrival(0) + 0.02 else Take(1, 4)
+            return Delay(until=queue.arrival(0) + 0.02, count=3) if view.now < queue.arrival(0) + 0.02 else Take(1, 4)
         if len(queue) > 40:
             return Discard(len(queue) // 2)
         count = min(len(queue), 32)
@@ -108,7 +108,7 @@ def test_response_is_wait_and_stages_and_the_way_there_and_back():
     traveled = one_way(scenario(network={"request": "2 ms", "response": "3 ms"})).tasks
     done = (without["status"] == "completed") & (traveled["status"] == "completed")
     assert (traveled["ready"] - traveled["arrival"]).to_numpy() == pytest.approx(0.002)
-    assert traveled["held"][done].to_numpy() == pytest.approx(0.003)
+    assert traveled["overhead"][done].to_numpy() == pytest.approx(0.003)
     assert (traveled["response"] - without["response"])[done].to_numpy() == pytest.approx(0.005)
 
 
@@ -275,9 +275,9 @@ sim.register("wrong", Wrong, kind="batching")
         (Take(10**6), "of which"),
         (Take(0), "of which"),
         (Take(1, 0), "as a batch of 0"),
-        (None, "Take, Discard or Linger is expected"),
-        (Linger(until=-1.0), "not later than now"),
-        (Linger(), "starts nothing"),
+        (None, "Take, Discard or Delay is expected"),
+        (Delay(until=-1.0), "not later than now"),
+        (Delay(), "starts nothing"),
     ],
 )
 def test_a_wrong_answer_stops_the_run_with_policy_and_time(answer, said):

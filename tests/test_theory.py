@@ -686,7 +686,7 @@ def test_a_scenario_is_its_model(model: str):
 @pytest.mark.parametrize("model", list(MODELS))
 def test_the_engine_covers_its_model(model: str):
     """Every figure that is predicted lies in the 99.9 % interval of 12 replications (with fixed seeds)."""
-    from sim.queueing.beside import simulate
+    from sim.queueing.model_check import simulate
 
     loaded = sim.load(MODELS[model])
     for one in simulate(loaded, match(loaded).rows, confidence=0.999, seed=11):

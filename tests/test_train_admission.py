@@ -21,7 +21,7 @@ from sim.experiment.run import prepare
 from sim.learning.agents.files import LearnedPolicy, load, save
 from sim.learning.agents.network import ScoreNetwork
 from sim.learning.environment.admission import Admissions, Played
-from sim.learning.observation.door import ACCEPT
+from sim.learning.observation.admission import ACCEPT
 from sim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
 from sim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
 from sim.learning.training.train import TrainingPractice

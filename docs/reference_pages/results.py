@@ -19,7 +19,7 @@ TASKS = {
     "device_type": "type of device it ran on last", "device": "first of its devices", "node": "its node",
     "batch": "number of the launch it was part of", "upload": "seconds of uploading", "compute": "seconds of computing",
     "download": "seconds of downloading",
-    "held": "response − the time before start − upload − compute − download: queues between stages, suspension, "
+    "overhead": "response − the time before start − upload − compute − download: queues between stages, suspension, "
             "saving, restoring, lost work",
     "status": "completed, rejected, expired, failed, aborted or unfinished", "reason": "why, where it did not complete",
     "preemptions": "stops", "migrations": "moves to other devices or modes",
@@ -90,9 +90,9 @@ ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device",
 
 def results_page() -> Iterator[str]:
     """Metrics and columns."""
+    from sim.results.formatting import unit_of
     from sim.results.one_run import metric_sets
     from sim.results.one_run.metrics import HIGHER_IS_BETTER, LAZY, NO_DIRECTION, metrics
-    from sim.results.wording import unit_of
 
     yield "# Results"
     yield from generated("the registry of metrics and the tables of a run")

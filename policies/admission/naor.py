@@ -41,7 +41,7 @@ class Naor(Admission):
     arrival_rate, service_time: where they are not to be estimated.
     """
 
-    queueing = "tolls"
+    queueing = "optimal pricing"
 
     def __init__(
         self,

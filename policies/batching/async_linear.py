@@ -33,7 +33,7 @@ from policies.batching.common.sizing import limit
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
 from sim.model.units import Seconds
-from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
+from sim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 
 LATEST = 4.0
 """Standard deviations of a compute time: by then a batch has ended."""
@@ -94,13 +94,13 @@ class AsyncLinear(Batching):
         self.compute.add(report.size, times.compute)
         self.download.add(report.size, times.download)
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         device = placement.devices[0]
         in_flight = view.load(device)
         most = self._most(placement)
         ready = self.compute.known or most == 1
         if in_flight > 0 and (in_flight > 1 or not ready or placement.mode.on_cpu):
-            return Linger()
+            return Delay()
         waiting = len(queue)
         if in_flight <= 0:
             return self._launch(min(waiting, most), queue, view, most)
@@ -110,7 +110,7 @@ class AsyncLinear(Batching):
         left = self._until_upload(end - view.now, waiting)
         if left <= self.upload.slope or view.now + left <= view.now:
             return self._launch(waiting, queue, view, most)
-        return Linger(view.now + self._look_again(left), math.ceil(min(self.full, most)), released=True)
+        return Delay(view.now + self._look_again(left), math.ceil(min(self.full, most)), released=True)
 
     # When -----------------------------------------------------------------------------------------------------
 

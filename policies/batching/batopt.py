@@ -26,7 +26,7 @@ from policies.batching.common.bulk_queue import MOST, BulkQueue, batch_times, ro
 from policies.batching.common.sizing import ArrivalRate, limit, occupied
 from sim.model.plan import Placement
 from sim.model.units import PerSecond, Seconds
-from sim.policy import Batching, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, RequestQueue, Take, View
 
 PATIENCE = 2.0
 """Times the expected wait for a full threshold after which a batch goes without it."""
@@ -53,9 +53,9 @@ class BatOpt(Batching):
         self.estimate = ArrivalRate(window)
         self.thresholds: dict[tuple[Placement, float], int] = {}
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         if occupied(queue, placement, view):
-            return Linger()
+            return Delay()
         waiting = len(queue)
         take = Take(min(waiting, limit(placement, self.max_batch)))
         rate = self.rate or self.estimate.of(queue, view.now)
@@ -67,7 +67,7 @@ class BatOpt(Batching):
             return take
         called = queue.deadline(0) - queue.stages(waiting, placement).total
         until = min(queue.arrival(0) + PATIENCE * threshold / rate, called)
-        return Linger(until, threshold) if until > view.now else take
+        return Delay(until, threshold) if until > view.now else take
 
     def _threshold(self, queue: RequestQueue, placement: Placement, rate: float) -> int:
         key = (placement, rate)

@@ -20,7 +20,7 @@ from policies.batching.common.sizing import limit, occupied
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.units import Seconds
-from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
+from sim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 
 
 class ClipperAimd(Batching):
@@ -51,10 +51,10 @@ class ClipperAimd(Batching):
         if self.slo is None:
             self.slo = queue.service.slo
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         device = placement.devices[0]
         if occupied(queue, placement, view):
-            return Linger()
+            return Delay()
         most = min(limit(placement, self.max_batch), self.limits.get(device, self.start))
         return Take(min(len(queue), most))
 

@@ -26,7 +26,7 @@ from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
 from sim.model.units import Seconds
-from sim.policy import Batching, BatchReport, Linger, RequestQueue, Take, View
+from sim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
 
 REFIT = 16
 """Batches from one fit to the next."""
@@ -71,10 +71,10 @@ class ClipperQuantile(Batching):
         if self.slo is None:
             self.slo = queue.service.slo
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         device = placement.devices[0]
         if occupied(queue, placement, view):
-            return Linger()
+            return Delay()
         return Take(min(len(queue), limit(placement, self.max_batch), self.limits.get(device, 1)))
 
     def ended(self, report: BatchReport, queue: RequestQueue) -> None:

@@ -27,7 +27,7 @@ from pydantic import Field
 from policies.batching.common.sizing import Outlook, largest, limit, outlook
 from sim.model.plan import Placement
 from sim.model.units import Seconds
-from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 
 ROUNDING = 1e-9
 """Seconds by which a batch has to end before a deadline, lest rounding decide."""
@@ -57,15 +57,15 @@ class Clockwork(Batching):
             if device.type is mode.type and (mode.gpus == 1 or mode.on_cpu)
         ]  # fmt: skip
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         ahead = outlook(queue, placement, view)
         late, size = self._choose(queue, placement, ahead)
         if not size:
             hopeless = self._hopeless(queue, ahead.end(queue, 1, placement), placement, view)
-            return Discard(hopeless, "too late") if hopeless else Linger()  # elsewhere they may make it
+            return Discard(hopeless, "too late") if hopeless else Delay()  # elsewhere they may make it
         wanted = ahead.compute - ahead.loading - queue.stages(size, placement).upload - self.ahead
         if wanted > view.now:
-            return Linger(wanted, released=True)
+            return Delay(wanted, released=True)
         if not late:
             return Take(size)
         hopeless = min(late, self._hopeless(queue, ahead.end(queue, 1, placement), placement, view))

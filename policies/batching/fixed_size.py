@@ -15,7 +15,7 @@ from pydantic import Field
 
 from policies.batching.common.sizing import limit
 from sim.model.plan import Placement
-from sim.policy import Batching, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, RequestQueue, Take, View
 
 
 class FixedSize(Batching):
@@ -27,8 +27,8 @@ class FixedSize(Batching):
     def __init__(self, size: Annotated[int, Field(ge=1)] = 8):
         self.max_batch: int = size
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         size, waiting = limit(placement, self.max_batch), len(queue)
         if waiting >= size or queue.over:
             return Take(min(waiting, size))
-        return Linger(count=size)
+        return Delay(count=size)

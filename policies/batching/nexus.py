@@ -20,7 +20,7 @@ from pydantic import Field
 
 from policies.batching.common.sizing import largest, limit, occupied
 from sim.model.plan import Placement
-from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 
 ROUNDING = 1e-9
 """Seconds by which a batch has to end before a deadline, lest rounding decide."""
@@ -39,9 +39,9 @@ class Nexus(Batching):
         self.max_batch = max_batch
         self.targets: dict[Placement, int] = {}
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         if occupied(queue, placement, view):
-            return Linger()
+            return Delay()
         waiting, target = len(queue), self._target(queue, placement)
         ending = view.now + ROUNDING
 

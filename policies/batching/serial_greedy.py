@@ -18,7 +18,7 @@ from pydantic import Field
 
 from policies.batching.common.sizing import occupied
 from sim.model.plan import Placement
-from sim.policy import Batching, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, RequestQueue, Take, View
 
 
 class SerialGreedy(Batching):
@@ -32,9 +32,9 @@ class SerialGreedy(Batching):
     def __init__(self, max_batch: Annotated[int, Field(ge=1)] | None = None):
         self.max_batch = max_batch
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         if occupied(queue, placement, view):
-            return Linger()
+            return Delay()
         limit = placement.mode.batch_limit
         most = limit if self.max_batch is None else min(limit, self.max_batch)
         return Take(min(len(queue), most))

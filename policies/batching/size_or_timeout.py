@@ -22,7 +22,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
 from sim.model.tasks import UNLIMITED_BATCH
 from sim.model.units import Seconds
-from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 
 
 class SizeOrTimeout(Batching):
@@ -71,7 +71,7 @@ class SizeOrTimeout(Batching):
                 raise _refused(f"{text}give max_batch_size", queue.service.policy_key, "max_enqueued_batches")
             self.capacity = self.max_enqueued_batches * full
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         waiting = len(queue)
         if self.capacity is not None and waiting > self.capacity:
             # No request has left since the queue was full, so those that came since stand behind its last place.
@@ -82,7 +82,7 @@ class SizeOrTimeout(Batching):
         if waiting < most:
             until = queue.arrival(0) + self.batch_timeout
             if view.now < until:
-                return Linger(until, most)
+                return Delay(until, most)
         count = min(waiting, most)
         return Take(count, self.sizes[bisect_left(self.sizes, count)] if self.sizes else None)
 

@@ -24,7 +24,7 @@ from policies.batching.common.bulk_queue import MODELED, MOST, BulkQueue, batch_
 from policies.batching.common.sizing import ArrivalRate, limit, occupied
 from sim.model.plan import Placement
 from sim.model.units import PerSecond, Seconds
-from sim.policy import Batching, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, RequestQueue, Take, View
 
 SWEEPS = 200
 """More than ever needed: each one improves the table, or it is the last."""
@@ -59,9 +59,9 @@ class Smdp(Batching):
         self.estimate = ArrivalRate(window)
         self.tables: dict[tuple[Placement, float], list[int]] = {}
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Delay:
         if occupied(queue, placement, view):
-            return Linger()
+            return Delay()
         waiting = len(queue)
         rate = self.rate or self.estimate.of(queue, view.now)
         if rate is None or queue.over:
@@ -75,7 +75,7 @@ class Smdp(Batching):
         wanted = waiting + 1
         while not table[wanted]:
             wanted += 1
-        return Linger(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
+        return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
     def table(self, queue: RequestQueue, placement: Placement, rate: float) -> list[int]:
         """Batch size (0: wait) by number of requests waiting, for a rate."""

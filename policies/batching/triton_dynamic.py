@@ -26,7 +26,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Task
 from sim.model.units import Seconds
-from sim.policy import Batching, Discard, Linger, RequestQueue, Take, View
+from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class TritonDynamic(Batching):
         self.seen = 0
         """Requests that have joined the queue and been sorted into levels."""
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         now = view.now
         surplus = self._sort_in(queue)
         if surplus:
@@ -124,7 +124,7 @@ class TritonDynamic(Batching):
             return Take(self._first(pending))
         until = min(until, *(level.next_timeout for level in self.levels))
         following = preferred[filled] if filled < len(preferred) else most
-        return Linger(until, waiting + 1 if self.bounded else following)
+        return Delay(until, waiting + 1 if self.bounded else following)
 
     def _sort_in(self, queue: RequestQueue) -> list[Task]:
         """Sort newcomers into their levels; those for which there is no room."""

@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sim.model.tasks import Task
-from sim.policy import Backfilling, Decision, Hold, PlacementRule, Start, View
+from sim.policy import Annotate, Backfilling, Decision, PlacementRule, Start, View
 
 
 class EasyBackfill(Backfilling):
@@ -42,4 +42,4 @@ class EasyBackfill(Backfilling):
                     yield Start(task, place)
                     break
             else:
-                yield Hold(task, "reservation")
+                yield Annotate(task, "reservation")

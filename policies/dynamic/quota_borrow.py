@@ -27,8 +27,8 @@ from sim.model.tasks import Task, Tasks
 from sim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
+    Annotate,
     Decision,
-    Hold,
     PlacementRule,
     PlanProblem,
     Start,
@@ -154,7 +154,7 @@ class QuotaBorrow(ByUser):
                 placement = yield from self._take_back(task, view)
             if placement is None or (owed & nodes_of(task) and self._for_good(task)):
                 if placement is not None:
-                    yield Hold(task, "quota")
+                    yield Annotate(task, "quota")
                 passed[line] = None
                 waited_for |= nodes_of(task)
                 continue

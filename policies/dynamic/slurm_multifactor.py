@@ -36,9 +36,9 @@ from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
 from sim.policy import (
+    Annotate,
     Decision,
     Demand,
-    Hold,
     PlacementRule,
     PlanProblem,
     Scheduler,
@@ -243,7 +243,7 @@ class SlurmMultifactor(Scheduler):
                 behind.append(task)
                 continue
             if self.tiers.refuses(task):
-                yield Hold(task, "quota")
+                yield Annotate(task, "quota")
                 continue
             placement = view.fit(task, self.rule)
             if placement is None and fits_nowhere(task, view):
@@ -251,7 +251,7 @@ class SlurmMultifactor(Scheduler):
             if placement is not None:
                 yield self._begin(task, placement)
             elif view.over_limit(task):
-                yield Hold(task, "quota")
+                yield Annotate(task, "quota")
             else:
                 closed |= nodes
                 behind.append(task)
@@ -303,7 +303,7 @@ class SlurmMultifactor(Scheduler):
         self._reserved.walk()
         for position, task in enumerate(order):
             if self.tiers.refuses(task):
-                yield Hold(task, "quota")
+                yield Annotate(task, "quota")
                 continue
             if position > last:  # no reservation can matter any more
                 continue
@@ -315,7 +315,7 @@ class SlurmMultifactor(Scheduler):
                 yield self._begin(task, placement)
                 last = self._last_fitting(order, last + 1, view)
             elif view.fit(task) is not None:
-                yield Hold(task, "reservation")
+                yield Annotate(task, "reservation")
 
     @staticmethod
     def _last_fitting(order: list[Task], before: int, view: View) -> int:

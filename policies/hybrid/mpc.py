@@ -41,7 +41,7 @@ from sim.policy import (
     View,
     Wait,
 )
-from sim.policy.rest import Resumed
+from sim.policy.remaining import Resumed
 
 SLACK = 1e-9
 """Part of a mean by which another must be better: forks differ by rounding."""

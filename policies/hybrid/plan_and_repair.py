@@ -47,7 +47,7 @@ from sim.policy import (
     PlannedScheduler,
     PlanProblem,
     Progress,
-    Rest,
+    RemainingProblem,
     Scheduler,
     Start,
     Stop,
@@ -303,12 +303,12 @@ class PlanAndRepair(Scheduler):
         self._promised, self._planned_at, self._planned_size = self._seen.end, view.now, len(rest.rows)
         self._events, self._upset = 0, False
 
-    def _tell(self, rest: Rest, plan: Plan) -> None:
+    def _tell(self, rest: RemainingProblem, plan: Plan) -> None:
         self.notes["planned_makespan"] = self._seen.end - rest.problem.origin
         if plan.bound is not None and len(rest.rows) == len(self._problem.tasks):
             self.notes["lower_bound"] = float(plan.bound)
 
-    def _adopt(self, rest: Rest, plan: Plan) -> None:
+    def _adopt(self, rest: RemainingProblem, plan: Plan) -> None:
         """The steps of a plan stand in the queues, and nothing else."""
         tasks, old = self._problem.tasks, self._board.pending
         self._board.clear()

@@ -44,9 +44,9 @@ from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Mode, Task
 from sim.model.units import Seconds
 from sim.policy import (
+    Annotate,
     Counter,
     Decision,
-    Hold,
     ListScheduler,
     Pause,
     PlacementRule,
@@ -210,7 +210,7 @@ class Predictive(Scheduler):
                 wait = yield from self._inner(view)
         for task in self._declined.values():  # for `hetsim explain`
             if task.state == WAITING:
-                yield Hold(task, "reservation")
+                yield Annotate(task, "reservation")
         self._declined.clear()
         if self.scale:
             for pool in self.pools.values():

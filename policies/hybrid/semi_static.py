@@ -48,7 +48,7 @@ from sim.policy import (
     View,
     Wait,
 )
-from sim.policy.rest import rows_of
+from sim.policy.remaining import rows_of
 
 
 class SemiStatic(Scheduler):

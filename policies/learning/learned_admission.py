@@ -2,7 +2,7 @@
 
 Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
 scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen in
-training (`sim.learning.observation.door`).
+training (`sim.learning.observation.admission`).
 Reference: the agents name theirs; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
 Automatic Control 30 (1985), for what is best where the load has a simple model (`mdp_threshold`).
 No guarantee of any kind.  Weakness: good where the load is like the one it was trained on, under the scheduler that was
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sim.errors import Problem, ScenarioError
 from sim.learning.agents.files import load
-from sim.learning.observation.door import ACCEPT, Door
+from sim.learning.observation.admission import ACCEPT, AdmissionWindow
 from sim.learning.observation.window import ADMISSION
 from sim.model.paths import ExistingFile
 from sim.model.tasks import Task
@@ -34,7 +34,7 @@ class LearnedAdmission(Admission):
     def __init__(self, path: ExistingFile):
         self.path = Path(path)
         self.policy = load(self.path, ADMISSION)
-        self.door = Door(self.policy.window, self.policy.scale)
+        self.door = AdmissionWindow(self.policy.window, self.policy.scale)
         self._no = Reject(reason="not worth it, as it was learned")
 
     def check(self, problem: PlanProblem) -> None:

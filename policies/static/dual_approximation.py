@@ -44,7 +44,7 @@ from scipy.optimize import linprog
 from policies.static.common.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
 from policies.static.common.instance import instance_of, list_schedule
 from policies.static.common.outcome import planned
-from policies.static.common.two_types_rest import rest_of_two_types
+from policies.static.common.two_types_remaining import rest_of_two_types
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Plan
 from sim.policy import PlannedScheduler, PlanProblem

@@ -12,7 +12,7 @@ from sim.workload.mapped.cells import bounded, plain, scaled
 from sim.workload.mapped.log_map import unit_in_name
 from sim.workload.mapped.propose import form_of
 from sim.workload.mapped.rows import fail, rows_of, tidied
-from sim.workload.rows.text_rows import Complaints
+from sim.workload.rows.text_rows import RowProblems
 
 LARGEST = 10**9
 
@@ -24,7 +24,7 @@ class PickedColumns:
         rows = rows_of(path, form_of(path))
         self.path = path
         self.names = list(rows.names)
-        self.complaints = Complaints(path)
+        self.row_problems = RowProblems(path)
         self._word = rows.word
         for name in where:
             if name not in self.names:
@@ -76,11 +76,12 @@ class PickedColumns:
     def complain(self, line: int, column: str, message: str) -> None:
         """Note what is wrong in a row; `done` raises it."""
         of_row = self._word == "row"
-        self.complaints.add(f"{f'row {line}, ' if of_row else ''}column {column}: {message}", None if of_row else line)
+        where = f"row {line}, " if of_row else ""
+        self.row_problems.add(f"{where}column {column}: {message}", None if of_row else line)
 
     def done(self) -> None:
         """ScenarioError for all that was noted."""
-        self.complaints.fail_if_any()
+        self.row_problems.fail_if_any()
 
     def whole(self, wanted: Sequence[str], least: int = 1) -> list[int]:
         """Whole numbers, of tokens or requests."""

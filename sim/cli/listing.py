@@ -73,8 +73,8 @@ def _scenarios() -> list[dict[str, Any]]:
 
 
 def _metrics() -> list[dict[str, Any]]:
+    from sim.results.formatting import unit_of
     from sim.results.one_run.metrics import metrics
-    from sim.results.wording import unit_of
 
     return [{"name": name, "kind": unit_of(name), "summary": summary(metric)} for name, metric in metrics().items()]
 

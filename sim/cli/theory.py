@@ -10,8 +10,8 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
-    from sim.queueing.beside import PredictedBeside
     from sim.queueing.facts import Match
+    from sim.queueing.model_check import PredictionCheck
 
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")
@@ -51,12 +51,12 @@ def theory(
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
     """
     from sim.experiment.run import prepare
-    from sim.queueing.beside import simulate
     from sim.queueing.matching import match
+    from sim.queueing.model_check import simulate
 
     loaded = prepare(scenario, policy, overrides)
     found = match(loaded)
-    beside: list[PredictedBeside] = []
+    beside: list[PredictionCheck] = []
     if found.rows and not predict_only:
         with console.progress(quiet) as bar:
             beside = simulate(loaded, found.rows, replications=replications, seed=seed, workers=workers, progress=bar)
@@ -66,7 +66,7 @@ def theory(
         console.lines(_text(loaded, found, beside))
 
 
-def _json(scenario: Any, found: Match, beside: list[PredictedBeside]) -> dict[str, Any]:
+def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:
     from sim.results.as_json import json_number
 
     intervals = {one.row: one for one in beside}
@@ -93,7 +93,7 @@ def _json(scenario: Any, found: Match, beside: list[PredictedBeside]) -> dict[st
     }
 
 
-def _text(scenario: Any, found: Match, beside: list[PredictedBeside]) -> list[str]:
+def _text(scenario: Any, found: Match, beside: list[PredictionCheck]) -> list[str]:
     from sim.report import terminal
 
     rows = [
@@ -126,9 +126,9 @@ def _headline(scenario: Any, found: Match) -> str:
     return first + "; ".join(hard)
 
 
-def _figures(found: Match, beside: list[PredictedBeside]) -> list[str]:
+def _figures(found: Match, beside: list[PredictionCheck]) -> list[str]:
     from sim.report import terminal
-    from sim.results.wording import PERCENT
+    from sim.results.formatting import PERCENT
 
     first = beside[0].interval if beside else None
     simulated = [] if first is None else [f"simulated ({first.confidence:.0%}, n = {first.n})", ""]

@@ -41,7 +41,7 @@ from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import Clock
 from sim.engine.kernel.draws import Draws
 from sim.engine.queues.sources import Sources, with_own_columns
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.errors import UsageError
 from sim.model.record import RunInput
 from sim.model.tasks import Task

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sim.engine.control.faults import FaultInjector
-from sim.engine.core.complaints import call
+from sim.engine.core.policy_errors import call
 from sim.engine.core.state import RunState
 from sim.engine.flight.durations import planned
 from sim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch

@@ -15,18 +15,18 @@ from sim.engine.control.faults import FaultInjector
 from sim.engine.control.interrupts import Interrupts
 from sim.engine.control.starts import Starts, all_steady, compute_only
 from sim.engine.control.waiting import Waiting
-from sim.engine.core.complaints import call
+from sim.engine.core.policy_errors import call
 from sim.engine.core.recorder import Recorder
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
+from sim.engine.flight.data_locations import Places
 from sim.engine.flight.links import Links
-from sim.engine.flight.places import Places
 from sim.engine.kernel.clock import Clock
 from sim.engine.language.serving import Serving
+from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.launches import Launches
 from sim.engine.launching.limits import TimeLimits
-from sim.engine.launching.received import Received
 from sim.engine.launching.stopping import Stops
 from sim.engine.queues.requests import make_queues
 from sim.engine.queues.sliced import Sliced
@@ -51,7 +51,7 @@ class Parts:
         self.rounds = Rounds(state)
         quick = compute_only(state.tasks)
         state.steady = all_steady(state.tasks, quick)
-        received = Received(state)
+        received = AttainedService(state)
         self.launches = Launches(state, signals, received)
         stops = Stops(self.launches)
         limited = run.grace is not None and run.tasks.time_limit is not None

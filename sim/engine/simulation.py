@@ -15,7 +15,7 @@ import numpy as np
 
 from sim.engine.control.decisions import Decisions
 from sim.engine.control.interrupts import note_place, note_start
-from sim.engine.core.complaints import deadlock, illegal, malformed, raised
+from sim.engine.core.policy_errors import deadlock, illegal, malformed, raised
 from sim.engine.kernel.clock import FAULT, Later
 from sim.engine.parts import Parts, Progress
 from sim.engine.queues.sliced import Sliced

@@ -30,11 +30,11 @@ from sim.experiment.stopping import select
 from sim.experiment.study import Case, Replicates
 from sim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
 from sim.experiment.work import Setup
+from sim.results.formatting import metric_name, several, units_of
 from sim.results.many_runs.selection import MOST, Race
 from sim.results.one_run.estimands import weight_of
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION, metric
 from sim.results.pictures import drawn
-from sim.results.wording import metric_name, several, units_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sim.errors import HetsimError
 from sim.experiment.progress import run_share
 from sim.experiment.work import RunJob, Setup, outcome_of
-from sim.results.wording import seconds
+from sim.results.formatting import seconds
 
 SAMPLES = 3
 LONGEST = 3.0

@@ -20,6 +20,7 @@ from sim.experiment.stopping import cut_warmup
 from sim.experiment.study import Case, Study
 from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
+from sim.results.formatting import metric_name, seconds
 from sim.results.statistics import (
     chi_square_quantile,
     deviation,
@@ -28,7 +29,6 @@ from sim.results.statistics import (
     is_congested,
     student_quantile,
 )
-from sim.results.wording import metric_name, seconds
 from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:

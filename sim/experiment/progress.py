@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sim.results.wording import seconds
+from sim.results.formatting import seconds
 
 if TYPE_CHECKING:
     from sim.engine.simulation import Simulation

@@ -24,8 +24,8 @@ from sim.experiment.study import Case, Study
 from sim.experiment.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
 from sim.experiment.work import Setup
 from sim.model.units import shown
+from sim.results.formatting import metric_name, several, units_of
 from sim.results.one_run.deadlines import JUDGED_BY_DEADLINE
-from sim.results.wording import metric_name, several, units_of
 
 if TYPE_CHECKING:
     import pandas as pd

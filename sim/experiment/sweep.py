@@ -26,8 +26,8 @@ from sim.experiment.store import Store, open_cache
 from sim.experiment.study import Case, Replicates, Study
 from sim.experiment.work import Setup
 from sim.experiment.workers import Workers
+from sim.results.formatting import metric_name
 from sim.results.many_runs.replications import Replications
-from sim.results.wording import metric_name
 from sim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from sim.errors import RunError, UsageError
 from sim.experiment.stopping import Pilot, find_cuts, pilot_size
 from sim.experiment.study import Case, Replicates, Study
 from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
+from sim.results.formatting import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 from sim.results.many_runs.replications import Replications
 from sim.results.statistics import half_width, is_congested
-from sim.results.wording import JOULES, PER_TIME, PERCENT, SECONDS, units_of
 
 if TYPE_CHECKING:
     import numpy as np

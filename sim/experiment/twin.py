@@ -23,7 +23,7 @@ from sim.errors import Problem, ScenarioError
 from sim.experiment.widening import SHARES, Widening
 from sim.model.record import RunInput
 from sim.policy.contract import Scheduler
-from sim.policy.rest import rows_of
+from sim.policy.remaining import rows_of
 from sim.scenario.scenario import Overrides, load
 from sim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from sim.workload.logs.recorded_log import HeldOverTime

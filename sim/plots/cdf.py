@@ -23,7 +23,7 @@ FEW_LINES = 6
 WIDE = 50.0
 """Above this ratio of the largest to a small value the axis is logarithmic."""
 
-_TIMES = ("response", "wait", "held", "upload", "compute", "download")
+_TIMES = ("response", "wait", "overhead", "upload", "compute", "download")
 
 
 def cdf(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy
-from sim.results.wording import figures, finite, fitting, metric_name, units_of
+from sim.results.formatting import figures, finite, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy, title
 from sim.plots.sweeps import key_name
-from sim.results.wording import fitting, metric_name, units_of
+from sim.results.formatting import fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

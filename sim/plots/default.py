@@ -80,7 +80,7 @@ def _of_replications(runs: Replications) -> Figure:
 
 def _spread(runs: Replications, ax: Axes) -> None:
     """The mean response of every replication, and the interval for its expectation."""
-    from sim.results.wording import SECONDS, fitting, pair, with_unit
+    from sim.results.formatting import SECONDS, fitting, pair, with_unit
 
     values = runs.values["response_mean"]
     factor, unit = fitting(values.tolist(), SECONDS)

@@ -24,7 +24,7 @@ from sim.plots.style import (
     time_axis,
     title,
 )
-from sim.results.one_run.lanes import device_bars, fill_lanes
+from sim.results.one_run.gantt_rows import device_bars, fill_lanes
 from sim.results.one_run.launches import FUSED
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ STAGES = (
 )
 CPU_COLOR = SKY
 LOST_COLOR = VERMILION
-HELD_COLOR = "#C9C9C9"
+OVERHEAD_COLOR = "#C9C9C9"
 MAX_DEVICES = 40
 LABELED = 400
 """With at most this many launches each bar that has room for it carries the name of its task."""
@@ -123,7 +123,7 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
     edge = "white" if len(bars) < 2000 else "none"
     # Held, but no stage at work: waiting for a link, saving or restoring state.
     held = bar_boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
-    ax.add_collection(PolyCollection(held, facecolors=HELD_COLOR, edgecolors="none", zorder=1))
+    ax.add_collection(PolyCollection(held, facecolors=OVERHEAD_COLOR, edgecolors="none", zorder=1))
     for name, first, last, color in STAGES:
         begin, end = bars[first].to_numpy(dtype=float), bars[last].to_numpy(dtype=float)
         end = np.where(np.isnan(end), bars["end"].to_numpy(), end)
@@ -139,7 +139,7 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
                     if text not in [patch.get_label() for patch in legend]:
                         legend.append(Patch(facecolor=paint, label=text))
     if _idle(bars).any():
-        legend.append(Patch(facecolor=HELD_COLOR, label="held, no stage at work"))
+        legend.append(Patch(facecolor=OVERHEAD_COLOR, label="overhead, no stage at work"))
     return legend
 
 

@@ -13,8 +13,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from sim.errors import UsageError
 from sim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
+from sim.results.formatting import SECONDS, fitting, metric_name, units_of
 from sim.results.one_run.groups import group_metrics, title
-from sim.results.wording import SECONDS, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

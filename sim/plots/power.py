@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.plots.style import INK, PALETTE, describe, own_axes, plain, short, tidy, time_axis, title
+from sim.results.formatting import energy, fitting
 from sim.results.one_run.over_bins import power_over_time
-from sim.results.wording import energy, fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
+from sim.results.formatting import SECONDS, fitting
 from sim.results.one_run.steps import weighted_quantile
-from sim.results.wording import SECONDS, fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,8 @@ from matplotlib.patches import Patch
 from sim.errors import UsageError
 from sim.plots.gantt import bar_boxes, label_lanes
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, short, tidy, time_axis, title
-from sim.results.one_run.lanes import device_bars
-from sim.results.wording import seconds
+from sim.results.formatting import seconds
+from sim.results.one_run.gantt_rows import device_bars
 
 if TYPE_CHECKING:
     import pandas as pd

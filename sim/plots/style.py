@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from sim.results.wording import PERCENT, SECONDS, Unit, fitting, units_of
+from sim.results.formatting import PERCENT, SECONDS, Unit, fitting, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

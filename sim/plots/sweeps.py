@@ -11,9 +11,9 @@ from matplotlib.ticker import FuncFormatter
 
 from sim.errors import UsageError
 from sim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
+from sim.results.formatting import figures, fitting, metric_name, units_of
 from sim.results.many_runs.point_values import rows_where
 from sim.results.one_run.metrics import HIGHER_IS_BETTER
-from sim.results.wording import figures, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, possible, short, tidy, title
 from sim.plots.sweeps import key_name
+from sim.results.formatting import fitting, metric_name, units_of
 from sim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
-from sim.results.wording import fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

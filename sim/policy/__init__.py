@@ -5,8 +5,8 @@ from sim.policy.batching import (
     Batching,
     BatchReport,
     Counter,
+    Delay,
     Discard,
-    Linger,
     Take,
 )
 from sim.policy.contract import (
@@ -16,11 +16,11 @@ from sim.policy.contract import (
     WAIT_FOR_RELEASE,
     Accept,
     Admission,
+    Annotate,
     Decision,
     Defer,
     Drop,
     Fetch,
-    Hold,
     Move,
     OrderKey,
     Pause,
@@ -40,14 +40,14 @@ from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, 
 from sim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.remaining import Progress, RemainingProblem
 from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
-from sim.policy.rest import Progress, Rest
 
 __all__ = [
     "Accept", "Admission", "Backfilling", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer",
-    "Demand", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch", "Generation", "Hold",
-    "IterationPolicy", "Linger", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
-    "PlannedScheduler", "Progress", "Reject", "Replica", "RequestQueue", "Requests", "Rest", "Routing",
+    "Demand", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch", "Generation", "Annotate",
+    "IterationPolicy", "Delay", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
+    "PlannedScheduler", "Progress", "Reject", "Replica", "RequestQueue", "Requests", "RemainingProblem", "Routing",
     "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE",
     "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order", "demand_fits_nowhere",
     "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",

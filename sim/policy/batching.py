@@ -70,7 +70,7 @@ class Discard:
         self.expired = expired
 
 
-class Linger:
+class Delay:
     """Not now: ask again at `until`, when `count` requests wait, or when a batch of the service has ended.
 
     released: also when anything has come free, so that another device may be offered; unless given, that is what is
@@ -108,7 +108,7 @@ class Batching:
     def begin(self, queue: RequestQueue, view: View) -> None:
         """Once, before the first request."""
 
-    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Linger:
+    def next_batch(self, queue: RequestQueue, placement: Placement, view: View) -> Take | Discard | Delay:
         """At least one request waits and a launch could start on the placement: what goes now?"""
         raise NotImplementedError
 
@@ -159,9 +159,9 @@ def ask(counter: Counter, placement: Placement, view: View) -> Generator[Decisio
     if isinstance(answer, Discard):
         yield Reject(_which(queue, answer.which), answer.reason, answer.expired)
         return True
-    if not isinstance(answer, Linger):
+    if not isinstance(answer, Delay):
         name = type(counter.batching).__name__
-        raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Linger is expected")
+        raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Delay is expected")
     counter.until, counter.count, counter.released = answer.until, answer.count, answer.released
     return False
 

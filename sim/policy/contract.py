@@ -84,7 +84,7 @@ class Reject(_Shown):
         self.expired = expired
 
 
-class Hold(_Shown):
+class Annotate(_Shown):
     """Say why a waiting task is passed over although it would fit (quota, reservation, ...).
 
     Changes nothing; `hetsim explain` charges the wait from now on to this cause, until the task starts or
@@ -170,7 +170,7 @@ WAIT_FOR_FIT = Pause("fit")
 WAIT_FOR_RELEASE = Pause("release")
 WAIT_FOR_READY = Pause("ready")
 
-Decision = Start | Stop | Move | Reject | Hold | Set | Fetch | Drop | Wait
+Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Wait
 
 
 @dataclass(frozen=True)
@@ -277,9 +277,9 @@ class PlanProblem:
     the estimates: the first gives the makespan of a plan, counted from the first arrival; the second runs a
     scheduler of any kind and gives what it did as a plan.  Where there is no engine they raise.
 
-    In mid-run (`sim.policy.rest`) the tasks are those that have not started, with the work that they have left, and
-    arrive at `now` or later.  `free_at` says by the name of a lane (`n0/g1`, `n0/cpu3`) when it will have ended what
-    it runs; lanes that it does not name are free, inf: the lane is down.  `data`: where copies of items lie by now
+    In mid-run (`sim.policy.remaining`) the tasks are those that have not started, with the work that they have left,
+    and arrive at `now` or later.  `free_at` says by the name of a lane (`n0/g1`, `n0/cpu3`) when it will have ended
+    what it runs; lanes that it does not name are free, inf: the lane is down.  `data`: where copies of items lie by now
     (devices, and node indexes for host memory); of items that it does not name, where they were at the start.
     Makespans are then counted from `now`.
     """

@@ -1,6 +1,6 @@
 """Many services on like devices: asks only those that may answer differently.
 
-A service with a policy that lingers has answered for the device that it was offered, in the state in which that was.
+A service with a policy that delays has answered for the device that it was offered, in the state in which that was.
 While the offer is the same, and nothing has happened to its own queue, the answer holds; so a batch costs a question or
 two, however many services there are.
 """
@@ -17,7 +17,7 @@ from sim.model.tasks import Mode, Task
 from sim.policy.batching import Batching, Counter, ask
 from sim.policy.contract import Decision, Pause, View
 
-IDLE, FRESH, HELD, ASKED, LINGERS = range(5)
+IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
 """Nothing waits there; it is to be asked whatever is offered; its answer holds while the offer is
 `LikeServices.passed`; it has answered since, for another offer, and is asked again when something has come free; it
 waits for a time or for requests, whatever is offered."""
@@ -42,11 +42,11 @@ class LikeServices:
 
     def __init__(self, mode: Mode):
         self.mode = mode
-        self.heaps: dict[int, list[QueuedService]] = {FRESH: [], HELD: []}
+        self.heaps: dict[int, list[QueuedService]] = {FRESH: [], ANSWERED: []}
         self.asked: list[tuple[int, Any]] = []
         """Numbers of those that were ASKED, and about what."""
         self.passed: Any = None
-        """The offer for which those that are HELD have answered."""
+        """The offer for which those that are ANSWERED have answered."""
         self.released = True
         """Has something come free since all have answered?"""
         self.idle: list[int] = []
@@ -120,7 +120,7 @@ class Index:
             if (yield from ask(counter, placement, view)):
                 self._look(entry.number)
             else:
-                self._linger(entry.number, line, offer)
+                self._delay(entry.number, line, offer)
 
     # What has happened ----------------------------------------------------------------------------------------
 
@@ -131,10 +131,10 @@ class Index:
             counter, waiting = self.counters[number], len(queue)
             wanted = counter.count is not None and waiting >= counter.count
             state = self._state[number]
-            if not waiting or again or wanted or state < HELD or (not counter.ended and queue.over):
+            if not waiting or again or wanted or state < ANSWERED or (not counter.ended and queue.over):
                 self._look(number)
-            elif state == HELD:
-                self._enter(number, HELD)  # its oldest request may be another one
+            elif state == ANSWERED:
+                self._enter(number, ANSWERED)  # its oldest request may be another one
         self.bell.clear()
         if self._releases != view.changes.releases:
             self._releases = view.changes.releases
@@ -188,7 +188,7 @@ class Index:
                     counter.count = 1
                     counter.queue.want(1)
 
-    def _linger(self, number: int, line: LikeServices, offer: Any) -> None:
+    def _delay(self, number: int, line: LikeServices, offer: Any) -> None:
         """Its policy has answered: not now."""
         counter = self.counters[number]
         counter.queue.want(counter.count or 0)
@@ -198,7 +198,7 @@ class Index:
                 self._timed[number] = None
         if counter.count is not None and len(counter.queue) >= counter.count:
             self.bell.setdefault(counter.queue, False)
-        self._state[number] = ASKED if counter.released else LINGERS
+        self._state[number] = ASKED if counter.released else DELAYED
         self._version[number] += 1
         if counter.released:
             line.asked.append((number, offer))
@@ -216,7 +216,7 @@ class Index:
         """The service of a line to be asked about an offer; None if all have answered."""
         fresh = self._head(line.heaps[FRESH])
         again = line.released and offer != line.passed
-        held = self._head(line.heaps[HELD]) if again else None
+        held = self._head(line.heaps[ANSWERED]) if again else None
         if fresh is None and held is None:
             if again:
                 line.passed = offer
@@ -231,7 +231,7 @@ class Index:
     def _settled(self, line: LikeServices, number: int, offer: Any) -> bool:
         """Does the answer hold as long as that of the others?"""
         if self._state[number] == ASKED and offer == line.passed:
-            self._enter(number, HELD)
+            self._enter(number, ANSWERED)
         return self._state[number] != ASKED
 
     def _head(self, heap: list[QueuedService]) -> QueuedService | None:

@@ -16,8 +16,8 @@ from sim.policy.contract import (
     WAIT_FOR_FIT,
     WAIT_FOR_READY,
     WAIT_FOR_RELEASE,
+    Annotate,
     Decision,
-    Hold,
     OrderKey,
     Pause,
     PlacementRule,
@@ -223,12 +223,12 @@ class ListScheduler(Scheduler):
                     found, least = queue, entry
         return None if least is None else found
 
-    def set_aside(self, task: Task, view: View) -> Hold:
+    def set_aside(self, task: Task, view: View) -> Annotate:
         """Out of its queue until something has come free, since a limit of its partition keeps it: what to tell."""
         self.queue.remove(task)
         self._aside_since = view.changes.releases
         self._aside[task.index] = task
-        return Hold(task, "quota")
+        return Annotate(task, "quota")
 
     def bring_back(self, view: View) -> None:
         """Queue those that were set aside, if something has come free since."""

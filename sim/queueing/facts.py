@@ -23,7 +23,7 @@ PRIORITIES, SHARING = "priorities", "processor sharing"
 means), priorities, all at once."""
 
 OPEN, LIMIT, BUCKET, TRUNKS, TOLLS, WORK = (
-    "open", "limit", "token bucket", "trunk reservation", "tolls", "limit of work",
+    "open", "limit", "token bucket", "trunk reservation", "optimal pricing", "limit of work",
 )  # fmt: skip
 """What admission policies declare.  A model reads the parameters of the policy that it is named for."""
 
@@ -105,7 +105,7 @@ class Law(NamedTuple):
 
     @property
     def shown(self) -> str:
-        from sim.results.wording import seconds
+        from sim.results.formatting import seconds
 
         more = f", scv {self.scv:.3g}" if self.kind == "general" else ""
         return f"{self.kind}, mean {seconds(self.mean)}{more}"
@@ -405,7 +405,7 @@ class Facts:
 
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
         """Assume a stable load, and a warm-up and a run that are long enough to forget the start."""
-        from sim.results.wording import seconds
+        from sim.results.formatting import seconds
 
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"

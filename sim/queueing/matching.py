@@ -32,7 +32,7 @@ from sim.queueing.facts import (
     PredictedRow,
     law_of,
 )
-from sim.theory import admission, batches, general, networks, priorities, queues, tolls
+from sim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues
 from sim.theory.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _naor(facts: Facts) -> Match:
                   "estimated online" if None in told else "given", soft=True)  # fmt: skip
     facts.steady(0, 1, law, bounded=True)
     reward, cost = (facts.parameter("admission", key, 1.0) for key in ("reward", "cost"))
-    thresholds = tolls.naor(told[0] or facts.rate, told[1] or law.mean, reward, cost)
+    thresholds = optimal_pricing.naor(told[0] or facts.rate, told[1] or law.mean, reward, cost)
     objective = facts.parameter("admission", "objective", "social")
     found = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
     rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs", loss=True)

@@ -4,8 +4,8 @@ The file is the Trace Event Format in JSON, gzipped where its name ends in .gz. 
 
 process     the cluster (its counters), then each node that served a launch
 thread      an engine of a device (upload, compute, download), or a core; where an engine serves several launches at a
-            time it has as many threads, so that slices on one thread never overlap.  "held" has the times in which a
-            launch kept its device though none of its stages was at work
+            time it has as many threads, so that slices on one thread never overlap.  "overhead" has the times in which
+            a launch kept its device though none of its stages was at work
 slice       a stage of a launch, named by its first task; its arguments tell launch, batch size, outcome
 counter     waiting and running tasks, busy GPUs and cores, of the cluster and of each node (of few nodes)
 arrow       from a task of a graph to each successor
@@ -30,7 +30,7 @@ import numpy as np
 from sim.errors import UsageError
 from sim.model.files import write_whole
 from sim.model.units import shown
-from sim.results.one_run.lanes import device_bars, fill_lanes
+from sim.results.one_run.gantt_rows import device_bars, fill_lanes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,8 +43,8 @@ STAGES = (
     ("compute", "compute_start", "compute_end"),
     ("download", "download_start", "end"),
 )
-HELD = "held"
-ORDER = ("upload", "compute", "download", HELD)
+OVERHEAD = "overhead"
+ORDER = ("upload", "compute", "download", OVERHEAD)
 
 CLUSTER = 1000
 """Number of the cluster's own process; nodes follow.  Threads count from 1: a thread with the number of its process is
@@ -170,7 +170,7 @@ def _slices(bars: pd.DataFrame) -> Slices:
         begin = columns[first]
         until = np.where(np.isnan(columns[last]), end, columns[last])
         parts.append((number, begin, until, ~np.isnan(begin)))
-    parts += [(ORDER.index(HELD), *gap) for gap in _gaps(columns)]
+    parts += [(ORDER.index(OVERHEAD), *gap) for gap in _gaps(columns)]
     bar = np.concatenate([np.flatnonzero(kept) for _, _, _, kept in parts])
     stage = np.concatenate([np.full(int(kept.sum()), number) for number, _, _, kept in parts])
     begin = np.concatenate([values[kept] for _, values, _, kept in parts])
@@ -301,7 +301,7 @@ def _arrows(result: Result, bars: pd.DataFrame, slices: Slices, pid: np.ndarray,
     owner = np.array([row.get(str(name), -1) for name in bars["task"]], dtype=np.int64)[slices.bar]
     first, last = np.full(len(tasks), -1), np.full(len(tasks), -1)
     order = np.lexsort((slices.end, slices.begin))
-    order = order[(owner[order] >= 0) & (slices.stage[order] != ORDER.index(HELD))]
+    order = order[(owner[order] >= 0) & (slices.stage[order] != ORDER.index(OVERHEAD))]
     last[owner[order]] = order  # the last of equal entries stays
     first[owner[order[::-1]]] = order[::-1]
     number = 0

@@ -14,11 +14,11 @@ Both run the policy over small systems with the engine's own invariants on, and 
 
 from sim.testing.audit import audit
 from sim.testing.chrome_trace import check_trace
-from sim.testing.conformance import Complaint, PolicyTestCase, check_policy, examine, other_hash_seed
+from sim.testing.conformance import ContractBreach, PolicyTestCase, check_policy, examine, other_hash_seed
 from sim.testing.generate import FEATURES, random_system, systems
 from sim.testing.systems import System, small_systems, workload
 
 __all__ = [
-    "FEATURES", "Complaint", "PolicyTestCase", "System", "audit", "check_policy", "check_trace", "examine",
+    "FEATURES", "ContractBreach", "PolicyTestCase", "System", "audit", "check_policy", "check_trace", "examine",
     "other_hash_seed", "random_system", "small_systems", "systems", "workload",
 ]  # fmt: skip

@@ -43,7 +43,7 @@ RULES = ("legal", "ends", "capacity", "hooks", "changes", "view", "refusals", "r
 
 
 @dataclass(frozen=True)
-class Complaint:
+class ContractBreach:
     """One rule broken on one system."""
 
     rule: str
@@ -71,14 +71,14 @@ def check_policy(
     """
     systems = all_systems() if systems is None else list(systems)
     gate = None if admission is None else lambda _: admission()
-    complaints = [
-        complaint
+    breaches = [
+        breach
         for system in systems
-        for complaint in examine(lambda _: factory(), system, may_reject=may_reject, admission=gate)
+        for breach in examine(lambda _: factory(), system, may_reject=may_reject, admission=gate)
     ]
-    if hash_seed and not complaints and _picklable(factory):
-        complaints += other_hash_seed([factory], systems)
-    _raise(complaints)
+    if hash_seed and not breaches and _picklable(factory):
+        breaches += other_hash_seed([factory], systems)
+    _raise(breaches)
 
 
 class PolicyTestCase:
@@ -89,7 +89,7 @@ class PolicyTestCase:
     """
 
     may_reject: ClassVar[bool] = False
-    _found: ClassVar[list[Complaint] | None] = None
+    _found: ClassVar[list[ContractBreach] | None] = None
 
     def make(self) -> Any:
         """A fresh policy."""
@@ -128,7 +128,7 @@ class PolicyTestCase:
         kind = type(self)
         if "_found" not in vars(kind):  # one pass over the systems answers all tests of a class
             kind._found = [c for s in self.systems() for c in examine(self.make_for, s, may_reject=self.may_reject)]
-        _raise([complaint for complaint in kind._found or () if complaint.rule == rule])
+        _raise([breach for breach in kind._found or () if breach.rule == rule])
 
 
 def all_systems() -> list[System]:
@@ -136,9 +136,9 @@ def all_systems() -> list[System]:
     return [*small_systems(), *served_systems()]
 
 
-def _raise(complaints: Sequence[Complaint]) -> None:
-    if complaints:
-        raise AssertionError("the policy breaks the contract:\n" + "\n".join(f"  {c}" for c in complaints))
+def _raise(breaches: Sequence[ContractBreach]) -> None:
+    if breaches:
+        raise AssertionError("the policy breaks the contract:\n" + "\n".join(f"  {c}" for c in breaches))
 
 
 # One system ---------------------------------------------------------------------------------------------------
@@ -146,15 +146,15 @@ def _raise(complaints: Sequence[Complaint]) -> None:
 
 def examine(
     make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
-) -> list[Complaint]:
+) -> list[ContractBreach]:
     """All that is wrong with a policy's runs of one system, with an admission policy before it if one is given."""
-    found: list[Complaint] = []
+    found: list[ContractBreach] = []
 
     def run_input(scheduler: Any) -> Any:
         return system.run_input(scheduler, None if admission is None else admission(system))
 
     def complain(rule: str, text: str) -> None:
-        found.append(Complaint(rule, system.name, text))
+        found.append(ContractBreach(rule, system.name, text))
 
     before = _digest(_columns(system.tasks))
     watched = WatchedScheduler(make_for(system))
@@ -408,7 +408,7 @@ def _facts(task: Task) -> dict[str, Any]:
 # Another process --------------------------------------------------------------------------------------------
 
 
-def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[Complaint]:
+def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[ContractBreach]:
     """Run the policies in a fresh process with another hash seed: is anything different?
 
     A factory is a function without arguments or a subclass of PolicyTestCase; one process serves all of them.
@@ -420,10 +420,10 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
     done = subprocess.run([sys.executable, "-c", _CHILD], input=job, capture_output=True, env=environment, check=False)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        return [Complaint("hash seed", "all", f"the run in a process of its own failed: {lines[-1]}")]
+        return [ContractBreach("hash seed", "all", f"the run in a process of its own failed: {lines[-1]}")]
     there = pickle.loads(done.stdout)
     return [
-        Complaint("hash seed", name, f"{_called(factory)} decides differently under another PYTHONHASHSEED")
+        ContractBreach("hash seed", name, f"{_called(factory)} decides differently under another PYTHONHASHSEED")
         for factory, mine, theirs in zip(factories, here, there, strict=True)
         for name, ours, its in zip(mine, mine.values(), theirs.values(), strict=True)
         if ours != its

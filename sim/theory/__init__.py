@@ -28,7 +28,7 @@ _MODULES = {
     "batches": ("BatchPrediction", "BatchBounds", "bulk_service", "greedy_batches", "inoue_bounds"),
     "networks": ("Station", "Network", "jackson", "tandem"),
     "admission": ("Losses", "Stream", "trunk_reservation", "workload_limit", "token_bucket"),
-    "tolls": ("Thresholds", "naor"),
+    "optimal_pricing": ("Thresholds", "naor"),
     "staffing": ("Staffing", "halfin_whitt"),
 }  # fmt: skip
 """The names of each file."""
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     )
     from sim.theory.general import allen_cunneen, gim1, md1, mg1, mg1_ps
     from sim.theory.networks import Network, Station, jackson, tandem
+    from sim.theory.optimal_pricing import Thresholds, naor
     from sim.theory.prediction import Prediction
     from sim.theory.priorities import Class, nonpreemptive, preemptive_resume
     from sim.theory.queues import closed_loop, mm1, mmc, mmc_abandonment, mmck
     from sim.theory.staffing import Staffing, halfin_whitt
-    from sim.theory.tolls import Thresholds, naor
 
 
 def __getattr__(name: str) -> Any:

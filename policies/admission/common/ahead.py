@@ -6,7 +6,7 @@ right estimates, that is the wait to come; on c servers it is a little too short
 is an average.  Tasks of different widths count alike.
 For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with all
 requests that are still behind it in the queue or come before that starts.  Right for greedy batches of one service on
-its devices; what a policy lingers, or other services take, comes on top.
+its devices; what a policy waits for, or other services take, comes on top.
 Cost: O(1) a request on one device; of a task the sums of `view.backlog`.
 """
 

@@ -14,9 +14,9 @@ from sim.model.tasks import Task
 from sim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
+    Annotate,
     Backfilling,
     Decision,
-    Hold,
     PlacementRule,
     PlanProblem,
     Start,
@@ -151,7 +151,7 @@ class Reserving(Backfilling):
                     profile.occupy(found)
                     self._promised[task.index] = found
                 if not due and view.fit(task) is not None:
-                    yield Hold(task, "reservation")
+                    yield Annotate(task, "reservation")
             due = found.time <= view.now
             placement = found.placement(task, view) if due else None
             if due and placement is None:

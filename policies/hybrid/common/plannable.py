@@ -8,7 +8,7 @@ from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.plan import Plan
 from sim.model.tasks import Shape
 from sim.policy import PlannedScheduler, PlanProblem
-from sim.policy.rest import in_mid_run, rows_of
+from sim.policy.remaining import in_mid_run, rows_of
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:

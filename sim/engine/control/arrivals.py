@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.engine.control.completion import Completion
 from sim.engine.control.waiting import Waiting
-from sim.engine.core.complaints import illegal, raised
+from sim.engine.core.policy_errors import illegal, raised
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState, lost_input
 from sim.engine.kernel.clock import ARRIVAL, Later

@@ -8,8 +8,8 @@ from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import BEFORE, COMPUTE
 from sim.engine.language.serving import Serving
 from sim.engine.queues.sliced import Sliced
-from sim.engine.resources.budgets import Budget
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
+from sim.engine.resources.partition_limits import Budget
 from sim.errors import InvariantError
 from sim.model.cluster import WHOLE, Partition
 from sim.model.record import COMPLETED, UNFINISHED
@@ -33,8 +33,8 @@ class Checker:
         self._stages()
         self._items()
         if self.serving is not None:
-            for complaint in self.serving.complaints():
-                self._require(False, complaint)
+            for defect in self.serving.defects():
+                self._require(False, defect)
         if self.checks % 64 == 1:
             self._columns()
 

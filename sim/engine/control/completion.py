@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from sim.engine.control.waiting import Waiting
-from sim.engine.core.complaints import call
+from sim.engine.core.policy_errors import call
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
 from sim.engine.kernel.clock import FINISH, Later
 from sim.engine.language.serving import Serving
+from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.limits import TimeLimits
-from sim.engine.launching.received import Received
 from sim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
 from sim.model.tasks import ENDED, Task
 from sim.policy.batching import Batching, BatchReport
@@ -25,7 +25,7 @@ class Completion:
     """How tasks come to their one status."""
 
     def __init__(
-        self, state: RunState, rounds: Rounds, waiting: Waiting, received: Received, limits: TimeLimits | None,
+        self, state: RunState, rounds: Rounds, waiting: Waiting, received: AttainedService, limits: TimeLimits | None,
         serving: Serving | None, linked: bool,
     ):  # fmt: skip
         """`linked`: does the end of a task concern others (successors, clients of a closed loop, readers)?"""

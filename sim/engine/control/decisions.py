@@ -8,7 +8,7 @@ from sim.engine.control.completion import Completion
 from sim.engine.control.devices import Devices
 from sim.engine.control.interrupts import Interrupts
 from sim.engine.control.starts import Starts
-from sim.engine.core.complaints import illegal, state_of
+from sim.engine.core.policy_errors import illegal, state_of
 from sim.engine.core.rounds import LOOP_LIMIT, Rounds
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
@@ -16,7 +16,7 @@ from sim.engine.flight.prefetch import fetch
 from sim.engine.launching.launches import Launches
 from sim.model.record import EXPIRED, REJECTED
 from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
-from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
+from sim.policy.contract import Annotate, Decision, Drop, Fetch, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
 
 
 class Decisions:
@@ -110,7 +110,7 @@ class Decisions:
         state.settled = state.decisions
         self.rounds.look_whether_drained()
 
-    def _hold(self, decision: Hold) -> None:
+    def _annotate(self, decision: Annotate) -> None:
         task, cause = decision.task, decision.cause
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
             meant = "a waiting task, and quota, reservation or choice, are meant"
@@ -139,5 +139,5 @@ class Decisions:
             raise illegal(self.state, f"drops item {decision.item} from {decision.device}, but {problem}")
 
     _handlers: dict[type, Any] = {
-        Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,
+        Stop: _stop, Move: _move, Reject: _reject, Annotate: _annotate, Set: _set, Fetch: _fetch, Drop: _drop,
     }  # fmt: skip

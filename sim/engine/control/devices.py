@@ -7,14 +7,14 @@ from typing import Any
 
 from sim.engine.control.completion import Completion
 from sim.engine.control.interrupts import Interrupts
-from sim.engine.core.complaints import call, illegal
+from sim.engine.core.policy_errors import call, illegal
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState, launches_on, lost_input
 from sim.engine.flight.launch import RESTORE
 from sim.engine.kernel.clock import FAULT, Later, Timer
 from sim.engine.language.serving import Serving
 from sim.engine.launching.launches import Launches
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import Device
 from sim.model.record import FAILED
 from sim.model.tasks import BLOCKED, WAITING

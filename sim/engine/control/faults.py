@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.engine.control.devices import Devices
-from sim.engine.core.complaints import call, deadlock
+from sim.engine.core.policy_errors import call, deadlock
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import FAULT, Later

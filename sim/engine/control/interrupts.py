@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sim.engine.control.completion import Completion
 from sim.engine.control.waiting import Waiting
-from sim.engine.core.complaints import illegal
+from sim.engine.core.policy_errors import illegal
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch

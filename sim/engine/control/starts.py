@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.engine.control.waiting import Waiting
-from sim.engine.core.complaints import illegal, state_of
+from sim.engine.core.policy_errors import illegal, state_of
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import FusedLaunch, Launch, Terms
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.launches import Launches
 from sim.engine.launching.limits import TimeLimits
-from sim.engine.resources.holdings import available_at
+from sim.engine.resources.occupancy import available_at
 from sim.engine.views.placing import together
 from sim.model.fusion import fused_mode, fusible
 from sim.model.plan import Placement

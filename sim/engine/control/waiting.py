@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.core.complaints import raised
+from sim.engine.core.policy_errors import raised
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import ARRIVAL, FINISH, Later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sim.engine.core.complaints import deadlock, illegal
+from sim.engine.core.policy_errors import deadlock, illegal
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.policy.contract import Wait

@@ -291,7 +291,7 @@ class History:
         self.rows: list[int] = []
         """Rows (sim.engine.core.recorder) of stopped launches, as far as their work is kept."""
         self.saved_at: int | None = None
-        """The location (sim.engine.flight.places) of its saved state, if it has one."""
+        """The location (sim.engine.flight.data_locations) of its saved state, if it has one."""
         self.saved_by = 0.0
         """The time from which that state is there."""
         self.last_device = -1

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sim.engine.flight.data_locations import Way
 from sim.engine.flight.launch import INF, Part
-from sim.engine.flight.places import Way
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH, Timer
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import Device
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from sim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
 from sim.engine.kernel.clock import FINISH, Clock
 from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import WHOLE, Device, Sharing
 from sim.model.tasks import Mode
 

@@ -10,12 +10,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sim.engine.flight.data_locations import Places, Way, host, items_of, kept_there, reads
 from sim.engine.flight.launch import Lane, Launch, Part, Terms, Timetable
 from sim.engine.flight.links import Links
-from sim.engine.flight.places import Places, Way, host, items_of, kept_there, reads
 from sim.engine.kernel.clock import Clock
 from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import Device
 from sim.model.fusion import Fusion, fusion_of
 from sim.model.plan import Placement

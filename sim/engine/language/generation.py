@@ -34,7 +34,7 @@ class Generation:
         self.hashes = hashes
         self.state = QUEUED
         self.replica: Any = None
-        """Which has it; a `sim.engine.language.iterating.Replica`, which stands above."""
+        """Which has it; a `sim.engine.language.continuous_batching.Replica`, which stands above."""
         self.made = 0
         """Tokens produced, as long as it does not decode."""
         self.offset = 0

@@ -1,6 +1,6 @@
 """What the replicas and clients of a language model tell the service they belong to: their calls upward.
 
-`sim.engine.language.fleet.Fleet` is it.  A replica is `Any` to what stands below it.
+`sim.engine.language.llm_service.Fleet` is it.  A replica is `Any` to what stands below it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sim.engine.core.complaints import raised
+from sim.engine.core.policy_errors import raised
 from sim.engine.core.recorder import Recorder
 from sim.engine.core.state import RunState
 from sim.engine.flight.links import Links
@@ -34,7 +34,7 @@ class ServiceCalls(Protocol):
     """Rows of requests with the last token on its way to the client."""
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook, as `sim.engine.core.complaints.call` does: this is often."""
+        """Call a policy's hook, as `sim.engine.core.policy_errors.call` does: this is often."""
         try:
             return hook(*arguments)
         except HetsimError:

@@ -7,9 +7,9 @@ from typing import Any
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
-from sim.engine.language.fleet import Fleet
+from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.generation import LOADING, OVER, QUEUED
-from sim.engine.language.iterating import Replica
+from sim.engine.language.llm_service import Fleet
 from sim.errors import RunError
 from sim.model.cluster import Device
 from sim.model.tasks import Shape, Task
@@ -74,7 +74,7 @@ class Serving:
         """Does a replica hold the device?"""
         return any(device in replica.placement.devices for replica in self.replicas)
 
-    def complaints(self) -> list[str]:
+    def defects(self) -> list[str]:
         """Everything that does not add up, recounted (for --check)."""
         return [text for replica in self.replicas for text in _complaints(replica)]
 

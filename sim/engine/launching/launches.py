@@ -13,6 +13,7 @@ from typing import Any
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.flight.contention import Member, Network
+from sim.engine.flight.data_locations import host, items_of, kept_there
 from sim.engine.flight.durations import work
 from sim.engine.flight.launch import (
     COMPUTE,
@@ -28,14 +29,13 @@ from sim.engine.flight.launch import (
     ShareGroup,
     Timetable,
 )
-from sim.engine.flight.places import host, items_of, kept_there
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
 from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
-from sim.engine.launching.received import Received
-from sim.engine.resources.holdings import GpuState, available_at
+from sim.engine.launching.attained import AttainedService
+from sim.engine.resources.occupancy import GpuState, available_at
 from sim.model.record import LAUNCH_COMPLETED
 from sim.model.tasks import Task
 
@@ -43,7 +43,7 @@ from sim.model.tasks import Task
 class Launches:
     """Carries launches from start to end; calls `Signals.launch_completed` when one has ended well."""
 
-    def __init__(self, state: RunState, signals: Signals, received: Received):
+    def __init__(self, state: RunState, signals: Signals, received: AttainedService):
         clock, capacity, tasks = state.clock, state.capacity, state.tasks
         self.clock = clock
         self.capacity = capacity

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from sim.engine.flight import durations
+from sim.engine.flight.data_locations import host
 from sim.engine.flight.launch import COMPUTE, DOWNLOAD, History, Launch, Timetable
 from sim.engine.flight.links import Links
-from sim.engine.flight.places import host
 from sim.engine.launching.launches import Launches
 from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
 from sim.model.tasks import Task

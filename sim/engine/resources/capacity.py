@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.resources.fitting import Fitting
-from sim.engine.resources.holdings import UNLIMITED, GpuState, NodeState
+from sim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
+from sim.engine.resources.placement_index import Fitting
 from sim.model.cluster import WHOLE, Cluster
 from sim.model.plan import Placement, split_cores
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import WHOLE, DeviceType
 from sim.model.plan import Placement
 from sim.model.tasks import Mode

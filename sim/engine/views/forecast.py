@@ -11,7 +11,7 @@ from sim.engine.flight.durations import planned, reached, seconds_of
 from sim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch
 from sim.engine.flight.links import Links
 from sim.engine.flight.transfers import Transfers
-from sim.engine.resources.holdings import GpuState, available_at
+from sim.engine.resources.occupancy import GpuState, available_at
 from sim.model.cluster import WHOLE, Device
 from sim.model.curves import layout_of
 from sim.model.plan import Placement

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from sim.engine.core.state import RunState
 from sim.engine.flight.transfers import Transfers
-from sim.engine.resources.holdings import GpuState, NodeState
 from sim.engine.resources.nodes import NodeColumns
+from sim.engine.resources.occupancy import GpuState, NodeState
 from sim.engine.resources.offers import Offers
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from sim.engine.core.complaints import Questions
+from sim.engine.core.policy_errors import Questions
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
 from sim.engine.launching.stopping import Stops
-from sim.engine.resources.budgets import Budget
-from sim.engine.resources.fitting import amount_of, share_of
-from sim.engine.resources.holdings import NodeState
-from sim.engine.resources.sketches import Tally, occupy, on_sketch, release, sketch_of
-from sim.engine.views.ends import Ends
+from sim.engine.resources.occupancy import NodeState
+from sim.engine.resources.partition_limits import Budget
+from sim.engine.resources.placement_index import amount_of, share_of
+from sim.engine.resources.what_if import Tally, occupy, on_sketch, release, what_if_copy
 from sim.engine.views.forecast import Forecast
+from sim.engine.views.node_availability import Ends
 from sim.engine.views.placing import Placing
 from sim.engine.views.pool import PoolEnds
 from sim.model.cluster import Partition
@@ -268,7 +268,7 @@ class EarliestFit:
     def _sketch(self, number: int) -> NodeState:
         """The node as it will be at the shadow time, as far as is known."""
         if number not in self._sketches and self._at is not None:
-            sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
+            sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
             for end, _, running in self._at[2].launches(number):
                 if max(self.forecast.now, end) <= self.time:
                     release(sketch, running.placement, running)
@@ -276,7 +276,7 @@ class EarliestFit:
                 if placement.devices[0].node == number:
                     occupy(sketch, placement)
         elif number not in self._sketches:
-            sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
+            sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
             for launch in reversed(self.state.running.values()):
                 if launch.number <= self._known:
@@ -337,7 +337,7 @@ class EarliestFit:
         theirs = {device.node for device in placement.devices}
         if not mine & theirs:
             return True
-        sketches = {number: sketch_of(self._sketch(number)) for number in sorted(mine | theirs)}
+        sketches = {number: what_if_copy(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
             if number in theirs:
                 occupy(sketch, placement)
@@ -357,7 +357,7 @@ class EarliestFit:
         """Does a launch that lasts beyond the shadow leave enough for a gang, on whichever nodes?"""
         amount, left = amount_of(gang), self._free
         theirs = dict.fromkeys(device.node for device in placement.devices)
-        sketches = {number: sketch_of(self._sketch(number)) for number in theirs}
+        sketches = {number: what_if_copy(self._sketch(number)) for number in theirs}
         for sketch in sketches.values():
             left -= share_of(gang, sketch, amount)
             occupy(sketch, placement)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.holdings import NodeState
-from sim.engine.resources.sketches import Tally, on_sketch, release, sketch_of
+from sim.engine.resources.occupancy import NodeState
+from sim.engine.resources.what_if import Tally, on_sketch, release, what_if_copy
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 
@@ -46,7 +46,7 @@ class Victims:
             if not counting:
                 for number in dict.fromkeys(device.node for device in held.devices):
                     if number not in sketches:
-                        sketches[number] = sketch_of(capacity.nodes[number])
+                        sketches[number] = what_if_copy(capacity.nodes[number])
                         stopped[number] = []
                     release(sketches[number], held, launch)
                     stopped[number].append(victim)
@@ -79,7 +79,7 @@ class Victims:
 
     def _released(self, number: int, victims: list[Task]) -> NodeState:
         """A node as it would be without these tasks."""
-        sketch = sketch_of(self._capacity.nodes[number])
+        sketch = what_if_copy(self._capacity.nodes[number])
         for victim in victims:
             release(sketch, victim._launch.placement, victim._launch)
         return sketch
@@ -109,7 +109,7 @@ class Victims:
         capacity = self._capacity
         needed = list(victims)
         for spared in victims[:-1]:
-            sketch = sketch_of(capacity.nodes[number])
+            sketch = what_if_copy(capacity.nodes[number])
             for victim in needed:
                 if victim is not spared:
                     release(sketch, victim._launch.placement, victim._launch)

@@ -10,15 +10,15 @@ from typing import Literal
 
 import numpy as np
 
-from sim.engine.core.complaints import Questions
+from sim.engine.core.policy_errors import Questions
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import STAGE_NAMES, Launch
+from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.launches import Launches
-from sim.engine.launching.received import Received
 from sim.engine.launching.stopping import Stops
 from sim.engine.queues.sliced import Sliced
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.offers import Offers
 from sim.engine.views.backlog import Backlog
 from sim.engine.views.forecast import Forecast
@@ -90,7 +90,7 @@ def _by_readiness(task: Task) -> tuple[float, int]:
 class EngineView:
     """See `sim.policy.contract.View`; nothing here changes the state of the run."""
 
-    def __init__(self, state: RunState, signals: Signals, received: Received, launches: Launches, stops: Stops):
+    def __init__(self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops):
         self._state = state
         self._signals = signals
         self._received = received

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sim.engine.simulation import Simulation
 from sim.learning.environment.episode import Episodes
 from sim.learning.environment.rewards import Reward, checked
-from sim.learning.observation.door import ACCEPT, REFUSE, Door
+from sim.learning.observation.admission import ACCEPT, REFUSE, AdmissionWindow
 from sim.learning.observation.window import ADMISSION
 from sim.model.cluster import Device
 from sim.model.randomness import JUDGED
@@ -29,7 +29,7 @@ class Gate(Scheduler):
     expected?
     """
 
-    def __init__(self, inner: Scheduler, door: Door, asks: bool = True, ahead: bool = False):
+    def __init__(self, inner: Scheduler, door: AdmissionWindow, asks: bool = True, ahead: bool = False):
         self.inner, self.door, self.asks, self.ahead = inner, door, asks, ahead
         self.asked: deque[Task] = deque()
         self.known: dict[int, None] = {}
@@ -103,7 +103,7 @@ class Admissions(Episodes):
         return self._put_before(run, True)
 
     def _put_before(self, run: RunInput, asks: bool) -> Gate:
-        self.watched = self.door = Door(self.window, self.scale)
+        self.watched = self.door = AdmissionWindow(self.window, self.scale)
         run.scheduler = self.gate = Gate(run.scheduler, self.door, asks, self.ahead)
         return self.gate
 

@@ -13,9 +13,9 @@ An observation is a vector of fixed length, every entry within ± `LIMIT`:
 
 Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
 on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
-Where admission is decided (`sim.learning.observation.door`), the task in question is shown first, and there are two
-actions. Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of the
-tasks shown, whatever the length of the queue.
+Where admission is decided (`sim.learning.observation.admission`), the task in question is shown first, and there are
+two actions.  Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of
+the tasks shown, whatever the length of the queue.
 """
 
 from __future__ import annotations

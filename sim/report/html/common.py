@@ -14,13 +14,13 @@ import pandas as pd
 from sim.experiment.policies import written
 from sim.report.html import elements
 from sim.report.html.elements import Cell, Section
+from sim.results.formatting import figures, metric_name, pair
 from sim.results.many_runs.compare import Comparison
 from sim.results.many_runs.findings import Finding, better
 from sim.results.many_runs.group_differences import difference_cells
 from sim.results.many_runs.sweep import Sweep
 from sim.results.one_run.metrics import NO_DIRECTION
 from sim.results.one_run.result import Result
-from sim.results.wording import figures, metric_name, pair
 
 Parts = tuple[str, list[str], list[Section]]
 """Title, lines below it, sections."""

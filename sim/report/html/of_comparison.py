@@ -25,12 +25,12 @@ from sim.report.html.common import (
 )
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import comparison_headline, comparison_remarks, first_of
+from sim.results.formatting import metric_name, several, units_of
 from sim.results.many_runs.compare import Comparison
 from sim.results.many_runs.findings import Finding
 from sim.results.many_runs.group_differences import difference_cells, difference_note
 from sim.results.many_runs.replications import Replications
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.results.wording import metric_name, several, units_of
 
 MAX_METRICS = 3
 """Metrics with a sentence of their own; the table of differences has the others."""

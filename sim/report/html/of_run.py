@@ -12,9 +12,9 @@ from sim.report.html import elements
 from sim.report.html.common import Parts, commands, scenario_of
 from sim.report.html.elements import Cell, Section
 from sim.report.overview import first_of, headline, remarks
+from sim.results.formatting import Unit, count, formatter, metric_name, several, units_of
 from sim.results.many_runs.replications import Replications
 from sim.results.one_run.result import Result
-from sim.results.wording import Unit, count, formatter, metric_name, several, units_of
 
 SLOWEST = 25
 MAX_DEVICES = 100

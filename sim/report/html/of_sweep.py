@@ -23,11 +23,11 @@ from sim.report.html.common import (
     sentence_case,
 )
 from sim.report.html.elements import Cell, Section
+from sim.results.formatting import metric_name, several, units_of
 from sim.results.many_runs.findings import Finding
 from sim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
 from sim.results.many_runs.sweep import Sweep
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.results.wording import metric_name, several, units_of
 
 MAX_ROWS = 2000
 MAX_METRICS = 3

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName, UsageError
+from sim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 from sim.results.many_runs.findings import Finding, better, paired_findings
 from sim.results.many_runs.replications import Replications
 from sim.results.many_runs.selection import Selection
@@ -26,7 +27,6 @@ from sim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
 from sim.results.one_run.result import Result
 from sim.results.pictures import drawn
 from sim.results.statistics import student_interval
-from sim.results.wording import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

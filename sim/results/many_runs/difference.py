@@ -16,8 +16,8 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.results.as_json import json_number
+from sim.results.formatting import clock, figures, formatter, metric_name, share
 from sim.results.one_run.result import Result
-from sim.results.wording import clock, figures, formatter, metric_name, share
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 """Columns of tasks by which two runs can be set side by side; less is better."""

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from sim.results.formatting import gap, metric_name
 from sim.results.one_run.metrics import HIGHER_IS_BETTER
 from sim.results.statistics import paired_differences
-from sim.results.wording import gap, metric_name
 
 ROUNDING = 1e-12
 """Relative differences up to here are noise of floating point."""

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UnknownName
+from sim.results.formatting import PERCENT, Unit, finite, fitting, pair, units_of, with_unit
 from sim.results.many_runs.findings import paired_findings
 from sim.results.many_runs.groups import group_contributions, group_values, in_order
 from sim.results.many_runs.replications import Replications
 from sim.results.one_run.result import Result
-from sim.results.wording import PERCENT, Unit, finite, fitting, pair, units_of, with_unit
 
 COLUMNS = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
 

@@ -11,11 +11,11 @@ import pandas as pd
 
 from sim.errors import UnknownName, UsageError
 from sim.results.as_json import json_values
+from sim.results.formatting import several, units_of
 from sim.results.one_run.estimands import contributions, weight_of, weights
 from sim.results.one_run.result import SHOWN, Result, html_table
 from sim.results.pictures import drawn
 from sim.results.statistics import Interval, deviation, student_interval
-from sim.results.wording import several, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

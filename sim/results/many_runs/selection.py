@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sim.errors import UsageError
+from sim.results.formatting import gap, metric_name
 from sim.results.one_run import metrics
-from sim.results.wording import gap, metric_name
 
 FIRST = 10
 """Replications of the first stage."""

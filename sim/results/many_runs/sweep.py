@@ -31,12 +31,12 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import DamagedFile, UnknownName, UsageError
+from sim.results.formatting import formatter, metric_name, several, units_of
 from sim.results.many_runs.point_values import FACTS, rows_where
 from sim.results.one_run.estimands import ratio_contributions, weight_of
 from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
 from sim.results.sealed import unsealed, verify
 from sim.results.statistics import freedom, is_congested, student_quantiles
-from sim.results.wording import formatter, metric_name, several, units_of
 
 MARK = "sweep.json"
 TABLE = "table.parquet"

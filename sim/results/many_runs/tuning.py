@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sim.results.formatting import formatter, gap, metric_name, several, units_of
 from sim.results.one_run.metrics import HIGHER_IS_BETTER
 from sim.results.statistics import Interval, PairedDifference, paired_differences, student_interval
-from sim.results.wording import formatter, gap, metric_name, several, units_of
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sim.errors import UsageError
+from sim.results.formatting import seconds
 from sim.results.one_run.result import Result
-from sim.results.wording import seconds
 
 BATCH = 5
 LEAST = 5

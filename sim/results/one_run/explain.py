@@ -4,7 +4,7 @@ At every moment between ready and the decision to start, in this order:
 
 - `no_capacity`: none of its modes fits anywhere, and the free capacity of the cluster summed would not do.
 - `fragmentation`: none fits anywhere, though the sum would do.
-- `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Hold`).
+- `quota`, `reservation`, `choice`: it would fit, and the policy told this cause (`Annotate`).
 - `head_of_line`: it would fit, and a task that became ready earlier waits and does not fit, which may use some of
   the same nodes (their partitions share any).
 - `choice`: it would fit, and nothing else explains it: the policy's choice.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sim.results.formatting import seconds, share
 from sim.results.one_run.plans import number
-from sim.results.wording import seconds, share
 
 NAMES = {"forecast": "load forecast", "duration": "durations"}
 

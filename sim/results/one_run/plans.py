@@ -22,7 +22,7 @@ from sim.model.cluster import MILLI, Node
 from sim.model.plan import can_host
 from sim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
 from sim.model.tasks import Mode, Tasks
-from sim.results.wording import seconds, share
+from sim.results.formatting import seconds, share
 
 if TYPE_CHECKING:
     from sim.results.one_run.measured import Measured, Run

@@ -15,6 +15,7 @@ import pandas as pd
 from sim.errors import UsageError
 from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
 from sim.results.as_json import json_values
+from sim.results.formatting import at_least, formatter, units_of
 from sim.results.one_run import metrics, store
 from sim.results.one_run.due import due_times, observed_until
 from sim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
@@ -28,7 +29,6 @@ from sim.results.one_run.steps import steps_table, token_gaps
 from sim.results.one_run.tables import SLOWDOWN_BOUND, tasks_table
 from sim.results.one_run.usage import Usage, devices_table, timeline_table, usage
 from sim.results.pictures import drawn
-from sim.results.wording import at_least, formatter, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

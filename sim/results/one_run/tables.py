@@ -38,8 +38,8 @@ def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
 def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND) -> pd.DataFrame:
     """One row a task that arrived, in the order of the workload.
 
-    `response`, `slowdown`, `bounded_slowdown` and `held` are of completed tasks, NaN otherwise; `wait` is of
-    tasks that started.  response = (start - arrival) + upload + compute + download + held: `held` is the
+    `response`, `slowdown`, `bounded_slowdown` and `overhead` are of completed tasks, NaN otherwise; `wait` is of
+    tasks that started.  response = (start - arrival) + upload + compute + download + overhead: `overhead` is the
     remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
     `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
@@ -66,7 +66,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     del alone
     upload, compute, download = _stages(record, rows, start, finish, status)
     plain = record.compute is None and record.launches is None
-    held = _held(start, finish, completed, upload, compute, download, plain)
+    overhead = _held(start, finish, completed, upload, compute, download, plain)
     codes = table.codes(tasks.shape, record.mode)
     where = rows(record.place)
     place, node = places.names(where), places.node_names(where)
@@ -89,7 +89,7 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
         "upload": upload,
         "compute": compute,
         "download": download,
-        "held": held,
+        "overhead": overhead,
         "status": categorical(status, [STATUS_NAMES[code] for code in range(len(STATUS_NAMES))]),
         "reason": _reasons(record, rows),
         "preemptions": rows.counts(record.preemptions),
@@ -167,14 +167,14 @@ def _held(
 ) -> np.ndarray:  # fmt: skip
     if plain:
         return np.where(completed, 0.0, np.nan)
-    held = finish - start
-    held -= upload
-    held -= compute
-    held -= download
+    overhead = finish - start
+    overhead -= upload
+    overhead -= compute
+    overhead -= download
     # Stage times are differences and sums of clock readings: noise is relative to the clock.
-    held[np.abs(held) <= 1e-12 * np.maximum(1.0, np.abs(finish))] = 0.0
-    held[~completed] = np.nan
-    return held
+    overhead[np.abs(overhead) <= 1e-12 * np.maximum(1.0, np.abs(finish))] = 0.0
+    overhead[~completed] = np.nan
+    return overhead
 
 
 def _batch(record: Record, rows: _Rows) -> Any:

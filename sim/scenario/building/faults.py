@@ -14,7 +14,7 @@ from sim.model.cluster import Cluster
 from sim.model.exchange import link_names
 from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 from sim.model.tasks import Tasks
-from sim.results.wording import seconds
+from sim.results.formatting import seconds
 from sim.scenario.building.site import nodes_named
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.schema.faults import Fault

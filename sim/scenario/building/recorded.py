@@ -13,7 +13,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType, Partition
 from sim.model.curves import WorkCurve
 from sim.model.tasks import KernelWork, Mode, Tasks
-from sim.results.wording import seconds
+from sim.results.formatting import seconds
 from sim.scenario.building.language_model import ServedLanguage, check_tokens
 from sim.scenario.building.served import DrawnService
 from sim.scenario.building.site import limits_of, recorded_partitions

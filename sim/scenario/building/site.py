@@ -13,7 +13,7 @@ import numpy as np
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.cluster import Cluster, Node, Partition
 from sim.model.tasks import Tasks
-from sim.results.wording import seconds
+from sim.results.formatting import seconds
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.schema.demand import Demand, Factor, PartitionColumn
 from sim.scenario.schema.site import SiteSpec

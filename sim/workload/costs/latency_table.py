@@ -17,7 +17,7 @@ from sim.workload.mapped.cells import bounded, plain, scaled
 from sim.workload.mapped.log_map import unit_in_name
 from sim.workload.mapped.propose import form_of
 from sim.workload.mapped.rows import fail, rows_of, tidied
-from sim.workload.rows.text_rows import NUMBER, Complaints
+from sim.workload.rows.text_rows import NUMBER, RowProblems
 
 MAX_SIZE = 1_000_000
 
@@ -36,8 +36,8 @@ def read(
         if name not in rows.names:
             near = suggestion(name, rows.names) or f"; it has {', '.join(rows.names[:20])}"
             raise fail(path, f"no column {shown(name)}{near}", 1 if rows.word == "line" else None)
-    complaints = Complaints(path)
-    table = _Table(path, rows.word, complaints, samples)
+    row_problems = RowProblems(path)
+    table = _Table(path, rows.word, row_problems, samples)
     factors = [_factor(path, name, unit) for name in columns]
     seen = 0
     for number, cells in rows.cells([batch, *columns, *where]):
@@ -47,7 +47,7 @@ def read(
         if any(not _equal(cell, value) for cell, value in zip(wanted, where.values(), strict=True)):
             continue
         table.add(number, batch, values[0], columns, values[1 : 1 + len(columns)], factors)
-    complaints.fail_if_any()
+    row_problems.fail_if_any()
     if not table.rows:
         told = " and ".join(f"{name} = {value}" for name, value in where.items())
         raise fail(path, f"none of its {seen:,} rows has {told}" if where and seen else "has no rows")
@@ -80,8 +80,8 @@ def _equal(cell: Any, value: Any) -> bool:
 class _Table:
     """Rows by batch size."""
 
-    def __init__(self, path: Path, word: str, complaints: Complaints, samples: bool):
-        self.path, self.word, self.complaints, self.samples = path, word, complaints, samples
+    def __init__(self, path: Path, word: str, row_problems: RowProblems, samples: bool):
+        self.path, self.word, self.row_problems, self.samples = path, word, row_problems, samples
         self.rows: dict[int, list[list[float]]] = {}
         self.places: dict[int, int] = {}
         self.last = 0
@@ -134,7 +134,7 @@ class _Table:
     def _complain(self, number: int, column: str, message: str) -> None:
         of_row = self.word == "row"
         where = f"row {number}, " if of_row else ""
-        self.complaints.add(f"{where}column {column}: {message}", None if of_row else number)
+        self.row_problems.add(f"{where}column {column}: {message}", None if of_row else number)
 
     def found(self, expected: bool, ranks: list[float]) -> Found:
         """The whole table; the first value of a row is the expected one, if `expected`."""

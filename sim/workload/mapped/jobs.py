@@ -1,4 +1,4 @@
-"""Rows of a mapped log to jobs, or to complaints."""
+"""Rows of a mapped log to jobs, or to problems of the row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MappedJobs:
     # Rows -------------------------------------------------------------------------------------------------------
 
     def take(self, line: int, cells: dict[str, Any]) -> None:
-        """A row: a job, one left out, or complaints."""
+        """A row: a job, one left out, or problems of the row."""
         self.row += 1
         found: dict[str, Any] = {}
         fine, dropped = True, ""
@@ -150,14 +150,14 @@ class MappedJobs:
             self._instants = Instants(self.made.form("arrival"), self.made.zone)
         return self._instants
 
-    # Complaints -------------------------------------------------------------------------------------------------
+    # RowProblems -------------------------------------------------------------------------------------------------
 
     def _complain(self, line: int, target: str, column: str, message: str) -> None:
         count = self.bad[column] = self.bad.get(column, 0) + 1
         if count == SHOWN + 1:
             self.more[column] = self.row, self._place(line)
         if count <= SHOWN:
-            self.log.complaints.add(f"row {self.row}, column {column}: {message}", self._place(line))
+            self.log.row_problems.add(f"row {self.row}, column {column}: {message}", self._place(line))
 
     def _place(self, line: int) -> int | None:
         """The line of a row, in files that have lines."""
@@ -171,7 +171,7 @@ class MappedJobs:
             text = f"row {self.row}, {_of(source)}: the cell is blank, and nothing says what that means for {target}"
             text = f"{text}; {ways}"
             self.blank_at[target] = self._place(line)
-            self.log.complaints.add(text, self._place(line))
+            self.log.row_problems.add(text, self._place(line))
 
     def finish(self) -> None:
         """Count what was not named, and say what there is to know of the dates."""
@@ -180,11 +180,11 @@ class MappedJobs:
             if count > SHOWN:
                 row, place = self.more[column]
                 more = "1 more cell" if count == SHOWN + 1 else f"{count - SHOWN:,} more cells"
-                log.complaints.add(f"from row {row} on, column {column}: {more} cannot be read", place)
+                log.row_problems.add(f"from row {row} on, column {column}: {more} cannot be read", place)
         for target, count in self.blank.items():
             if count > 1:
                 more = "1 more cell is" if count == 2 else f"{count - 1:,} more cells are"
-                log.complaints.add(f"{_of(self.made.columns[target])}: {more} blank", self.blank_at[target])
+                log.row_problems.add(f"{_of(self.made.columns[target])}: {more} blank", self.blank_at[target])
         instants = [one for one in self.readers.values() if isinstance(one, Instants)]
         repeated, skipped = sum(one.repeated for one in instants), sum(one.skipped for one in instants)
         if repeated:

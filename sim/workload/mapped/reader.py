@@ -138,7 +138,7 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
         reader.take(line, dict(zip(flat, cells, strict=True)))
     for column in rows.missing(wanted) if late else ():
         target = next(name for name, source in made.columns.items() if column in source.columns)
-        log.complaints.add(f"columns.{target}: no line has a key {shown(column)}")
+        log.row_problems.add(f"columns.{target}: no line has a key {shown(column)}")
     reader.finish()
     return log
 

@@ -31,8 +31,8 @@ from pydantic import Field
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.rows.text_rows import (
-    Complaints,
     Flag,
+    RowProblems,
     TimeUnit,
     Types,
     cells_of,
@@ -77,7 +77,7 @@ class _Reader:
         self.types = types
         self.declared = machines if machines is not None or types is None else len(types)
         self.header = header
-        self.complaints = Complaints(path)
+        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
 
     def table(self) -> TaskTable:
@@ -95,7 +95,7 @@ class _Reader:
         types = self.types or [f"m{number}" for number in range(machines)]
         times = self._times(rows, types)
         self._check_rows(times, rows)
-        self.complaints.fail_if_any()
+        self.row_problems.fail_if_any()
         starts = [number for number, cells in rows for _ in cells][::machines]
         columns = {column_of(name): times[:, position].copy() for position, name in enumerate(types)}
         table = TaskTable(str(self.path), columns, np.zeros(len(times)), notes=self.notes)
@@ -103,8 +103,8 @@ class _Reader:
         return table
 
     def _fail(self, message: str, line: int | None = None) -> None:
-        self.complaints.add(message, line)
-        self.complaints.fail_if_any()
+        self.row_problems.add(message, line)
+        self.row_problems.fail_if_any()
 
     # Size -----------------------------------------------------------------------------------------------------
 
@@ -177,9 +177,9 @@ class _Reader:
             )
         else:
             self._name_odd_lines(rows, machines)
-            if count % machines and not self.complaints.problems:
+            if count % machines and not self.row_problems.problems:
                 self._fail(f"{count:,} numbers are no whole number of tasks on {machines:,} machines")
-        self.complaints.fail_if_any()
+        self.row_problems.fail_if_any()
         return machines
 
     def _name_odd_lines(self, rows: Rows, machines: int) -> None:
@@ -188,7 +188,7 @@ class _Reader:
         if machines > 1 and 2 * len(odd) < len(rows):
             for number, count in odd:
                 has = "1 number" if count == 1 else f"{count:,} numbers"
-                self.complaints.add(f"the line has {has}, for {machines:,} machines", number)
+                self.row_problems.add(f"the line has {has}, for {machines:,} machines", number)
 
     # Times ----------------------------------------------------------------------------------------------------
 
@@ -201,15 +201,15 @@ class _Reader:
                 if wrong:
                     column = column_of(types[len(flat) % machines])
                     where = place(self.lines[number - 1], position)
-                    self.complaints.add(f"column {column}: {wrong}", number, where)
+                    self.row_problems.add(f"column {column}: {wrong}", number, where)
                 flat.append(seconds)
         return np.array(flat).reshape(-1, machines)
 
     def _check_rows(self, times: np.ndarray, rows: Rows) -> None:
-        if self.complaints.problems:
+        if self.row_problems.problems:
             return  # a bad cell counts as no time, and is named already
         nowhere = np.flatnonzero(np.isinf(times).all(axis=1)).tolist()
         starts = [number for number, cells in rows for _ in cells] if nowhere else []
         for row in nowhere:
             message = f"task {row + 1} cannot run anywhere: each of its times is -1"
-            self.complaints.add(message, starts[row * times.shape[1]])
+            self.row_problems.add(message, starts[row * times.shape[1]])

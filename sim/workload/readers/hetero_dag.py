@@ -32,8 +32,8 @@ from sim.model.plan import find_cycle
 from sim.model.units import shown
 from sim.workload.rows.text_rows import (
     NUMBER,
-    Complaints,
     Flag,
+    RowProblems,
     TimeUnit,
     Types,
     cells_of,
@@ -75,14 +75,14 @@ class _Reader:
         self.unit = unit
         self.types = types
         self.independent = independent
-        self.complaints = Complaints(path)
+        self.row_problems = RowProblems(path)
 
     def table(self) -> TaskTable:
         self.lines = lines_of(self.path)
         rows = self._without_header(cells_of(self.lines))
         if not rows:
-            self.complaints.add("has no rows")
-            self.complaints.fail_if_any()
+            self.row_problems.add("has no rows")
+            self.row_problems.fail_if_any()
         types = self.types or ["gpu", "gpu2"][: self._gpu_columns(rows)]
         columns = ["cpu_time", *map(column_of, types)]
         ids = [self._id(number, cells[0]) if len(cells) > 1 else None for number, cells in rows]
@@ -94,7 +94,7 @@ class _Reader:
             after = cells[len(columns) + 1 :] if whole else []
             lists.append(self._whole_numbers(number, after[0], len(columns) + 1) if after else [])
         predecessors = None if self.independent or not any(lists) else self._predecessors(lists, ids, rows)
-        self.complaints.fail_if_any()
+        self.row_problems.fail_if_any()
         values = np.array(times, dtype=float)
         return TaskTable(
             str(self.path),
@@ -108,7 +108,7 @@ class _Reader:
     def _without_header(self, rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
         """The rows; a first one of words is reported once, and not for each of its cells."""
         if rows and len(rows[0][1]) > 1 and not any(NUMBER.fullmatch(cell) for cell in rows[0][1]):
-            self.complaints.add("has a header; files of this format have none, remove it", rows[0][0])
+            self.row_problems.add("has a header; files of this format have none, remove it", rows[0][0])
             return rows[1:]
         return rows
 
@@ -128,11 +128,11 @@ class _Reader:
         if one or two:
             return 1 if one >= two else 2
         if open_ and open_ == sum(len(cells) == 4 for _, cells in rows):
-            self.complaints.add(
+            self.row_problems.add(
                 "all rows have 4 columns, and the last could be times as well as predecessors; say which by naming "
                 "the GPU columns: types: [gpu], or types: [gpu, gpu2]"
             )
-            self.complaints.fail_if_any()
+            self.row_problems.fail_if_any()
         return 2 if any(len(cells) == 4 for _, cells in rows) else 1
 
     def _has_length(self, number: int, cells: list[str], times: int) -> bool:
@@ -148,11 +148,11 @@ class _Reader:
             message += ", separated by commas without spaces"
         elif count > least + 1 and self.types is None:
             message += "; for further GPU columns name them all with types"
-        self.complaints.add(message, number)
+        self.row_problems.add(message, number)
         return False
 
     def _bad(self, number: int, cell: int, column: str, message: str) -> None:
-        self.complaints.add(f"column {column}: {message}", number, place(self.lines[number - 1], cell))
+        self.row_problems.add(f"column {column}: {message}", number, place(self.lines[number - 1], cell))
 
     def _times(self, number: int, cells: list[str], columns: list[str]) -> list[float]:
         found, clean = [], True

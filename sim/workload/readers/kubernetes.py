@@ -169,7 +169,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
             found.append(node)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             log.wrong(line, "", f"is no node that can be read: {error}")
-    log.complaints.fail_if_any()
+    log.row_problems.fail_if_any()
     if not found:
         some = f" but {away:,} that are cordoned or not ready; down: true keeps them" if away else ""
         log.fail(f"has no nodes{some}")

@@ -32,7 +32,7 @@ import numpy as np
 
 from sim.model.curves import Layout
 from sim.model.units import shown
-from sim.workload.rows.text_rows import NUMBER, Complaints, numbered_lines
+from sim.workload.rows.text_rows import NUMBER, RowProblems, numbered_lines
 
 STEP_COLUMNS = ("local_bsz", "step_time", "sync_time")
 EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
@@ -286,30 +286,30 @@ def _application(folder: Path, local_limit: int | None) -> Application:
     epochs = {}
     for path in folder.glob("validation-*.csv"):
         size = path.stem.removeprefix("validation-")
-        complaints = Complaints(path)
+        row_problems = RowProblems(path)
         if not size.isdecimal() or int(size) < 1:
-            complaints.add(f"{shown(size)} in its name is no batch size", None)
-            complaints.fail_if_any()
+            row_problems.add(f"{shown(size)} in its name is no batch size", None)
+            row_problems.fail_if_any()
         epochs[int(size)] = _table(path, EPOCH_COLUMNS)
     if not epochs:
-        complaints = Complaints(folder)
-        complaints.add("has no validation-N.csv: one file for each batch size N that was trained with", None)
-        complaints.fail_if_any()
+        row_problems = RowProblems(folder)
+        row_problems.add("has no validation-N.csv: one file for each batch size N that was trained with", None)
+        row_problems.fail_if_any()
     return Application(folder.name, steps, np.array(spread), epochs, local_limit)
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
     """Columns of numbers of a CSV file with a header."""
-    complaints = Complaints(path)
+    row_problems = RowProblems(path)
     if not path.is_file():
-        complaints.add("is missing", None)
-        complaints.fail_if_any()
+        row_problems.add("is missing", None)
+        row_problems.fail_if_any()
     lines = list(numbered_lines(path))
     header = next(csv.reader([lines[0][1]])) if lines else []
     missing = [name for name in columns if name not in header]
     if missing:
-        complaints.add(f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", 1)
-        complaints.fail_if_any()
+        row_problems.add(f"has no column {', '.join(missing)}; wanted are {', '.join(columns)}", 1)
+        row_problems.fail_if_any()
     places = [header.index(name) for name in columns]
     rows = []
     for number, line in lines[1:]:
@@ -319,9 +319,9 @@ def _table(path: Path, columns: tuple[str, ...]) -> np.ndarray:
         picked = [cells[place].strip() if place < len(cells) else "" for place in places]
         for name, cell in zip(columns, picked, strict=True):
             if not NUMBER.fullmatch(cell):
-                complaints.add(f"column {name}: {shown(cell)} is no number", number)
+                row_problems.add(f"column {name}: {shown(cell)} is no number", number)
         rows.append([float(cell) if NUMBER.fullmatch(cell) else 0.0 for cell in picked])
     if not rows:
-        complaints.add("has no rows", None)
-    complaints.fail_if_any()
+        row_problems.add("has no rows", None)
+    row_problems.fail_if_any()
     return np.array(rows)

@@ -72,18 +72,19 @@ class _Reader:
         return table
 
     def _rows(self) -> Iterator[Request]:
-        complaints = self.requests.complaints
+        row_problems = self.requests.row_problems
         for number, line in self.requests.lines():
             try:
                 row, wrong = self._row(number, line)
             except (ValueError, RecursionError) as error:
                 place = getattr(error, "colno", None)
-                complaints.add(f"is not a JSON object ({getattr(error, 'msg', 'too deep or too long')})", number, place)
+                why = getattr(error, "msg", "too deep or too long")
+                row_problems.add(f"is not a JSON object ({why})", number, place)
                 if number == 1 and "," in line and not line.startswith("{"):
                     return  # another format altogether: every line would be wrong
                 continue
             if row is None:
-                complaints.add(wrong, number)
+                row_problems.add(wrong, number)
             else:
                 yield row
 

@@ -97,7 +97,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None) -> list[dict[st
         if gpus:
             node["gpus"] = {"type": (types or {}).get(cells[4], cells[4]), "count": int(gpus)}
         found.append(node)
-    log.complaints.fail_if_any()
+    log.row_problems.fail_if_any()
     if not found:
         log.fail("has no nodes")
     return found

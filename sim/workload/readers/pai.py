@@ -72,7 +72,7 @@ class Owners:
             start = log.number(line, "start_time", cells[4], blank=math.nan)
             if start is not None:
                 self._jobs.add(cells[0], start, self._users.code(cells[2]))
-        log.complaints.fail_if_any()
+        log.row_problems.fail_if_any()
 
     def of(self, job: str) -> Owner:
         found = self._jobs.find(job)
@@ -93,7 +93,7 @@ class Spans:
             if start is not None and end is not None and not math.isnan(start) and not math.isnan(end):
                 machine = self._machines.code(cells[8])
                 self._tasks.add(f"{cells[0]}\n{cells[1]}", start, end, machine, machine)
-        log.complaints.fail_if_any()
+        log.row_problems.fail_if_any()
 
     def of(self, job: str, task: str) -> InstanceSpan | None:
         found = self._tasks.find(f"{job}\n{task}")

@@ -98,7 +98,7 @@ def _native(log: JobLog, line: int, job: Any, which: str) -> None:
 
 
 def _attempt(log: JobLog, line: int, attempt: Any) -> tuple[float | None, float | None, int, list[str]] | None:
-    """Begin, end, GPUs and machines of an attempt; None, and a complaint, if it is none."""
+    """Begin, end, GPUs and machines of an attempt; None, and a row problem, if it is none."""
     detail = attempt.get("detail") if isinstance(attempt, dict) else None
     if not isinstance(attempt, dict) or not isinstance(detail or [], list):
         log.wrong(line, "attempts", "an attempt is an object with start_time, end_time and detail")
@@ -133,7 +133,7 @@ def nodes(
             kind = {"type": gpu, "count": gpus_per_node}
             found.append({"name": f"{vc}-", "count": int(number), "rack": vc, "cpus": cpus_per_node, "gpus": kind,
                           "partitions": [vc]})  # fmt: skip
-    log.complaints.fail_if_any()
+    log.row_problems.fail_if_any()
     if not found:
         log.fail("has no nodes")
     return found

@@ -201,7 +201,7 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
         if gpus:
             node["gpus"] = gpus
         found.append(node)
-    log.complaints.fail_if_any()
+    log.row_problems.fail_if_any()
     if not found:
         log.fail("has no nodes (of scontrol show node)")
     return found

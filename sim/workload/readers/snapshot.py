@@ -103,7 +103,7 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     found = Snapshot(path, [])
     for line, cells in table:
         _job(log, found, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions)
-    log.complaints.fail_if_any()
+    log.row_problems.fail_if_any()
     if not found.jobs:
         log.fail("has no jobs that run or wait")
     return found

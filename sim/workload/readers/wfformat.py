@@ -29,7 +29,7 @@ from sim.model.plan import find_cycle
 from sim.model.units import MAX_BYTES, MAX_SECONDS, shown
 from sim.workload.rows.job_log import problem_of
 from sim.workload.rows.json_rows import Opened, parts
-from sim.workload.rows.text_rows import Complaints
+from sim.workload.rows.text_rows import RowProblems
 from sim.workload.traces import TaskTable
 
 Speedup = Annotated[float, Field(gt=0, le=1e9)]
@@ -65,7 +65,7 @@ class _Reader:
 
     def __init__(self, path: Path):
         self.path = path
-        self.complaints = Complaints(path)
+        self.row_problems = RowProblems(path)
         self.ids: list[str] = []
         self.classes: list[str] = []
         self.tasks: list[_Task] = []
@@ -124,7 +124,7 @@ class _Reader:
         ids = self.ids
         rows = {name: row for row, name in enumerate(ids)}
         if len(rows) < len(ids):
-            self.complaints.add("two tasks have one id")
+            self.row_problems.add("two tasks have one id")
         nothing = (None, None, None, "")
         runs = [self.runs.get(name, nothing) for name in ids]
         self.runs, self._texts = {}, {}
@@ -144,23 +144,23 @@ class _Reader:
         machines = [run[3] for run in runs]
         if any(machines):
             table.extra["recorded_node"] = np.array(machines, dtype=object)
-        self.complaints.fail_if_any()
+        self.row_problems.fail_if_any()
         return table
 
     def _number(self, value: Any, key: str, task: str, default: float | None = None) -> float:
         most = MAX_BYTES if "Bytes" in key else MAX_SECONDS
         if value is None:
             if default is None:
-                self.complaints.add(f"{shown(task)} has no {key}")
+                self.row_problems.add(f"{shown(task)} has no {key}")
             return default or 0.0
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            self.complaints.add(f"{shown(task)}: {key}: {shown(value)} is no number of that kind")
+            self.row_problems.add(f"{shown(task)}: {key}: {shown(value)} is no number of that kind")
             return 0.0
         return float(value)
 
     def _parents(self, rows: dict[str, int]) -> list[tuple[int, ...]]:
         found: list[dict[int, None] | tuple[int, ...]] = [() for _ in self.tasks]
-        add = self.complaints.add
+        add = self.row_problems.add
 
         def edge(child: int, parent: int) -> None:
             known = found[child]
@@ -183,14 +183,14 @@ class _Reader:
         cycle = find_cycle(lists)
         if cycle:
             around = " → ".join(self.ids[row] for row in reversed(cycle[:12]))
-            self.complaints.add(f"cyclic graph: these tasks wait for each other: {around}")
+            self.row_problems.add(f"cyclic graph: these tasks wait for each other: {around}")
         return lists
 
     def _names_of(self, row: int, key: str) -> Names:
         names: Names | None = getattr(self.tasks[row], key)
         if names is None:
             words = _KEYS[_Task._fields.index(key)]
-            self.complaints.add(f"task {shown(self.ids[row])}: {words} is not a list")
+            self.row_problems.add(f"task {shown(self.ids[row])}: {words} is not a list")
         return names or ()
 
     def _names(self, key: str) -> list[Names]:

@@ -58,8 +58,8 @@ class CsvTable:
             self.log.fail("two columns have one name", line)
         for name in missing:
             near = suggestion(name, header) or f"; there are {', '.join(shown(one) for one in header[:12])}"
-            self.log.complaints.add(f'no column "{name}"{near}', line)
-        self.log.complaints.fail_if_any()
+            self.log.row_problems.add(f'no column "{name}"{near}', line)
+        self.log.row_problems.fail_if_any()
 
     def _split(self, number: int, line: str) -> list[str] | None:
         line = line.rstrip("\r")
@@ -68,7 +68,7 @@ class CsvTable:
         try:
             return next(csv.reader([line], delimiter=self.separator, strict=True))
         except csv.Error as error:
-            self.log.complaints.add(f"cannot be read as a row of cells: {error}", number)
+            self.log.row_problems.add(f"cannot be read as a row of cells: {error}", number)
             return None
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
@@ -79,7 +79,7 @@ class CsvTable:
                 continue
             if len(cells) != width:
                 has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                self.log.complaints.add(f"the row has {has}, expected are {width}", number)
+                self.log.row_problems.add(f"the row has {has}, expected are {width}", number)
                 continue
             self.text = line
             yield number, ["" if place is None else cells[place].strip() for place in places]

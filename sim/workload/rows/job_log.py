@@ -38,7 +38,7 @@ from sim.errors import Problem, ScenarioError
 from sim.model.units import MAX_SECONDS, TIME, parse, shown
 from sim.workload.rows.job_columns import Blocks
 from sim.workload.rows.request_rows import SampleSeed, Scale, Share
-from sim.workload.rows.text_rows import NUMBER, Complaints, Flag
+from sim.workload.rows.text_rows import NUMBER, Flag, RowProblems
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]
@@ -103,7 +103,7 @@ class JobLog:
         self.origin: float | None = None
         """Where times are no dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
-        self.complaints = Complaints(path)
+        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
         self.word = "line"
         """What the number of a row counts."""
@@ -133,12 +133,12 @@ class JobLog:
     # Rows -----------------------------------------------------------------------------------------------------
 
     def wrong(self, line: int | None, column: str, message: str) -> None:
-        self.complaints.add(f"column {column}: {message}" if column else message, line)
+        self.row_problems.add(f"column {column}: {message}" if column else message, line)
 
     def fail(self, message: str, line: int | None = None) -> NoReturn:
         """Stop at once, with everything that is known to be wrong."""
-        self.complaints.add(message, line)
-        self.complaints.fail_if_any()
+        self.row_problems.add(message, line)
+        self.row_problems.fail_if_any()
         raise AssertionError
 
     def leave_out(self, reason: str, line: int) -> None:
@@ -201,7 +201,7 @@ class JobLog:
     # Cells ----------------------------------------------------------------------------------------------------
 
     def number(self, line: int, column: str, cell: str, blank: float | None = None, least: float = 0.0) -> float | None:
-        """The number in a cell; None, and a complaint, if there is none.  `blank`: what an empty cell means."""
+        """The number in a cell; None, and a row problem, if there is none.  `blank`: what an empty cell means."""
         if not cell and blank is not None:
             return blank
         if not NUMBER.fullmatch(cell):
@@ -218,7 +218,7 @@ class JobLog:
         return found
 
     def date(self, line: int, column: str, cell: str) -> float | None:
-        """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a complaint, otherwise."""
+        """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
         try:
             return seconds_of(cell)
         except (ValueError, OverflowError):

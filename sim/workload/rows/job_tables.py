@@ -54,7 +54,7 @@ class Assembly:
 
     def __init__(self, log: JobLog):
         self.log = log
-        log.complaints.fail_if_any()
+        log.row_problems.fail_if_any()
         self.zero = log.first if log.dated and len(log.blocks) else 0.0
         low, high = log.window()
         self.window = low, high

@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field
 from sim.errors import Problem, ScenarioError, suggestion
 from sim.model.ragged import Ragged
 from sim.model.units import MAX_SECONDS, Fraction, shown
-from sim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Complaints, Flag, numbered_lines
+from sim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, RowProblems, numbered_lines
 from sim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -122,7 +122,7 @@ class RequestRows:
         self.labels = labels
         self.numbers = numbers
         self.from_first = from_first
-        self.complaints = Complaints(path)
+        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
         self.read = 0
         """Rows seen so far, those outside the window included."""
@@ -148,13 +148,13 @@ class RequestRows:
 
     def fail(self, message: str, line: int | None = None) -> None:
         """Stop at once, with everything that is known to be wrong."""
-        self.complaints.add(message, line)
-        self.complaints.fail_if_any()
+        self.row_problems.add(message, line)
+        self.row_problems.fail_if_any()
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """Everything that the cut leaves of the rows; ScenarioError with all that is wrong with them."""
         self._gather(rows)
-        self.complaints.fail_if_any()
+        self.row_problems.fail_if_any()
         kept = self._kept
         times = np.array(kept.times, np.int64)
         order = None
@@ -187,8 +187,8 @@ class RequestRows:
                 if not cut.sort:
                     before = f"comes before that of line {latest_line}"
                     hint = "the rows are not in order of time (sort: true reads them none the less)"
-                    self.complaints.add(f"its time {before}: {hint}", row.line)
-                    if len(self.complaints.problems) >= MAX_PROBLEMS:
+                    self.row_problems.add(f"its time {before}: {hint}", row.line)
+                    if len(self.row_problems.problems) >= MAX_PROBLEMS:
                         return
             else:
                 latest, latest_line = row.time, row.line
@@ -323,8 +323,8 @@ class RequestColumns:
         listed = ", ".join(shown(name) for name in self.header[:10])
         for name in missing:
             near = suggestion(name, self.header) or f"; there are {listed}"
-            self.requests.complaints.add(f'no column "{name}"{near}', line)
-        self.requests.complaints.fail_if_any()
+            self.requests.row_problems.add(f'no column "{name}"{near}', line)
+        self.requests.row_problems.fail_if_any()
 
     def _split(self, number: int, line: str) -> list[str] | None:
         if '"' not in line:
@@ -332,21 +332,21 @@ class RequestColumns:
         try:
             return next(csv.reader([line], strict=True))
         except csv.Error as error:
-            self.requests.complaints.add(f"cannot be read as a row of cells: {error}", number)
+            self.requests.row_problems.add(f"cannot be read as a row of cells: {error}", number)
             return None
 
     def __iter__(self) -> Iterator[tuple[int, list[str]]]:
         """Line and cells, in the order asked for; optional columns that the file lacks are empty."""
-        width, places, complaints = len(self.header), self.places, self.requests.complaints
+        width, places, row_problems = len(self.header), self.places, self.requests.row_problems
         for number, line in self.rows:
             cells = self._split(number, line)
             if cells is None:
                 continue
             if len(cells) != width:
                 has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                complaints.add(f"the row has {has}, but the header has {width} columns", number)
+                row_problems.add(f"the row has {has}, but the header has {width} columns", number)
                 continue
             yield number, ["" if place is None else cells[place].strip() for place in places]
 
     def wrong(self, line: int, name: str, message: str) -> None:
-        self.requests.complaints.add(f"column {name}: {message}", line)
+        self.requests.row_problems.add(f"column {name}: {message}", line)

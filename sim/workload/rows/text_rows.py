@@ -46,7 +46,7 @@ Flag = Annotated[bool, Field(strict=True)]
 Types = Annotated[list[str], Field(min_length=1), BeforeValidator(_names)]
 
 
-class Complaints:
+class RowProblems:
     """Problems of one file: the first named, the rest counted."""
 
     def __init__(self, path: Path):

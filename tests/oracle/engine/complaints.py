@@ -8,7 +8,7 @@ from sim.errors import PolicyError
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
-from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop, Wait
+from sim.policy.contract import Annotate, Drop, Fetch, Move, Reject, Set, Start, Stop, Wait
 
 if TYPE_CHECKING:
     from oracle.engine.simulation import Simulation
@@ -79,7 +79,7 @@ def malformed(run: Simulation, decision: Any) -> str | None:
         tasks = (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
             return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
-    if isinstance(decision, Stop | Move | Reject | Hold) and not isinstance(decision.task, Task):
+    if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         return f"yields {decision!r}: {decision.task!r} is not a task"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
         return f"yields {decision!r}: {decision.until!r} is not a time"

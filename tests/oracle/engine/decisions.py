@@ -15,7 +15,7 @@ from sim.errors import UsageError
 from sim.model.plan import Placement
 from sim.model.record import EXPIRED, LAUNCH_MOVED, REJECTED
 from sim.model.tasks import BLOCKED, RUNNING, WAITING, Task
-from sim.policy.contract import Decision, Drop, Fetch, Hold, Move, Pause, Reject, Set, Start, Stop, Wait
+from sim.policy.contract import Annotate, Decision, Drop, Fetch, Move, Pause, Reject, Set, Start, Stop, Wait
 from sim.policy.request_queue import Requests
 
 LOOP_LIMIT = 10_000
@@ -278,7 +278,7 @@ class Decisions(State):
         self._settled = self.decisions
         self._look_whether_drained()
 
-    def _hold(self, decision: Hold) -> None:
+    def _annotate(self, decision: Annotate) -> None:
         task, cause = decision.task, decision.cause
         if task.state != WAITING or cause not in ("quota", "reservation", "choice"):
             meant = "a waiting task, and quota, reservation or choice, are meant"
@@ -329,7 +329,7 @@ class Decisions(State):
             self.clock.again(until, TIMER, self._wake)
 
     _handlers: dict[type, Any] = {
-        Stop: _stop, Move: _move, Reject: _reject, Hold: _hold, Set: _set, Fetch: _fetch, Drop: _drop,
+        Stop: _stop, Move: _move, Reject: _reject, Annotate: _annotate, Set: _set, Fetch: _fetch, Drop: _drop,
     }  # fmt: skip
 
     def launches_on(self, device: Any) -> list[Launch]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from oracle.engine.simulation import Simulation
 
 
-class Received:
+class AttainedService:
     """Computed device-seconds (GPU shares × seconds, or cores × seconds).
 
     Of staged and stopped launches they are added up as these end; of the plain ones they follow from the columns.

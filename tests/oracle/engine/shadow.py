@@ -9,7 +9,7 @@ from oracle.engine.budgets import Budget
 from oracle.engine.ends import Ends
 from oracle.engine.holdings import NodeState
 from oracle.engine.launch import Launch
-from oracle.engine.sketches import Tally, occupy, on_sketch, release, sketch_of
+from oracle.engine.sketches import Tally, occupy, on_sketch, release, what_if_copy
 from sim.model.cluster import Partition
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
@@ -232,7 +232,7 @@ class EarliestFit:
     def _sketch(self, number: int) -> NodeState:
         """The node as it will be at the shadow time, as far as is known."""
         if number not in self._sketches and self._at is not None:
-            sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
+            sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
             for end, _, running in self._at[2].launches(number):
                 if max(self.view.now, end) <= self.time:
                     release(sketch, running.placement, running)
@@ -240,7 +240,7 @@ class EarliestFit:
                 if placement.devices[0].node == number:
                     occupy(sketch, placement.mode, list(placement.devices))
         elif number not in self._sketches:
-            sketch = self._sketches[number] = sketch_of(self._capacity.nodes[number])
+            sketch = self._sketches[number] = what_if_copy(self._capacity.nodes[number])
             # What was started since the shadow was found may be over by then.
             for launch in reversed(self.view._simulation.running.values()):
                 if launch.number <= self._known:
@@ -298,7 +298,7 @@ class EarliestFit:
         theirs = {device.node for device in placement.devices}
         if not mine & theirs:
             return True
-        sketches = {number: sketch_of(self._sketch(number)) for number in sorted(mine | theirs)}
+        sketches = {number: what_if_copy(self._sketch(number)) for number in sorted(mine | theirs)}
         for number, sketch in sketches.items():
             here = [device for device in placement.devices if device.node == number]
             if here:

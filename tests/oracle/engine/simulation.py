@@ -31,7 +31,7 @@ from oracle.engine.limits import TimeLimits
 from oracle.engine.links import Links
 from oracle.engine.pipeline import BatchLaunch, Pipeline, undisturbed
 from oracle.engine.places import Places
-from oracle.engine.received import Received
+from oracle.engine.received import AttainedService
 from oracle.engine.recorder import Recorder
 from oracle.engine.requests import Sliced, make_queues
 from oracle.engine.sources import Graph, Patience, Sources, with_own_columns
@@ -73,7 +73,7 @@ class Simulation(Arrivals, Decisions, Endings):
         self.links = Links(run.cluster, self.clock)
         self.places = Places(run.cluster, self.capacity, self.links, run.tasks)
         self.recorder = Recorder(run)
-        self.received = Received(self)
+        self.received = AttainedService(self)
         self.launcher = Launcher(
             self.clock, self.capacity, self.links, self.places, self.recorder, self._launch_completed,
             self.received.staged,

@@ -10,7 +10,7 @@ from sim.model.plan import Placement
 from sim.model.tasks import Mode
 
 
-def sketch_of(node: NodeState) -> NodeState:
+def what_if_copy(node: NodeState) -> NodeState:
     """A copy of a node on which releases can be tried out with `release`."""
     copy = _copy(node)
     copy.open = list(node.open)

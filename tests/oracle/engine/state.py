@@ -21,7 +21,7 @@ from oracle.engine.limits import TimeLimits
 from oracle.engine.links import Links
 from oracle.engine.pipeline import Pipeline
 from oracle.engine.places import Places
-from oracle.engine.received import Received
+from oracle.engine.received import AttainedService
 from oracle.engine.recorder import Recorder
 from oracle.engine.sources import Graph, Patience, Sources
 from sim.errors import HetsimError, PolicyError
@@ -44,7 +44,7 @@ class State:
     links: Links
     places: Places
     recorder: Recorder
-    received: Received
+    received: AttainedService
     launcher: Launcher
     devices: Devices
     view: EngineView

@@ -16,7 +16,7 @@ from oracle.engine.nodes import NodeColumns
 from oracle.engine.pipeline import BatchLaunch
 from oracle.engine.pool import PoolEnds
 from oracle.engine.shadow import EarliestFit, Shadows
-from oracle.engine.sketches import Tally, on_sketch, release, sketch_of
+from oracle.engine.sketches import Tally, on_sketch, release, what_if_copy
 from oracle.engine.transfers import items_of
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
@@ -612,7 +612,7 @@ class EngineView:
                 continue
             for number in dict.fromkeys(device.node for device in launch.placement.devices):
                 if number not in sketches:
-                    sketches[number] = sketch_of(capacity.nodes[number])
+                    sketches[number] = what_if_copy(capacity.nodes[number])
                     stopped[number] = []
                 if launch in (other._launch for other in stopped[number]):
                     continue
@@ -626,7 +626,7 @@ class EngineView:
 
     def _released(self, number: int, victims: list[Task]) -> NodeState:
         """A node as it would be without these tasks."""
-        sketch = sketch_of(self._capacity.nodes[number])
+        sketch = what_if_copy(self._capacity.nodes[number])
         for victim in victims:
             release(sketch, victim._launch.placement, victim._launch)
         return sketch
@@ -658,7 +658,7 @@ class EngineView:
         capacity = self._capacity
         needed = list(victims)
         for spared in victims[:-1]:
-            sketch = sketch_of(capacity.nodes[number])
+            sketch = what_if_copy(capacity.nodes[number])
             for victim in needed:
                 if victim is not spared:
                     release(sketch, victim._launch.placement, victim._launch)

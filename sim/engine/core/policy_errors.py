@@ -10,7 +10,7 @@ from sim.errors import HetsimError, PolicyError
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
-from sim.policy.contract import Drop, Fetch, Hold, Move, Reject, Set, Start, Stop, Wait
+from sim.policy.contract import Annotate, Drop, Fetch, Move, Reject, Set, Start, Stop, Wait
 
 ASKED_IN_VAIN = 100_000
 """Questions between two decisions after which a policy is reported as looping."""
@@ -113,7 +113,7 @@ def malformed(run: RunState, decision: Any) -> str | None:
         tasks = (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
             return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
-    if isinstance(decision, Stop | Move | Reject | Hold) and not isinstance(decision.task, Task):
+    if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         return f"yields {decision!r}: {decision.task!r} is not a task"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
         return f"yields {decision!r}: {decision.until!r} is not a time"

@@ -11,8 +11,8 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.durations import planned
 from sim.engine.flight.launch import Launch
 from sim.engine.launching.stopping import Stops
-from sim.engine.resources.holdings import NodeState
-from sim.engine.resources.sketches import Tally
+from sim.engine.resources.occupancy import NodeState
+from sim.engine.resources.what_if import Tally
 from sim.engine.views.forecast import Forecast
 from sim.model.tasks import Mode
 

@@ -24,7 +24,7 @@ from sim.policy.planned import PlannedScheduler
 
 
 @dataclass(frozen=True)
-class Rest:
+class RemainingProblem:
     """A remaining problem, and its tasks' rows in the whole: `rows[0]` is its first."""
 
     problem: PlanProblem
@@ -80,7 +80,7 @@ class Progress:
         foresight: bool = True,
         finish: Callable[[Task], float] | None = None,
         wanted: Callable[[int], bool] | None = None,
-    ) -> Rest:
+    ) -> RemainingProblem:
         """What has not started, as a problem.
 
         Running tasks occupy their lanes until they end, when the tasks that wait for them arrive; stopped ones come
@@ -119,7 +119,7 @@ class Progress:
         tasks = self._table(rows, [since[row] for row in rows])
         simulate = _not_with_foresight if foresight else Trials(view, self.problem, rows).simulate
         problem = in_mid_run(self.problem, tasks, now, free_at, self._data(rows, running, view), simulate)
-        return Rest(problem, rows, list(left_out))
+        return RemainingProblem(problem, rows, list(left_out))
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
         """The rows with all predecessors ended, running or among them: others must wait."""

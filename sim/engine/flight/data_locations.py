@@ -13,7 +13,7 @@ from typing import Any
 
 from sim.engine.flight.links import Links, Pipe
 from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.holdings import GpuState
+from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import Cluster, Device
 from sim.model.tasks import Item, Task, Tasks
 

@@ -26,7 +26,7 @@ WORTHLESS = math.exp(-LIMIT)
 """No task counts as worth less: the logarithm of nothing is none."""
 
 
-class Door(Window):
+class AdmissionWindow(Window):
     """The window of admission: first the task that asks, then all admitted tasks that have not ended.
 
     An observation ends with ASKED: value, the logarithm of the task's weight.

@@ -8,7 +8,7 @@ from sim.model.record import COMPLETED
 from sim.model.tasks import Task
 
 
-class Received:
+class AttainedService:
     """Computed device-seconds (GPU shares × seconds, or cores × seconds).
 
     Of staged and stopped launches they are added up as these end; of the plain ones they follow from the columns.

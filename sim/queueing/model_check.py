@@ -16,7 +16,7 @@ LEAST = 10
 """Replications where the scenario has fewer than two."""
 
 
-class PredictedBeside(NamedTuple):
+class PredictionCheck(NamedTuple):
     """A predicted figure, and the confidence interval of the simulation."""
 
     row: PredictedRow
@@ -36,7 +36,7 @@ def simulate(
     confidence: float = 0.95,
     replications: int | None = None,
     **running: Any,
-) -> list[PredictedBeside]:
+) -> list[PredictionCheck]:
     """The scenario's own replications, ten if it has none, and their confidence intervals for the predicted figures."""
     import numpy as np
 
@@ -72,7 +72,7 @@ def simulate(
             interval = student_interval(ratio_contributions(lost / came, came), confidence, row.metric)
         else:
             interval = runs.interval(row.metric, confidence)
-        found.append(PredictedBeside(row, interval))
+        found.append(PredictionCheck(row, interval))
     return found
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sim.engine.resources.budgets import Budget
-from sim.engine.resources.holdings import GpuState, NodeState
+from sim.engine.resources.occupancy import GpuState, NodeState
+from sim.engine.resources.partition_limits import Budget
 from sim.model.cluster import Cluster, Device, DeviceType, Partition
 from sim.model.plan import Placement, host_part
 from sim.model.tasks import Mode

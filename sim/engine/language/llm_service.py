@@ -18,8 +18,8 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import FINISH, TIMER, Later, Timer
 from sim.engine.language.clients import Clients
+from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.generation import OVER, QUEUED, Generation
-from sim.engine.language.iterating import Replica
 from sim.engine.language.service_calls import ServiceCalls
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Device
