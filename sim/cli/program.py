@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from sim.cli.completion import completed
 from sim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName
 
 VERBS = {
@@ -79,7 +80,7 @@ class Program(Verbs):
             return None
         module, _, attribute = VERBS[name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
+        return completed(command)
 
     def invoke(self, context: click.Context) -> Any:
         if os.environ.get("NO_COLOR"):

@@ -1,0 +1,144 @@
+"""What the shell completes: scenarios, policies, metrics, and the keys of scenarios for `--set`.
+
+A function is asked by click with what stands before the cursor (`incomplete`); it never fails, since a shell has no
+place for a message.  Keys come from the JSON Schema of the scenario format, names in them from the scenario itself.
+Cost: that of loading the registry, or the schema (0.3 s); nothing is loaded unless a shell asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+Schema = dict[str, Any]
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shipped scenarios by name; of a text that none begins with, and of a path, files."""
+    from sim.scenario.file.shipped import shipped
+
+    found = [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
+    return found if found and "/" not in incomplete else [CompletionItem(incomplete, type="file")]
+
+
+def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Policies by name; after `+`, what can be combined with those before it."""
+    from sim import registry
+
+    before, plus, begun = incomplete.rpartition("+")
+    kinds = [kind for kind in registry.POLICY_KINDS if kind != "scheduler"] if plus else registry.POLICY_KINDS
+    names = sorted({name for kind in kinds for name in registry.policies(kind) if name.startswith(begun)})
+    return [CompletionItem(before + plus + name) for name in names]
+
+
+def metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Metrics by name, with their units."""
+    from sim.results.formatting import unit_of
+    from sim.results.one_run.metrics import metrics as known
+
+    return [CompletionItem(name, help=unit_of(name)) for name in known() if name.startswith(incomplete)]
+
+
+def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Paths of keys one level at a time: `cluster.`, `workload.jobs.`, ...; after `=` nothing."""
+    from sim.scenario.schema.whole import json_schema
+
+    if "=" in incomplete:
+        return []
+    *above, begun = incomplete.split(".")
+    schema = json_schema()
+    options: list[Schema] = [schema]
+    # While an option lacks its value, click leaves the arguments unparsed.
+    document: Any = _document(str(context.params.get("scenario") or next(iter(context.args), "")))
+    for key in above:
+        options = [under for one in _plain(options, schema) for under in _under(one, key)]
+        document = _entry(document, key)
+    known = dict.fromkeys(key for one in _plain(options, schema) for key in one.get("properties", ()))
+    names = _names(document) if any("items" in one for one in _plain(options, schema)) else []
+    prefix = "".join(f"{key}." for key in above)
+    return [CompletionItem(prefix + key, help=_help(options, schema, key)) for key in [*names, *known]
+            if key.startswith(begun)]  # fmt: skip
+
+
+COMPLETERS: dict[str, Completer] = {
+    "scenario": scenarios, "scenarios": scenarios,
+    "policy": policies, "policies": policies, "baseline": policies, "baselines": policies,
+    "metric": metrics, "metrics": metrics, "best": metrics, "targets": metrics,
+    "overrides": keys, "over": keys, "changes": keys,
+}  # fmt: skip
+"""By name of a parameter, of every command."""
+
+
+def completed(command: click.Command) -> click.Command:
+    """The command, whose parameters (and those of its own commands) complete what `COMPLETERS` knows."""
+    for parameter in command.params:
+        if parameter._custom_shell_complete is None and parameter.name in COMPLETERS:
+            parameter._custom_shell_complete = COMPLETERS[parameter.name]
+    for below in getattr(command, "commands", {}).values():
+        completed(below)
+    return command
+
+
+def _document(name: str) -> Any:
+    """The scenario's YAML, for the names of its entries; None where it cannot be read."""
+    import yaml
+
+    from sim.scenario.file.shipped import find
+
+    for place in (lambda: name, lambda: find(name)):
+        try:
+            with open(place(), encoding="utf-8") as file:
+                return yaml.safe_load(file)
+        except Exception:  # any defect of a half-written file: the keys are completed without its names
+            continue
+    return None
+
+
+def _plain(options: list[Schema], schema: Schema) -> list[Schema]:
+    """The alternatives of a schema that have keys or entries, references followed."""
+    found: list[Schema] = []
+    todo = list(options)
+    while todo:
+        one = todo.pop(0)
+        if "$ref" in one:
+            todo.append(schema["$defs"][one["$ref"].rpartition("/")[2]])
+            continue
+        todo += [*one.get("anyOf", ()), *one.get("oneOf", ())]
+        if "properties" in one or "items" in one or "additionalProperties" in one:
+            found.append(one)
+    return found
+
+
+def _under(one: Schema, key: str) -> list[Schema]:
+    """What a key leads to: a property, or an entry of a list, which is named or numbered."""
+    if key in one.get("properties", ()):
+        return [one["properties"][key]]
+    if "items" in one:
+        return [one["items"]]
+    further = one.get("additionalProperties")
+    return [further] if isinstance(further, dict) else []
+
+
+def _entry(document: Any, key: str) -> Any:
+    if isinstance(document, list):
+        named = [entry for entry in document if isinstance(entry, dict) and entry.get("name") == key]
+        return named[0] if named else None
+    return document.get(key) if isinstance(document, dict) else None
+
+
+def _names(document: Any) -> list[str]:
+    entries = document if isinstance(document, list) else [document]
+    return [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
+
+
+def _help(options: list[Schema], schema: Schema, key: str) -> str:
+    """The first sentence of a key's description."""
+    for one in _plain(options, schema):
+        text: str = one.get("properties", {}).get(key, {}).get("description", "")
+        if text:
+            return text.partition(". ")[0].replace("\n", " ").rstrip(".")
+    return ""
