@@ -362,7 +362,7 @@ def cli_figures(sizes: Sizes) -> Iterator[Row]:
 
 
 def storm_figures(sizes: Sizes) -> Iterator[Row]:
-    """srtf at 1.5 times what 64 GPUs can do: most arrivals stop somebody, whose finish event becomes stale."""
+    """srtf at 1.5 times what 64 GPUs can do: most arrivals stop a task, whose finish event becomes stale."""
     stops: list[float] = []
 
     def storm() -> float:

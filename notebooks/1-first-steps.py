@@ -17,7 +17,7 @@ columns = ["id", "class", "arrival", "wait", "response", "slowdown", "device", "
 result.tasks.nlargest(5, "response")[columns].round(2)
 
 # %% [markdown]
-# Who ran where and when; uploads, computing and downloads are told apart.
+# Which task ran where and when; uploads, computing and downloads are told apart.
 
 # %%
 sim.plots.gantt(result).figure

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Admission: theory beside simulation
 #
-# When more is asked for than a cluster can do, somebody is disappointed. Who, is for admission to say. First a system that theory solves, then one that it does not.
+# When more is asked for than a cluster can do, some requests are not served in time. Admission control selects which. First a system that theory solves, then one that it does not.
 
 # %%
 import pandas as pd
@@ -72,7 +72,7 @@ overload = sim.compare("overload", policies, metrics=metrics)
 overload.shown_table()
 
 # %% [markdown]
-# Accepting everybody serves almost nobody in time; refusing the few long tasks that cannot make it saves the rest.
+# If all tasks are accepted, almost none ends in time; rejecting the few long tasks that cannot meet their deadline saves the rest.
 
 # %%
 means = overload.table["goodput_fraction", "mean"]
@@ -81,7 +81,7 @@ print(f"goodput fraction {100 * means['accept all']:.0f} % when all are accepted
 sim.plots.pareto(overload, "rejected_fraction", "attainment_admitted").figure
 
 # %% [markdown]
-# Naor's question (1969): who decides for himself joins queues that are too long for all. Thresholds for a reward of 10 and a cost of 1 a second, at one server of rate 1 and arrivals of 0.9:
+# Naor's question (1969): customers that decide for themselves join queues that are longer than is best for all of them together. Thresholds for a reward of 10 and a cost of 1 a second, at one server of rate 1 and arrivals of 0.9:
 
 # %%
 best = theory.naor(0.9, 1.0, reward=10, cost=1)
@@ -117,4 +117,4 @@ for objective in ("individual", "social", "revenue"):
           f"{'covered' if loss.covers(exact.loss) else 'missed'}")
 
 # %% [markdown]
-# Whoever is left to decide for himself takes a fifth of the welfare from all; who sells admission turns away more than is good for them.
+# Customers that decide for themselves lose a fifth of the welfare; an owner that sells admission rejects more of them than is best for all.

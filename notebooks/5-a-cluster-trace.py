@@ -43,7 +43,7 @@ causes = one.explain(by="class").drop(columns="tasks")
 (100 * causes.div(causes["wait"], axis=0)).drop(columns="wait").loc[:, lambda table: table.max() > 1].round(1)
 
 # %% [markdown]
-# Most of it is the head of the line: somebody in front does not fit, and holds up everybody behind, though there is room for them. Who stands there? `explain` names it for every stretch of a pod's wait; here for every tenth pod that waited.
+# Most of it is head-of-line blocking: the first pod in the queue does not fit, and blocks all pods behind it, although there is room for them. Which pod is that? `explain` names it for every stretch of a pod's wait; here for every tenth pod that waited.
 
 # %%
 from pathlib import Path
@@ -66,7 +66,7 @@ stands = told["of the time at the head"]
 print(f"behind pods that name GPU types {100 * stands[True].sum():.0f} %, behind others of several GPUs {100 * stands[False][[2, 4]].sum():.0f} %")
 
 # %% [markdown]
-# So it is two kinds: pods that wait for a GPU type of their choice, and pods on several GPUs, which have to find them on one node. The queue and the GPUs over time, with and without the rule that nobody passes the head:
+# So it is two kinds: pods that wait for a GPU type of their choice, and pods on several GPUs, which have to find them on one node. The queue and the GPUs over time, with and without the rule that no pod passes the head of the queue:
 
 # %%
 skipping = sim.run(trace, policy="fcfs_skip", replications=1)
@@ -79,7 +79,7 @@ sim.plots.over_time({"fcfs": one, "fcfs_skip": skipping})
 sim.plots.distributions({"fcfs": one, "fcfs_skip": skipping, "sjf": sim.run(trace, policy="sjf", replications=1)})
 
 # %% [markdown]
-# What changed for whom, and where the two policies first parted:
+# What changed for which users, and where the two policies first parted:
 
 # %%
 sim.difference(one, skipping).sentences

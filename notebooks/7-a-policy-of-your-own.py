@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A policy of your own
 #
-# A policy reads a view of the cluster and yields decisions; the engine checks each one and carries it out before the next. Here is one: shortest job first, except that whoever has waited longer than a patience goes first.
+# A policy reads a view of the cluster and yields decisions; the engine checks each one and carries it out before the next. Here is one: shortest job first, except that a task that has waited longer than a patience goes first.
 
 # %%
 import sim
@@ -9,7 +9,7 @@ from sim.policy import ListScheduler, Start
 
 
 class PatientSjf(ListScheduler):
-    """Shortest job first, but whoever has waited `patience` seconds goes first."""
+    """Shortest job first, but a task that has waited `patience` seconds goes first."""
 
     def __init__(self, patience: float = 600.0):
         super().__init__(order=lambda task: task.shortest_estimate)
@@ -88,9 +88,9 @@ last = sim.compare(
 last
 
 # %% [markdown]
-# Over twenty loads no difference to sjf is shown in either figure: tuned for the slowdown alone, the policy has become sjf. Who wants the longest wait shorter pays for it in slowdown, and has to say how much it may cost.
+# Over twenty loads no significant difference to sjf is found in either figure: tuned for the slowdown alone, the policy has become sjf. A shorter longest wait costs slowdown; how much it may cost has to be decided first.
 #
-# Two runs side by side: where do sjf and an hour's patience first part, and who gained?
+# Two runs side by side: where do sjf and an hour's patience first differ, and which tasks gained?
 
 # %%
 patient = {"name": "patient_sjf", "patience": 3600.0}

@@ -18,7 +18,7 @@ RETURNED = {
     "Sizing": "sim.experiment.size:Sizing", "Training": "sim.learning.training.train:Training",
     "Tuning": "sim.results.many_runs.tuning:Tuning",
 }  # fmt: skip
-"""Classes that functions return, and that nobody makes otherwise."""
+"""Classes that functions return, and that are made in no other way."""
 
 CHECKS = ("check_policy", "check_trace", "random_system", "systems")
 ELSEWHERE = ("errors", "plots", "theory")
@@ -27,7 +27,7 @@ INNER = (
     "add", "add_values", "base", "cells", "content_hash", "energy_until", "files", "moved", "plans_title", "record",
     "replays", "share_table", "shown", "shown_metrics", "title", "usage", "without_chance",
 )  # fmt: skip
-"""Members of classes that the program itself needs, and hardly anybody else."""
+"""Members of classes that the program itself needs, and users hardly ever."""
 
 
 def python_page() -> Iterator[str]:

@@ -148,9 +148,9 @@ class SemiStatic(Scheduler):
         tasks, rows = problem.tasks, np.flatnonzero(which)
         if not len(rows) or graph[rows].any() or not np.isfinite(tasks.arrival[rows]).all():
             return False
-        seconds, everybody = fastest(tasks)[rows], float(fastest(tasks).mean())
+        seconds, overall = fastest(tasks)[rows], float(fastest(tasks).mean())
         mean = float(seconds.mean())
-        if not 0 < mean < np.inf or mean < everybody or float(seconds.std()) > self.cv * mean:
+        if not 0 < mean < np.inf or mean < overall or float(seconds.std()) > self.cv * mean:
             return False
         try:
             runnable(replace(problem, tasks=rows_of(tasks, rows)), "semi_static")

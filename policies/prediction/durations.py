@@ -58,8 +58,8 @@ class DurationHistory:
         key = user, class_
         jobs, own = self._means.get(key, (0, seconds))
         self._means[key] = jobs + 1, self.decay * own + (1 - self.decay) * seconds
-        count, everybody = self._all
-        self._all = count + 1, everybody + (seconds - everybody) / (count + 1)
+        count, overall = self._all
+        self._all = count + 1, overall + (seconds - overall) / (count + 1)
         if self.quantile is not None:
             if key not in self._recent:
                 self._recent[key] = RunningQuantile(self.window)
@@ -68,14 +68,14 @@ class DurationHistory:
 
     def forecast(self, user: str, class_: str) -> float:
         """Seconds that the next job of this user and class will take."""
-        count, everybody = self._all
+        count, overall = self._all
         jobs, own = self._means.get((user, class_), (0, 0.0))
         if self.quantile is not None and count:
-            everybody = self._recent_all.at(self.quantile)
+            overall = self._recent_all.at(self.quantile)
             own = self._recent[user, class_].at(self.quantile) if jobs else 0.0
-        everybody = everybody if count else self.default
+        overall = overall if count else self.default
         part = jobs / (jobs + self.trust)
-        return part * own + (1 - part) * everybody
+        return part * own + (1 - part) * overall
 
 
 class RunningQuantile:

@@ -538,7 +538,7 @@ class View(Protocol):
         """What the tasks of the whole run demand, and how many demand it: as a site knows the mix of its requests."""
         ...
 
-    def attained(self, who: Task | str) -> float:
+    def attained(self, of: Task | str) -> float:
         """GPU-seconds (for CPU modes core-seconds) received so far by a task or by a user."""
         ...
 

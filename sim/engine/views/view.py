@@ -209,8 +209,8 @@ class EngineView:
             self._signals.materialized = self._backlog.materialized
         return self._backlog
 
-    def attained(self, who: Task | str) -> float:
-        return self._received.task(who) if isinstance(who, Task) else self._received.user(who)
+    def attained(self, of: Task | str) -> float:
+        return self._received.task(of) if isinstance(of, Task) else self._received.user(of)
 
     def holders(self, item: int) -> list[Device | int]:
         devices = self.cluster.devices

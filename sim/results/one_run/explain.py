@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE = 0, 1, 2, 5, 6
 _FITS = 2
-_NOBODY = np.iinfo(np.int64).max
+_NO_TASK = np.iinfo(np.int64).max
 
 
 @dataclass
@@ -247,7 +247,7 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     masks = list(dict.fromkeys(bound))
     part = np.array([masks.index(mask) for mask in bound], np.int64)
     shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]
-    head = np.full((len(masks), len(replay.grid)), _NOBODY, np.int64)
+    head = np.full((len(masks), len(replay.grid)), _NO_TASK, np.int64)
     queues = _Queues(record, row, ready, decided, variant, rank, len(pairs))
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     now = _verdict(state, owner, len(groups))
@@ -341,29 +341,29 @@ class _Queues:
             )
             ended = ~np.isnan(record.finish[row])
             events.append((record.finish[row][ended], at[ended], np.zeros(int(ended.sum()), bool)))
-        times, who, joins = (np.concatenate(parts) for parts in zip(*events, strict=True))
+        times, task, joins = (np.concatenate(parts) for parts in zip(*events, strict=True))
         order = np.lexsort((~joins, times))  # a task that joins and leaves in one instant is gone after it
         self.times = times[order].tolist()
-        self.who, self.joins = who[order].tolist(), joins[order].tolist()
+        self.task, self.joins = task[order].tolist(), joins[order].tolist()
         self.variant, self.rank = variant.tolist(), rank.tolist()
         self.waiting = [False] * len(row)
         self.heaps: list[list[tuple[int, int]]] = [[] for _ in range(variants)]
-        self.first = np.full(variants, _NOBODY, np.int64)
+        self.first = np.full(variants, _NO_TASK, np.int64)
         self.at = 0
 
     def advance(self, now: float) -> None:
         """Take in everything up to and including `now`."""
         changed = set()
         while self.at < len(self.times) and self.times[self.at] <= now:
-            who, joins = self.who[self.at], self.joins[self.at]
-            self.waiting[who] = joins
-            variant = self.variant[who]
+            task, joins = self.task[self.at], self.joins[self.at]
+            self.waiting[task] = joins
+            variant = self.variant[task]
             if joins:
-                heapq.heappush(self.heaps[variant], (self.rank[who], who))
+                heapq.heappush(self.heaps[variant], (self.rank[task], task))
             changed.add(variant)
             self.at += 1
         for variant in changed:
             heap = self.heaps[variant]
             while heap and not self.waiting[heap[0][1]]:
                 heapq.heappop(heap)
-            self.first[variant] = heap[0][0] if heap else _NOBODY
+            self.first[variant] = heap[0][0] if heap else _NO_TASK

@@ -214,15 +214,15 @@ def _keep_out(tasks: Tasks, rows: np.ndarray, partition: Partition) -> None:
         for row in rows.tolist():
             user = tasks.users[codes[row]]
             if user not in partition.users:
-                who = f"user {user}" if user else "a task without a user"
-                tasks.refused.setdefault(row, f"{who} may not use partition {partition}")
+                owner = f"user {user}" if user else "a task without a user"
+                tasks.refused.setdefault(row, f"{owner} may not use partition {partition}")
     if partition.accounts is not None:
         column = tasks.extra.get("account")
         for row in rows.tolist():
             account = "" if column is None else _text(column[row])
             if account not in partition.accounts:
-                who = f"account {account}" if account else "a task without an account"
-                tasks.refused.setdefault(row, f"{who} may not use partition {partition}")
+                owner = f"account {account}" if account else "a task without an account"
+                tasks.refused.setdefault(row, f"{owner} may not use partition {partition}")
 
 
 def _bound_estimates(tasks: Tasks, end: np.ndarray) -> None:
