@@ -163,7 +163,7 @@ class Simulation:
         for launch in list(state.running.values()):
             table = launch.table
             if table is not None:
-                times = self.parts.launches.close(launch, now)
+                times = self.parts.launches.departures.close(launch, now)
                 if launch.terms is not None:
                     recorder.batch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
                     continue
