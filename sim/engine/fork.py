@@ -70,7 +70,7 @@ PLAIN: dict[type, frozenset[str]] = {
                       "begin total left"),
     Links: _names("up_lines down_lines _latency _network_latency"),
     Draws: _names("draw block"),
-    Sources: _names("_times _shapes _rows _estimates"),
+    Sources: _names("_delivered _numbers _times _shapes _rows _estimates"),
 }
 """Fields with numbers, input and what is only ever replaced: copied as they are, without a look.  All other fields are
 looked at, so that one that is missing here costs time and nothing else."""

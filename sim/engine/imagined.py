@@ -35,7 +35,6 @@ from sim.engine.kernel.clock import FINISH, Later
 from sim.engine.kernel.draws import Draws
 from sim.engine.launching.launches import Launches
 from sim.engine.parts import Parts
-from sim.engine.queues.sliced import Sliced
 from sim.engine.queues.sources import Sources
 from sim.errors import UsageError
 from sim.model.faults import Maintenance
@@ -116,7 +115,7 @@ def imagine(
             copy.show_queues(mine)
         call(new, mine.begin, copy.view)
         if type(mine).ready is not Scheduler.ready:
-            call(new, _tell_waiting, mine, [task for task in new.waiting.values() if task.shape not in new.queue_of])
+            call(new, _tell_waiting, mine, list(new.waiting.values()))
     new.clock.round_due = True
     return copied
 
@@ -227,11 +226,7 @@ def _end_streams(run: RunState) -> None:
     run.clock.feed_time = math.inf
     sources._sent = [len(stream.rows) for stream in run.input.closed]
     for queue in run.queues:
-        queue._factors = []
-        if isinstance(queue, Sliced):
-            run.requests_left -= queue.end_now()
-        else:
-            queue.to_come = 0
+        run.requests_left -= queue.end_now()
         queue.ring(True)
 
 

@@ -8,13 +8,13 @@ through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
-from sim.engine.queues.sliced import Sliced
+from sim.engine.queues.queue import Queue
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode, Task
 
@@ -82,10 +82,9 @@ class Running:
 class Backlog:
     """What waits and what runs, by kind."""
 
-    def __init__(self, state: RunState, slices: Sequence[Sliced], remaining: Callable[[Launch], float]):
-        """slices: queues that keep no objects; `remaining`: estimated seconds that a launch has left."""
+    def __init__(self, state: RunState, remaining: Callable[[Launch], float]):
+        """`remaining`: estimated seconds that a launch has left."""
         self.state = state
-        self.slices = slices
         self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}
         """Seconds and number of the tasks that wait."""
@@ -113,7 +112,7 @@ class Backlog:
 
     def runs(self, launch: Any) -> None:
         terms = launch.terms
-        first = launch.task.class_ if terms is None or terms.first < 0 else terms.requests.queue.class_of(terms.first)
+        first = launch.task.class_ if terms is None else terms.requests.queue.class_of(terms)
         key = _key(launch.placement.mode.type, first)
         if launch.table is None and terms is None and len(launch.tasks) == 1:
             task = launch.task
@@ -152,7 +151,7 @@ class Backlog:
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
         now, remaining = self.state.clock._now, self.remaining
-        total = math.fsum(task.shortest_remaining for task in self._requests(kind, class_))
+        total = math.fsum([task.shortest_remaining for task in self._requests(kind, class_)])
         for key in _matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
         for key in _matching(self.plain, kind, class_):
@@ -163,7 +162,7 @@ class Backlog:
 
     def count(self, kind: str | None, class_: str | None) -> int:
         """Tasks that wait."""
-        requests = len(self._requests(kind, class_))
+        requests = sum(self._count_of(queue, kind, class_) for queue in self.state.queues)
         counted = self._counted.get((kind, class_))
         if counted is None:
             counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
@@ -173,9 +172,17 @@ class Backlog:
         return requests
 
     def _requests(self, kind: str | None, class_: str | None) -> list[Task]:
-        """Waiting requests that have never started, of queues that keep no objects.  Linear in their number."""
-        found = [task for queue in self.slices for task in queue.fresh()]
+        """Waiting requests.  Linear in their number."""
+        found = [task for queue in self.state.queues for task in queue.look()]
         return [task for task in found if _matching([self._key_of(task)], kind, class_)]
+
+    def _count_of(self, queue: Queue, kind: str | None, class_: str | None) -> int:
+        """Waiting requests of a service; where it is no matter which they are, without a look at them."""
+        if not len(queue):
+            return 0
+        if class_ is None and (queue.service.alike or len(queue.service.shape.modes) == 1):
+            return len(queue) if _matching([self._key_of(queue.head)], kind, None) else 0
+        return sum(1 for task in queue.look() if _matching([self._key_of(task)], kind, class_))
 
     @staticmethod
     def _key_of(task: Task) -> Key:
