@@ -102,7 +102,7 @@ class Decisions:
                 self.completion.end_task(task, status, reason)
             return
         first, rows = queue.take(requests.count)
-        for task in queue.seen(rows) or ():
+        for task in queue.seen(first, rows, requests.count) or ():
             task.state = ENDED
         state.recorder.discard(queue.number, first, requests.count, status, state.clock._now, reason)
         state.requests_left -= requests.count

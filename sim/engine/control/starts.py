@@ -128,8 +128,9 @@ class Starts:
         if terms is None:
             self.launch(batch, placement, cores)
             return
-        terms.rows = [task.index for task in batch]
-        for row in terms.rows:
+        rows = [task.index for task in batch]
+        terms.of(-1, rows)
+        for row in rows:
             terms.requests.queue.remove(row)
         self._start_batch(batch, placement, batch[0].shape.position[mode], terms, cores)
 
@@ -185,8 +186,9 @@ class Starts:
         """Launch the oldest requests of a queue; they become objects only if something looks at them."""
         cores = self._take(placement, requests)
         queue = requests.queue
-        terms.first, terms.rows = queue.take(requests.count)
-        self._start_batch(queue.seen(terms.rows), placement, position, terms, cores)
+        first, rows = queue.take(requests.count)
+        terms.of(first, rows)
+        self._start_batch(queue.seen(first, rows, requests.count), placement, position, terms, cores)
 
     def _start_batch(
         self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int

@@ -33,7 +33,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)
     if terms is not None and tasks is None:
-        members = terms.requests.queue.seconds(launch.position, terms.rows, estimated)
+        members = terms.requests.queue.seconds(launch.position, terms, estimated)
         seconds = mode.base(terms.requests.size) + (members + terms.padding)
         return seconds if estimated else seconds * terms.compute
     assert tasks is not None

@@ -112,7 +112,7 @@ class Terms:
     time × its factor (`up`, `compute`, `down`).
     """
 
-    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "rows", "fresh", "oldest")
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "_rows", "fresh", "oldest")
 
     def __init__(self, requests: Requests, padding: float, factors: Sequence[float], oldest: float):
         self.requests = requests
@@ -121,12 +121,22 @@ class Terms:
         self.up, self.compute, self.down = factors
         self.first = -1
         """Position of the first request in its service, if the batch is a slice of it; else -1."""
-        self.rows: Sequence[int] = ()
-        """The rows of its requests."""
+        self._rows: list[int] | None = None
         self.fresh = True
         """Have its requests nothing but their columns: no data items, and no batch before?"""
         self.oldest = oldest
         """When its oldest request arrived at the node."""
+
+    def of(self, first: int, rows: list[int] | None) -> None:
+        """Say which requests they are: a slice of their service, or these rows."""
+        self.first, self._rows = first, rows
+
+    @property
+    def rows(self) -> Any:
+        """The rows of its requests: a list, or an array."""
+        if self._rows is None:
+            return self.requests.queue.service.rows[self.first : self.first + self.requests.count]
+        return self._rows
 
 
 class Part:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,18 @@ class Queue:
         return 0 if self.column is None else self.column.arrived
 
     def __len__(self) -> int:
-        return self._edge - self.head_at + len(self._apart) - self._first
+        apart, column = len(self._apart) - self._first, self.column
+        return apart if column is None else column.arrived - self.head_at + apart
+
+    @cached_property
+    def _one_class(self) -> bool:
+        code = self.table.class_code
+        return code is None or bool((code[self.service.rows] == code[self.service.rows[0]]).all())
+
+    @property
+    def uniform(self) -> bool:
+        """Has each waiting request as much to do as the oldest, and is of its class?"""
+        return self.service.alike and self._one_class and not self._returned
 
     @property
     def apart(self) -> bool:
@@ -96,7 +108,8 @@ class Queue:
 
     @property
     def over(self) -> bool:
-        return self.coming.over
+        column = self.column
+        return self.coming.over if column is None else column.arrived == column.total
 
     def recent(self, seconds: float) -> int:
         return self.coming.since(self.clock._now - seconds)
@@ -131,15 +144,17 @@ class Queue:
         return at if at < len(self._apart) and self._apart[at] == row else -1
 
     def arrival(self, position: int) -> float:
-        apart = len(self._apart) - self._first
-        if position < apart:
-            return float(self.table.arrival[self._row(position)]) + self.service.request_delay
-        offset = self.head_at + position - apart - self._front_at
+        if self._apart:
+            apart = len(self._apart) - self._first
+            if position < apart:
+                return float(self.table.arrival[self._row(position)]) + self.service.request_delay
+            position -= apart
+        offset = self.head_at + position - self._front_at
         if not 0 <= offset < len(self._front):
             assert self.column is not None
             self._front_at = self.head_at
             self._front = self.column.times[self.head_at : self.head_at + BLOCK].tolist()
-            offset = position - apart
+            offset = position
             if offset >= len(self._front):
                 return float(self.column.times[self.head_at + offset])
         return self._front[offset]
@@ -154,7 +169,8 @@ class Queue:
     @property
     def oldest(self) -> float:
         """When the oldest request arrived at the front end."""
-        return float(self.table.arrival[self._row(0)])
+        row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
+        return float(self.table.arrival[row])
 
     def class_of(self, terms: Terms) -> str:
         """The class of the first request of a batch."""
@@ -274,12 +290,13 @@ class Queue:
             del self._apart[: self._first]
             self._first = 0
 
-    def take(self, count: int) -> tuple[int, Any]:
-        """Take the oldest off: their position in `service.rows` if they are a slice of it, else -1; and their rows."""
+    def take(self, count: int) -> tuple[int, list[int] | None]:
+        """Take the oldest off: their position in `service.rows` and None if they are a slice of it, else -1 and their
+        rows."""
         if not self._apart:
             first = self.head_at
             self.head_at = first + count
-            return first, self.service.rows[first : first + count]
+            return first, None
         rows = self._apart[self._first : self._first + count]
         self._leave(len(rows))
         more = count - len(rows)
@@ -287,20 +304,18 @@ class Queue:
         self.head_at += more
         return -1, rows
 
-    def seen(self, rows: Any) -> tuple[Task, ...] | None:
-        """The requests of a batch that starts, if any of them has been looked at."""
+    def seen(self, first: int, rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
+        """The requests of a batch that were taken off, if any of them has been looked at."""
         if not self._seen:
             return None
+        rows = self.service.rows[first : first + count].tolist() if rows is None else rows
         pop = self._seen.pop
-        numbers = rows if isinstance(rows, list) else rows.tolist()
-        found = [pop(row, None) for row in numbers]
-        if None in found:
-            new = [row for row, task in zip(numbers, found, strict=True) if task is None]
-            if len(new) == len(numbers):
-                return None
-            made = iter(self.made(new))
-            found = [next(made) if task is None else task for task in found]
-        return tuple(found)  # type: ignore[arg-type]
+        found = [pop(row, None) for row in rows]
+        new = [row for row, task in zip(rows, found, strict=True) if task is None]
+        if len(new) == len(rows):
+            return None
+        made = iter(self.made(new) if new else ())
+        return tuple([next(made) if task is None else task for task in found])
 
     def started_before(self, tasks: Sequence[Task]) -> bool:
         """Has any of these requests been in a batch before?"""
@@ -363,9 +378,9 @@ class Queue:
             down += Links.alone(links.down(device), size * service.bytes_out)
         return BatchTimes(up, mode.base(size) + size * service.per_item[service.shape.position[mode]], down)
 
-    def seconds(self, position: int, rows: Sequence[int], estimated: bool) -> float:
+    def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
         """Compute seconds of a batch in one mode, without what it costs once."""
         if self.service.alike:
-            return len(rows) * self.service.per_item[position]
+            return terms.requests.count * self.service.per_item[position]
         column = self.table.estimate if estimated else self.table.time
-        return math.fsum(column[rows, position].tolist())
+        return math.fsum(column[terms.rows, position].tolist())

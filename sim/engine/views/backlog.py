@@ -14,7 +14,6 @@ from typing import Any
 
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
-from sim.engine.queues.queue import Queue
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode, Task
 
@@ -151,7 +150,7 @@ class Backlog:
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
         now, remaining = self.state.clock._now, self.remaining
-        total = math.fsum([task.shortest_remaining for task in self._requests(kind, class_)])
+        _, total = self._requests(kind, class_)
         for key in _matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
         for key in _matching(self.plain, kind, class_):
@@ -162,7 +161,7 @@ class Backlog:
 
     def count(self, kind: str | None, class_: str | None) -> int:
         """Tasks that wait."""
-        requests = sum(self._count_of(queue, kind, class_) for queue in self.state.queues)
+        requests, _ = self._requests(kind, class_)
         counted = self._counted.get((kind, class_))
         if counted is None:
             counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
@@ -171,18 +170,21 @@ class Backlog:
             requests += entry[1]
         return requests
 
-    def _requests(self, kind: str | None, class_: str | None) -> list[Task]:
-        """Waiting requests.  Linear in their number."""
-        found = [task for queue in self.state.queues for task in queue.look()]
-        return [task for task in found if _matching([self._key_of(task)], kind, class_)]
-
-    def _count_of(self, queue: Queue, kind: str | None, class_: str | None) -> int:
-        """Waiting requests of a service; where it is no matter which they are, without a look at them."""
-        if not len(queue):
-            return 0
-        if class_ is None and (queue.service.alike or len(queue.service.shape.modes) == 1):
-            return len(queue) if _matching([self._key_of(queue.head)], kind, None) else 0
-        return sum(1 for task in queue.look() if _matching([self._key_of(task)], kind, class_))
+    def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
+        """The number of waiting requests and their seconds; where all are alike, without a look at each."""
+        count, seconds = 0, []
+        for queue in self.state.queues:
+            if not len(queue):
+                continue
+            if queue.uniform:
+                if _matching([self._key_of(queue.head)], kind, class_):
+                    count += len(queue)
+                    seconds.append(len(queue) * queue.head.shortest_remaining)
+                continue
+            found = [task for task in queue.look() if _matching([self._key_of(task)], kind, class_)]
+            count += len(found)
+            seconds += [task.shortest_remaining for task in found]
+        return count, math.fsum(seconds)
 
     @staticmethod
     def _key_of(task: Task) -> Key:
