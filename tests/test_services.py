@@ -47,9 +47,6 @@ def same(first, second):
 class Padded(Batching):
     """Batches of a power of two, filled up; half of what waits is thrown away now and then."""
 
-    def __init__(self, per_request: bool = False):
-        self.per_request = per_request
-
     def next_batch(self, queue, placement, view):
         if len(queue) < 3 and not queue.over:
             return Delay(until=queue.arrival(0) + 0.02, count=3) if view.now < queue.arrival(0) + 0.02 else Take(1, 4)
@@ -66,7 +63,7 @@ VARIANTS = {
     "three GPUs": {"gpus": 3, "rate": "1300/s"},
     "noise": {"noise": "5%"},
     "padding and discards": {"policy": {"batching": "padded"}, "rate": "700/s"},
-    "requests as objects": {"policy": {"batching": {"name": "padded", "per_request": True}}, "rate": "700/s"},
+    "requests one by one": {"policy": {"batching": "padded", "admission": "accept_all"}, "rate": "700/s"},
     "network": {"network": {"request": "2 ms", "response": "3 ms"}},
     "network, drained": {"network": "2 ms", "horizon": None},
     "bytes": {"pcie": {"upload": "5 GB/s", "download": "3 GB/s", "latency": "10 us"}},

@@ -1,4 +1,4 @@
-"""What a policy sees of a service is true in every round, whether or not the requests have objects of their own."""
+"""What a policy sees of a service is true in every round, whether its requests come by the clock or one by one."""
 
 from __future__ import annotations
 
@@ -40,9 +40,6 @@ class Looks(ListScheduler):
 class Greedy(Batching):
     """All that waits, at most sixteen."""
 
-    def __init__(self, per_request: bool = False):
-        self.per_request = per_request
-
     def next_batch(self, queue, placement, view):
         return Take(min(len(queue), 16))
 
@@ -54,14 +51,16 @@ def registered(only_shipped_policies):
         sim.register(name, policy, kind="scheduler")
 
 
-def scenario(per_request, scheduler, gpus=1, **more):
+def scenario(asked, scheduler, gpus=1, **more):
     service = {
         "upload": {"per_item": "0.114 ms"}, "compute": {"per_item": "1.264 ms", "fixed": "13 ms"},
         "download": {"fixed": "0.05 ms"},
     }  # fmt: skip
     entry = {"name": "web", "arrivals": {"process": "poisson", "rate": "500/s"}, "service": service, "count": 400}
     cluster = {"nodes": [{"gpus": {"type": "g", "count": gpus, "streams": 2}, "pcie": {"upload": "5 GB/s"}}]}
-    policy = {"scheduler": scheduler, "batching": {"name": "greedy_of_test", "per_request": per_request}}
+    policy = {"scheduler": scheduler, "batching": "greedy_of_test"}
+    if asked:  # so each comes by itself
+        policy["admission"] = "accept_all"
     return {"name": "s", "cluster": cluster, "workload": [entry], "policy": policy, **more}
 
 
@@ -70,7 +69,7 @@ def run(described):
     return Result(engine(inputs).run()), inputs.scheduler
 
 
-def test_what_is_seen_is_the_same_with_and_without_objects_and_fits_the_records():
+def test_what_is_seen_is_the_same_however_requests_come_and_fits_the_records():
     result, sliced = run(scenario(False, "looks"))
     _, single = run(scenario(True, "looks"))
     assert sliced.seen == single.seen

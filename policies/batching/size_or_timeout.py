@@ -54,7 +54,6 @@ class SizeOrTimeout(Batching):
         self.batch_timeout = batch_timeout
         self.sizes = sizes
         self.max_enqueued_batches = max_enqueued_batches
-        self.per_request = max_enqueued_batches is not None  # the newest have to be told apart
         self.capacity: int | None = None
         """Requests that may wait; those that arrive beyond it are rejected."""
 

@@ -74,8 +74,6 @@ class TritonDynamic(Batching):
     max_queue_size, timeout, timeout_action: of every level that `priority_queue_policy` does not name.
     """
 
-    per_request = True
-
     def __init__(
         self,
         max_batch_size: Annotated[int, Field(ge=1)] | None = None,

@@ -31,11 +31,10 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.durations import planned
 from sim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
 from sim.engine.fork import Copier
-from sim.engine.kernel.clock import Later
+from sim.engine.kernel.clock import FINISH, Later
 from sim.engine.kernel.draws import Draws
 from sim.engine.launching.launches import Launches
 from sim.engine.parts import Parts
-from sim.engine.queues.sliced import Sliced
 from sim.engine.queues.sources import Sources
 from sim.errors import UsageError
 from sim.model.faults import Maintenance
@@ -100,7 +99,8 @@ def imagine(
     taken_along = id(scheduler) in copier.known
     mine, first = copier.copy((scheduler, tuple(decisions)))
     copy: Parts = copier.known[id(original)]
-    _make_known(copy, list(copier.known.values()), seed, drawn)
+    _make_known(copy, copier, seed, drawn)
+    copier.close()
     new = copy.state
     if coming:
         new.recorder.extend(len(coming))
@@ -114,23 +114,33 @@ def imagine(
         if new.queues:  # batching and admission policies know the run already
             copy.show_queues(mine)
         call(new, mine.begin, copy.view)
-        for task in new.waiting.values():
-            if task.shape not in new.queue_of:
-                call(new, mine.ready, task)
+        if type(mine).ready is not Scheduler.ready:
+            call(new, _tell_waiting, mine, list(new.waiting.values()))
     new.clock.round_due = True
     return copied
 
 
-def _make_known(copy: Parts, everything: Sequence[Any], seed: int, drawn: _Drawn | None) -> None:
+def _tell_waiting(scheduler: Scheduler, tasks: Sequence[Task]) -> None:
+    """Tell a scheduler that takes over of the tasks that wait."""
+    ready = scheduler.ready
+    for task in tasks:
+        ready(task)
+
+
+def _make_known(copy: Parts, copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     """Replace what no policy can know by what it may."""
     state = copy.state
-    for launch in state.running.values():
-        copy.launches.materialize(launch)  # by what it really is, up to now
-    _forget_truths(everything, seed, drawn)
+    if copy.signals.slowed is not None:  # what only computes may meet its time limit now
+        for launch in state.running.values():
+            copy.launches.materialize(launch)  # by what it really is, up to now
+    _forget_truths(copier, seed, drawn)
     _end_streams(state)
     _spare_devices(state)
-    for launch in list(state.running.values()):
-        _retime(copy.launches, launch, drawn)
+    launches = list(state.running.values())
+    _retime_plain(state, [launch for launch in launches if launch.table is None], drawn)
+    for launch in launches:
+        if launch.table is not None:
+            _retime(copy.launches, launch, drawn)
 
 
 def _as_known(tasks: Tasks, now: float) -> Tasks:
@@ -196,19 +206,18 @@ class _Drawn:
         return float(self.factors[row])
 
 
-def _forget_truths(everything: Sequence[Any], seed: int, drawn: _Drawn | None) -> None:
+def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
     fresh = np.random.SeedSequence(seed)
-    for one in everything:
-        if isinstance(one, Task):
-            one._time, one._done = one.estimates, one.done
-            if drawn is not None:
-                factor = float(drawn.factors[one.index])
-                one._time = tuple(factor * estimate for estimate in one.estimates)
-        elif isinstance(one, np.random.Generator):
-            kind: Any = type(one.bit_generator)
-            one.bit_generator.state = kind(fresh.spawn(1)[0]).state
-        elif isinstance(one, Draws):
-            one.left = []
+    for task in copier.copies(Task):
+        task._time, task._done = task.estimates, task.done
+        if drawn is not None:
+            factor = float(drawn.factors[task.index])
+            task._time = tuple(factor * estimate for estimate in task.estimates)
+    for generator in copier.generators:
+        kind: Any = type(generator.bit_generator)
+        generator.bit_generator.state = kind(fresh.spawn(1)[0]).state
+    for draws in copier.copies(Draws):
+        draws.left = []
 
 
 def _end_streams(run: RunState) -> None:
@@ -217,11 +226,7 @@ def _end_streams(run: RunState) -> None:
     run.clock.feed_time = math.inf
     sources._sent = [len(stream.rows) for stream in run.input.closed]
     for queue in run.queues:
-        queue._factors = []
-        if isinstance(queue, Sliced):
-            run.requests_left -= queue.end_now()
-        else:
-            queue.to_come = 0
+        run.requests_left -= queue.end_now()
         queue.ring(True)
 
 
@@ -238,6 +243,20 @@ def _spare_devices(run: RunState) -> None:
                 run.clock.cancel(event)
         elif method.__func__ is Sources._send:
             run.clock.cancel(event)
+
+
+def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | None) -> None:
+    """The same of launches that only compute, at nominal rate, and so have nothing but their ends."""
+    now = run.clock._now
+    ends = []
+    for launch in launches:
+        task: Task = launch._tasks[0]  # type: ignore[index]
+        done = now - launch.decided
+        seconds = launch.placement.mode.fixed + task.estimates[launch.position]
+        if drawn is not None and seconds > 0:
+            seconds *= drawn.longer(task.index, done / seconds)
+        ends.append(now + (seconds - done if seconds > done else 0.0))
+    run.clock.again_all(ends, FINISH, launches)
 
 
 def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:

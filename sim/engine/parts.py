@@ -6,6 +6,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from sim.engine.control.arrivals import Arrivals
 from sim.engine.control.checks import Checker
 from sim.engine.control.completion import Completion, inert
@@ -28,13 +30,13 @@ from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.launches import Launches
 from sim.engine.launching.limits import TimeLimits
 from sim.engine.launching.stopping import Stops
-from sim.engine.queues.requests import make_queues
-from sim.engine.queues.sliced import Sliced
+from sim.engine.queues.queue import Queue
 from sim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.resources.capacity import Capacity
 from sim.engine.views.view import EngineView
 from sim.errors import Problem, ScenarioError
 from sim.model.record import RunInput
+from sim.model.service import Service
 from sim.policy.batching import Counter
 from sim.policy.contract import PlanProblem, Scheduler
 
@@ -58,11 +60,14 @@ class Parts:
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
         self.view = EngineView(state, signals, received, self.launches, stops)
         linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items)
-        unconditional = not (run.admission or state.graph or run.tasks.expires is not None or run.tasks.items
-                             or run.tasks.refused)  # fmt: skip
-        state.queues = make_queues(run, state.clock, state.links, sliced=unconditional and _sliced(run))
+        asked = bool(run.admission or state.graph or run.tasks.items or run.tasks.refused)
+        bell: dict[Any, bool] = {}
+        state.queues = [
+            Queue(number, service, run, state.clock, state.links, bell, not (asked or _told(service, run)))
+            for number, service in enumerate(run.services)
+        ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
-        state.requests_left = sum(queue.total for queue in state.queues if isinstance(queue, Sliced))
+        state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
         self.serving = Serving(state, self.rounds, signals, check) if run.language else None
         self.waiting = Waiting(state, signals, self.serving, linked)
         self.completion = Completion(state, self.rounds, self.waiting, received, limits, self.serving, linked)
@@ -81,10 +86,12 @@ class Parts:
         signals.kill = interrupts.kill
         if run.tasks.expires is not None:
             state.patience = Patience(state.clock, arrivals.expire)
+            for queue in state.queues:
+                queue.watch_patience(arrivals.expire)
         self.checker = Checker(state, self.serving) if check else None
         self.hooks()
-        deliver = self.waiting.make_ready if unconditional else arrivals.admit
-        absent = state.requests_left > 0
+        deliver = arrivals.admit if asked or run.tasks.expires is not None else self.waiting.make_ready
+        absent = [queue.service.rows for queue in state.queues if queue.column is not None]
         state.sources = Sources(
             run, state.clock, state.recorder.status, deliver, progress, state.capacity.tidy, absent
         )  # fmt: skip
@@ -139,8 +146,6 @@ def _state_of(run: RunInput) -> RunState:
     return RunState(run, run.tasks, run.scheduler, clock, capacity, links, places, Recorder(run), graph, steady=False)
 
 
-def _sliced(run: RunInput) -> bool:
-    """Are all tasks requests about none of which anything is decided by itself?"""
-    single: Any = run.closed or any(batching.per_request for batching in run.batching)
-    single = single or any(service.cache is not None for service in run.services)
-    return not single and sum(len(service.rows) for service in run.services) >= len(run.tasks)
+def _told(service: Service, run: RunInput) -> bool:
+    """Does each request of a service come by itself: does a client wait for it, or may a cache answer it?"""
+    return service.cache is not None or any(np.isin(stream.rows, service.rows).any() for stream in run.closed)

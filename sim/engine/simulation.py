@@ -18,7 +18,7 @@ from sim.engine.control.interrupts import note_place, note_start
 from sim.engine.core.policy_errors import deadlock, illegal, malformed, raised
 from sim.engine.kernel.clock import FAULT, Later
 from sim.engine.parts import Parts, Progress
-from sim.engine.queues.sliced import Sliced
+from sim.engine.queues.queue import Queue
 from sim.engine.rehearsal import problem_of
 from sim.errors import HetsimError, RunError, UsageError
 from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
@@ -143,7 +143,7 @@ class Simulation:
         state, serving = self.state, self.parts.serving
         state.closed = True
         for queue in state.queues:
-            if isinstance(queue, Sliced):
+            if queue.column is not None:
                 self._status_of(queue, end)
         self._close(end)
         if serving is not None:
@@ -163,7 +163,7 @@ class Simulation:
         for launch in list(state.running.values()):
             table = launch.table
             if table is not None:
-                times = self.parts.launches.close(launch, now)
+                times = self.parts.launches.departures.close(launch, now)
                 if launch.terms is not None:
                     recorder.batch(launch, LAUNCH_RUNNING, times, now, table.busy, table.energy)
                     continue
@@ -174,8 +174,8 @@ class Simulation:
             for task in launch.tasks:
                 note_place(state, task, launch)
 
-    def _status_of(self, queue: Sliced, end: float) -> None:
-        """At the end of the run: the requests of a slice that have come are unfinished so far."""
+    def _status_of(self, queue: Queue, end: float) -> None:
+        """At the end of the run: requests that have come by the clock are unfinished so far."""
         state = self.state
         arrival = state.tasks.arrival[queue.service.rows]
         # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.

@@ -93,9 +93,6 @@ class Batching:
     queueing: ClassVar[str] = ""
     """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
 
-    per_request: bool = False
-    """Does it look at single requests (`queue.tasks()`)?  Then each is an object of its own, which costs time."""
-
     max_batch: int | None = None
     """Largest batch that it forms by its own parameters; None: what the service allows.  A load for which that is too
     little is a warning of the run."""

@@ -14,7 +14,7 @@ class Requests:
     """Waiting requests of a service: the oldest `count` of its queue, or those named.
 
     Made by the queue (`first`, `chosen`).  `size` is the number as which they are launched: more than `count` where
-    batches are padded.  `tasks` is None as long as the requests are not needed as objects.
+    batches are padded.  `tasks` is None where the oldest are meant.
     """
 
     __slots__ = ("queue", "count", "size", "tasks")
@@ -84,7 +84,7 @@ class RequestQueue(Protocol):
         ...
 
     def tasks(self) -> Sequence[Task]:
-        """The requests themselves: only for policies that say `per_request`."""
+        """The requests themselves.  Each becomes an object when it is first looked at; linear in their number."""
         ...
 
     def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:

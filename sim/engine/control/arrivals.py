@@ -110,5 +110,9 @@ class Arrivals:
             task = state.graph.blocked.get(row)
         if task is None and self.serving is not None:
             task = self.serving.waiting(row)
+        if task is None and state.queues:
+            queue = state.queue_of.get(state.tasks.shapes[state.tasks.shape[row]])
+            if queue is not None and queue.waits(row):
+                task = queue.at(row)
         if task is not None and task._history is None:
             self.completion.end_task(task, EXPIRED, "patience ended")

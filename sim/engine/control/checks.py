@@ -7,7 +7,6 @@ import math
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import BEFORE, COMPUTE
 from sim.engine.language.serving import Serving
-from sim.engine.queues.sliced import Sliced
 from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.partition_limits import Budget
 from sim.errors import InvariantError
@@ -65,13 +64,8 @@ class Checker:
             seen.add(row)
         blocked = 0 if state.graph is None else len(state.graph.blocked)
         sent = sum(1 for status in state.recorder.status if status >= UNFINISHED) if self.checks % 64 == 1 else None
-        if sent is not None:
-            slices = [queue for queue in state.queues if isinstance(queue, Sliced)]
-            if slices:
-                taken = sum(queue.head_at - len(queue.back) for queue in slices) - state.ended
-                answering = any(queue.service.response_delay for queue in slices)
-                self._require(taken == in_launches or (answering and taken > in_launches), "a request was lost")
-                return
+        self._requests(seen)
+        if sent is not None and not state.queues:
             deferred = sum(1 for status in state.recorder.status if status == UNFINISHED)
             deferred -= len(state.waiting) + in_launches + blocked
             self._require(deferred >= 0, "more tasks in the system than have arrived")
@@ -79,8 +73,23 @@ class Checker:
                 sent == state.ended + len(state.waiting) + in_launches + blocked + deferred,
                 "a task was lost",
             )
-            elsewhere = state.input.admission is not None or bool(state.queues)
+            elsewhere = state.input.admission is not None
             self._require(deferred in (0, state.deferred) or elsewhere, "a task is neither here nor there")
+
+    def _requests(self, running: set[int]) -> None:
+        """Every request that waits, is in a batch or is to come by the clock is counted once."""
+        state = self.state
+        counted = sum(launch.count for launch in state.running.values() if launch.terms is not None)
+        for queue in state.queues:
+            rows = queue.waiting_rows()
+            whose = f"of {queue.service.name}"
+            self._require(len(rows) == len(queue), f"{len(rows)} requests {whose} wait, not {len(queue)}")
+            self._require(rows == sorted(set(rows)), f"requests {whose} are out of order")
+            self._require(running.isdisjoint(rows), f"a request {whose} waits and runs")
+            counted += len(rows) + (0 if queue.column is None else queue.column.total - queue.arrived)
+        answering = any(queue.service.response_delay for queue in state.queues)
+        left = state.requests_left
+        self._require(counted == left or (answering and counted < left), "a request was lost")
 
     def _capacity(self) -> None:
         """What is free plus what launches hold is what there is."""

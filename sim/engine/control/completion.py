@@ -106,40 +106,36 @@ class Completion:
             told = state.input.batching[queue.number].ended
             call(state, told, _report(launch, times, self.clock._now), queue)
         if queue.cache is not None:
-            queue.keep_results(launch.tasks)
+            queue.keep_results(terms.rows)
+        tasks = launch.tasks if self._linked or self._admitted_finished is not None else launch._tasks or ()
+        for task in tasks:
+            task.state = ENDED
+            task._launch = None
+        state.settled = state.decisions
+        if state.wake_on != "ready":
+            self.clock.round_due = True
         back = queue.service.response_delay
-        if launch._tasks is None or terms.first >= 0:
-            for task in launch._tasks or ():  # those that were looked at
-                task.state = ENDED
-                task._launch = None
-            state.settled = state.decisions
-            if state.wake_on != "ready":
-                self.clock.round_due = True
-            if back:
-                self.clock.at(self.clock._now + back, FINISH, Later(self._slice_ended, requests.count))
-            else:
-                self._slice_ended(requests.count)
-            return
-        for task in launch.tasks:
-            if back:
-                self.waiting.travel(task, back, self._batch_member_ended, task)
-            else:
-                self._batch_member_ended(task)
         if back:
-            self.rounds.changed("release")
+            self.clock.at(self.clock._now + back, FINISH, Later(self._answered, requests.count, tasks))
+        else:
+            self._answered(requests.count, tasks)
 
-    def _slice_ended(self, count: int) -> None:
+    def _answered(self, count: int, tasks: tuple[Task, ...]) -> None:
+        """The requests of a batch are done; `tasks`: those of them that are objects, all if anyone is to be told.
+
+        Their columns are written at the end of the run.
+        """
         state = self.state
         state.ended += count
         state.requests_left -= count
+        if self._admitted_finished is not None:
+            for task in tasks:
+                call(state, self._admitted_finished, task)
+        if self._linked:
+            for task in tasks:
+                self._after(task)
         if not state.running and not state.waiting:
             self.rounds.look_whether_drained()
-
-    def _batch_member_ended(self, task: Task) -> None:
-        self._status[task.index] = COMPLETED  # the other columns are written at the end of the run
-        if self.state.requests_left:
-            self.state.requests_left -= 1
-        self.completed(task)
 
     # Tasks --------------------------------------------------------------------------------------------------
 
@@ -191,13 +187,13 @@ class Completion:
         doomed = [(task, status, reason)]
         for task, status, reason in doomed:  # grows while it is walked: a chain may be longer than the stack
             row = task.index
-            waited = state.waiting.pop(row, None) is not None
+            state.waiting.pop(row, None)
             fleet = None if self.serving is None else self.serving.fleets.get(task.shape)
             queued = bool(state.queues) and task.shape in state.queue_of
             if fleet is not None:
                 fleet.gone(task)
             elif queued:
-                self.waiting.leave_queue(task, waited)
+                self.waiting.leave_queue(task)
             task.state = ENDED
             self._status[row] = status
             self._finishes[row] = self.clock._now

@@ -95,16 +95,16 @@ class Decisions:
         waiting = len(queue)
         if state.queues[queue.number] is not queue or not 1 <= requests.count <= waiting:
             raise illegal(self.state, f"discards {requests}, of which {waiting} wait")
-        if requests.tasks is not None:
-            for task in requests.tasks:
+        if requests.tasks is not None or queue.column is None or queue.apart:
+            for task in requests.tasks or queue.look(requests.count):
                 if task.state != WAITING:
                     raise illegal(self.state, f"discards {task}, but it {state_of(task)}")
                 self.completion.end_task(task, status, reason)
             return
-        first, now = queue.take(requests.count), state.clock._now
-        for task in queue.seen(first, requests.count) or ():
+        first, rows = queue.take(requests.count)
+        for task in queue.seen(first, rows, requests.count) or ():
             task.state = ENDED
-        state.recorder.discard(queue.number, first, requests.count, status, now, reason)
+        state.recorder.discard(queue.number, first, requests.count, status, state.clock._now, reason)
         state.requests_left -= requests.count
         state.ended += requests.count
         state.settled = state.decisions

@@ -98,17 +98,17 @@ class Starts:
             requests = tasks
             position = self._may_start(requests, placement)
             padding = (requests.size - requests.count) * requests.queue.service.per_item[position]
-            factors = requests.queue.factors(mode, requests.size)
+            factors = requests.queue.noise.factors(mode, requests.size)
             terms = Terms(requests, padding, factors, requests.queue.arrival(0))
             if requests.tasks is None:
-                self._start_slice(requests, placement, position, terms)
+                self._start_oldest(requests, placement, position, terms)
                 return
             tasks = requests.tasks
-            terms.oldest = min(task.arrival for task in tasks) + requests.queue.service.request_delay
         batch = (tasks,) if isinstance(tasks, Task) else tuple(tasks)
         if terms is None and batch and (queue := self.state.queue_of.get(batch[0].shape)) is not None:
             # Requests that a policy names one by one are a batch of their own.
             self.start_fully(Start(Requests(queue, len(batch), len(batch), batch), placement))
+            queue.ring()
             return
         if batch and placement.mode.parts:
             self._start_fused(batch, placement)
@@ -124,7 +124,15 @@ class Starts:
             if its_own is None or (task.allowed is not None and its_own not in task.allowed):
                 may_not = "lacks" if its_own is None else "may not use"
                 raise illegal(self.state, f"started {task} in mode {mode}, which it {may_not}")
-        self.launch(batch, placement, terms, self._take(placement, batch[0]))
+        cores = self._take(placement, batch[0])
+        if terms is None:
+            self.launch(batch, placement, cores)
+            return
+        rows = [task.index for task in batch]
+        terms.of(-1, rows)
+        for row in rows:
+            terms.requests.queue.remove(row)
+        self._start_batch(batch, placement, batch[0].shape.position[mode], terms, cores)
 
     def _start_fused(self, batch: tuple[Task, ...], placement: Placement) -> None:
         """Launch several tasks as one kernel: they wait, or wait only for those before them in the launch."""
@@ -174,21 +182,33 @@ class Starts:
             raise illegal(self.state, f"started {requests} as a batch of {requests.size}; mode {mode} takes {limit}")
         return position
 
-    def _start_slice(self, requests: Requests, placement: Placement, position: int, terms: Terms) -> None:
+    def _start_oldest(self, requests: Requests, placement: Placement, position: int, terms: Terms) -> None:
         """Launch the oldest requests of a queue; they become objects only if something looks at them."""
         cores = self._take(placement, requests)
-        self.state.last_launch = number = self.state.last_launch + 1
         queue = requests.queue
-        terms.first = queue.take(requests.count)
+        first, rows = queue.take(requests.count)
+        terms.of(first, rows)
+        self._start_batch(queue.seen(first, rows, requests.count), placement, position, terms, cores)
+
+    def _start_batch(
+        self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int
+    ) -> None:
+        """Launch requests that have left their queue; `tasks`: as objects, where they are such."""
+        state, queue = self.state, terms.requests.queue
+        state.last_launch = number = state.last_launch + 1
         launch = Launch(self._boundary, number, (), placement, self.clock._now)
-        launch._tasks = queue.seen(terms.first, requests.count)
+        launch._tasks = tasks
         launch.terms, launch.position = terms, position
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
-        for task in launch._tasks or ():
-            task.state = RUNNING
-            task._launch = launch
-        self.state.running[number] = launch
-        self._begin(launch)
+        if tasks is not None:
+            for task in tasks:
+                task.state = RUNNING
+                task._launch = launch
+            if terms.first < 0:  # not always in order of arrival
+                terms.oldest = min([task.arrival for task in tasks]) + queue.service.request_delay
+        terms.fresh = not (self.places.items or placement.mode.on_cpu or (tasks and queue.started_before(tasks)))
+        state.running[number] = launch
+        self._start_staged(launch)
         if self.limits is not None:
             self.limits.watch(launch)
 
@@ -203,15 +223,12 @@ class Starts:
             raise illegal(self.state, f"started {what} on {placement}, but {refusal}")
         return -1
 
-    def launch(
-        self, batch: tuple[Task, ...], placement: Placement, terms: Terms | None = None, cores: int = -1
-    ) -> None:
+    def launch(self, batch: tuple[Task, ...], placement: Placement, cores: int = -1) -> None:
         """Start on a validated placement; `cores` is -1 where it has not been occupied yet."""
         now = self.clock._now
         task, mode = batch[0], placement.mode
         self.state.last_launch = number = self.state.last_launch + 1
         launch = Launch(self.finish_quick, number, batch, placement, now)
-        launch.terms = terms
         launch.position = task.shape.position[mode]
         launch.cores = self.capacity.take(placement, launch) if cores < 0 else cores
         self.state.running[number] = launch
@@ -219,10 +236,7 @@ class Starts:
             self.state.waiting.pop(member.index, None)
             member.state = RUNNING
             member._launch = launch
-        if terms is not None:
-            for member in batch:
-                self.waiting.dequeue(terms.requests.queue, member)
-        elif mode in self.quick and task._history is None and len(batch) == 1:
+        if mode in self.quick and task._history is None and len(batch) == 1:
             for device in placement.devices:
                 if not self.capacity.of[device.index].normal:
                     break

@@ -11,7 +11,7 @@ from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import ARRIVAL, FINISH, Later
 from sim.engine.language.serving import Serving
-from sim.engine.queues.sliced import Sliced
+from sim.engine.queues.queue import Queue
 from sim.errors import HetsimError
 from sim.model.record import COMPLETED, EXPIRED
 from sim.model.tasks import BLOCKED, FUTURE, RUNNING, WAITING, Task
@@ -37,8 +37,6 @@ class Waiting:
         """A hook that the policy does not override is not called."""
         scheduler = self.state.scheduler
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
-        if self.state.queues:
-            self._on_ready = self._join_queue
 
     def make_ready(self, task: Task) -> None:
         """A task waits for a device from now on."""
@@ -52,14 +50,18 @@ class Waiting:
         if self.serving is not None and task.shape in self.serving.fleets:
             self._come_to_replicas(task)
             return
-        state.waiting[task.index] = task
-        if self._on_ready is not None:
-            try:
-                self._on_ready(task)
-            except HetsimError:
-                raise
-            except Exception as error:
-                raise raised(state, error, "ready") from error
+        queue = state.queue_of.get(task.shape) if state.queues else None
+        if queue is not None:
+            self._come_to_queue(task, queue)
+        else:
+            state.waiting[task.index] = task
+            if self._on_ready is not None:
+                try:
+                    self._on_ready(task)
+                except HetsimError:
+                    raise
+                except Exception as error:
+                    raise raised(state, error, "ready") from error
         on = state.wake_on
         if on == "release" or (
             on == "fit" and self.clock._now <= state.certain and not self.capacity.has_room(task.shape.modes)
@@ -91,23 +93,21 @@ class Waiting:
 
     # Requests -----------------------------------------------------------------------------------------------
 
-    def _join_queue(self, task: Task) -> None:
-        """A task that waits goes to its service's queue, or to the scheduler."""
-        queue = self.state.queue_of.get(task.shape)
-        if queue is None:
-            self.state.scheduler.ready(task)
-            return
-        if queue.cache is not None and queue.cache.holds(queue.input_of(task)):
-            self._answer(task, queue)
-            return
-        if queue.service.request_delay and task._history is None:
+    def _come_to_queue(self, task: Task, queue: Queue) -> None:
+        """A request that comes by itself, or is in no batch any more, goes to its service's queue."""
+        again = task._history is not None
+        if queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
+            self._answer(task, queue, again)
+        elif again:
+            queue.push(task)
+            queue.came()
+        elif queue.service.request_delay:
             self.travel(task, queue.service.request_delay, self._arrive, task, queue)
-            return
-        self._arrive(task, queue)
+        else:
+            self._arrive(task, queue)
 
     def travel(self, task: Task, seconds: float, then: Callable[..., None], *arguments: Any) -> None:
         """A request, or its response, is on its way between the front end and the node."""
-        self.state.waiting.pop(task.index, None)
         task.state = FUTURE
         self.state.deferred += 1
         self.clock.at(self.clock._now + seconds, ARRIVAL, Later(self._there, then, arguments))
@@ -140,23 +140,23 @@ class Waiting:
         else:
             self.serving.arrived(task)
 
-    def _arrive(self, task: Task, queue: Any) -> None:
+    def _arrive(self, task: Task, queue: Queue) -> None:
         """A request is at the node that may serve it."""
         task.state = WAITING
-        self.state.waiting[task.index] = task
         if self.state.patience is not None and task.expires <= self.clock._now:
             self.signals.task_ended(task, EXPIRED, "patience ended")
             return
-        queue.push(task)
-        if queue.wanted and (len(queue) >= queue.wanted or queue.over):
-            queue.ring()
-            self.clock.round_due = True
+        queue.join(task)
+        self.state.requests_left += 1
+        queue.came()
 
-    def _answer(self, task: Task, queue: Any) -> None:
+    def _answer(self, task: Task, queue: Queue, again: bool) -> None:
         """The result of a request is in the cache: it needs no device."""
         assert queue.service.cache is not None
-        queue.never()
-        del self.state.waiting[task.index]
+        if again:
+            self.state.requests_left -= 1
+        else:
+            queue.never()
         task.state = RUNNING
         self.state.deferred += 1  # neither waiting nor in a launch, and yet to end
         self._starts[task.index] = self.clock._now
@@ -172,19 +172,11 @@ class Waiting:
         detail("upload"), detail("download")
         self.signals.task_completed(task)
 
-    def dequeue(self, queue: Any, task: Task) -> None:
-        """A request leaves its queue."""
-        for passed in queue.remove(task):
-            self.state.waiting[passed.index] = passed
-
-    def leave_queue(self, task: Task, waited: bool) -> None:
+    def leave_queue(self, task: Task) -> None:
         """A request ends without having run."""
         queue = self.state.queue_of[task.shape]
-        waited = waited or isinstance(queue, Sliced)  # there requests wait from their arrival on
-        if self.state.requests_left:
+        if queue.remove(task.index):
             self.state.requests_left -= 1
-        if waited:
-            self.dequeue(queue, task)
             queue.ring()
         elif task._history is None:
             queue.never()

@@ -57,12 +57,12 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
 
 def deadlock(run: RunState) -> PolicyError:
     """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?"""
-    if not run.waiting:
+    if not run.waiting and not any(len(queue) for queue in run.queues):
         return PolicyError(
             f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, '
             f"{run.requests_left:,} requests have not been served, and it waits for none of them"
         )
-    waiting = list(run.waiting.values())
+    waiting = [*run.waiting.values(), *(task for queue in run.queues for task in queue.look())]
     lines = []
     for task in waiting[:5]:
         fitting = [mode.name for mode in task.shape.modes if run.capacity.first(mode) is not None]

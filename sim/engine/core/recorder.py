@@ -190,7 +190,7 @@ class Recorder:
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:
-            self._members.extend([task.index for task in launch.tasks])
+            self._members.extend(terms.rows)
 
     def period(
         self, number: int, task: int, members: int, place: int, outcome: int, times: tuple[float, ...], busy: float,

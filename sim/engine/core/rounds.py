@@ -52,7 +52,7 @@ class Rounds:
         state = self.state
         state.wake_on = decision.on
         state.certain = decision.certain
-        if state.capacity.budgets and state.waiting:
+        if state.capacity.budgets and (state.waiting or state.requests_left):
             state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
         until = decision.until
         if until == math.inf:
@@ -73,7 +73,9 @@ class Rounds:
         """A policy's own timer.  One that only ever waits for timers while nothing runs waits for ever."""
         state = self.state
         self.clock.round_due = True
-        if state.running or state.sources.to_come or state.iterating or not state.waiting:
+        waits = state.waiting or any(len(queue) for queue in state.queues)
+        to_come = state.sources.to_come or not all(queue.over for queue in state.queues)
+        if state.running or to_come or state.iterating or not waits:
             self._idle_wakes = 0
             return
         self._idle_wakes += 1

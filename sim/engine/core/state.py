@@ -63,7 +63,7 @@ class RunState:
     deferred: int = 0
     """Tasks that will be seen again: deferred by admission, or a request or its response is on its way."""
     requests_left: int = 0
-    """Requests without an object of their own that have not ended, those to come included."""
+    """Requests that wait in queues, are in batches or on their way back, and those to come by the clock."""
     iterating: int = 0
     """Requests to language models that have arrived and not ended."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from sim.engine.flight.data_locations import kept_there
 from sim.engine.flight.launch import Launch
 from sim.model.curves import layout_of
 from sim.model.fusion import Fusion, fused_seconds
@@ -32,8 +33,7 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)
     if terms is not None and tasks is None:
-        queue, count = terms.requests.queue, terms.requests.count
-        members = queue.seconds(launch.position, terms.first, count, estimated)
+        members = terms.requests.queue.seconds(launch.position, terms, estimated)
         seconds = mode.base(terms.requests.size) + (members + terms.padding)
         return seconds if estimated else seconds * terms.compute
     assert tasks is not None
@@ -63,6 +63,17 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
     whole = task.estimates[launch.position] if estimated else task._time[launch.position]
     done = task.done if estimated else task._done
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / whole) if whole > 0 else 1.0
+
+
+def restore_seconds(launch: Launch, task: Task) -> float:
+    """Seconds to restore what was saved of a task, before computing goes on."""
+    device = launch.placement.devices[0]
+    if task._done == 0 or task._history.saved_at is None:
+        return 0.0
+    seconds = task.shape.stopping.restore
+    if kept_there(task, device):
+        seconds += task.shape.stopping.state / (device.type.preemption.rate or math.inf)
+    return seconds
 
 
 def seconds_of(tasks: Sequence[Task], fusion: Fusion, modes: Sequence[Mode], estimated: bool) -> float:

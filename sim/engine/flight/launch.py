@@ -65,7 +65,7 @@ class Launch(Timer):
         if tasks is None:
             terms = self.terms
             assert terms is not None
-            tasks = self._tasks = terms.requests.queue.members(terms.first, terms.requests.count)
+            tasks = self._tasks = tuple(terms.requests.queue.made(terms.rows))
             for task in tasks:
                 task.state = RUNNING
                 task._launch = self
@@ -109,11 +109,10 @@ class Terms:
     """What a batch of requests has besides its members: padding and noise.
 
     `extra` requests that are none are moved, and `padding` seconds computed, for nothing; the truth is each stage's
-    time × its factor (`up`, `compute`, `down`).  `first`: position of the first request in its service, if the batch
-    is a slice of it and the requests have no objects yet; else -1.
+    time × its factor (`up`, `compute`, `down`).
     """
 
-    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "oldest")
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "_rows", "fresh", "oldest")
 
     def __init__(self, requests: Requests, padding: float, factors: Sequence[float], oldest: float):
         self.requests = requests
@@ -121,8 +120,23 @@ class Terms:
         self.padding = padding
         self.up, self.compute, self.down = factors
         self.first = -1
+        """Position of the first request in its service, if the batch is a slice of it; else -1."""
+        self._rows: list[int] | None = None
+        self.fresh = True
+        """Have its requests nothing but their columns: no data items, and no batch before?"""
         self.oldest = oldest
         """When its oldest request arrived at the node."""
+
+    def of(self, first: int, rows: list[int] | None) -> None:
+        """Say which requests they are: a slice of their service, or these rows."""
+        self.first, self._rows = first, rows
+
+    @property
+    def rows(self) -> Any:
+        """The rows of its requests: a list, or an array."""
+        if self._rows is None:
+            return self.requests.queue.service.rows[self.first : self.first + self.requests.count]
+        return self._rows
 
 
 class Part:

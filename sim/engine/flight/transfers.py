@@ -153,15 +153,15 @@ class Transfers:
         if column is None:
             return 0.0
         terms = launch.terms
-        if terms is not None and terms.first >= 0:
-            return float(column[terms.requests.queue.rows(terms.first, terms.requests.count)].sum())
+        if terms is not None:
+            return float(column[terms.rows].sum())
         return float(sum(column[task.index] for task in launch.tasks))
 
     def prepare(self, launch: Launch, table: Timetable) -> None:
         """Find out what is missing on the devices of a launch: its parts of the upload stage."""
         placement, terms = launch.placement, launch.terms
         mode = placement.mode
-        if terms is not None and terms.first >= 0:
+        if terms is not None and terms.fresh:
             size, seconds = self._batch_bytes(launch, self.bytes_in), mode.upload.of(terms.requests.size) * terms.up
             if size or seconds:
                 table.up = (self._alone_or_not(Part(launch, table.lanes[0], placement.devices[0]), size, seconds),)
@@ -312,7 +312,7 @@ class Transfers:
         mode = placement.mode
         if mode.on_cpu:
             return
-        if terms is not None and terms.first >= 0:
+        if terms is not None and terms.fresh:
             size, seconds = self._batch_bytes(launch, self.bytes_out), mode.download.of(terms.requests.size)
             seconds *= terms.down
         else:
@@ -371,12 +371,12 @@ class Transfers:
         """Seconds of upload and download of a launch as far as estimates tell, on idle links and engines."""
         table, terms = launch.table, launch.terms
         assert table is not None
-        tasks, placement = launch.tasks if terms is None or terms.first < 0 or table.items else (), launch.placement
+        tasks, placement = launch.tasks if terms is None or not terms.fresh or table.items else (), launch.placement
         if table.items:
             up = table.estimate[0] if table.estimate is not None else self.upload_seconds(tasks, placement, terms)
             return up, self.download_seconds(tasks, placement, terms)
         if table.estimate is None:
-            if terms is not None and terms.first >= 0:
+            if terms is not None and terms.fresh:
                 table.estimate = self._slice_estimate(launch)
             else:
                 down = self.download_seconds(tasks, placement, terms)

@@ -11,7 +11,7 @@ a round comes when the next entry is strictly later.  "Instant" means equal floa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -93,6 +93,15 @@ class Clock(simpy.Environment):
         """Re-arm: cancel what is pending and fire at `time` instead."""
         self.cancel(timer)
         self.at(time, order, timer)
+
+    def again_all(self, times: Sequence[float], order: int, timers: Sequence[Timer]) -> None:
+        """Re-arm many timers at once, in this order: linear in the heap, and faster than one by one."""
+        if not timers:
+            return
+        for time, timer in zip(times, timers, strict=True):
+            timer.entry = entry = self._next_entry()
+            self._heap.append((time, order, entry, timer))
+        self._compact()
 
     def _compact(self) -> None:
         """Throw out stale entries; in place, because the loop holds on to the list."""

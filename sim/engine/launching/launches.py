@@ -13,31 +13,20 @@ from typing import Any
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.flight.contention import Member, Network
-from sim.engine.flight.data_locations import host, items_of, kept_there
-from sim.engine.flight.durations import work
-from sim.engine.flight.launch import (
-    COMPUTE,
-    COMPUTED,
-    END,
-    INF,
-    JOIN,
-    READY,
-    TURN,
-    Lane,
-    Launch,
-    Part,
-    ShareGroup,
-    Timetable,
-)
+from sim.engine.flight.data_locations import host, items_of
+from sim.engine.flight.durations import restore_seconds, work
+from sim.engine.flight.launch import END, INF, JOIN, READY, TURN, Lane, Launch, Part, ShareGroup, Timetable
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
 from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.attained import AttainedService
+from sim.engine.launching.boundaries import insert_part, next_boundary
+from sim.engine.launching.departures import Departures, written
+from sim.engine.launching.lanes import give_lanes
 from sim.engine.resources.occupancy import GpuState, available_at
 from sim.model.record import LAUNCH_COMPLETED
-from sim.model.tasks import Task
 
 
 class Launches:
@@ -60,15 +49,8 @@ class Launches:
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
             state.network = Network(clock, capacity.cluster, self._paced)
         self.network: Network | None = state.network
-        modes = [mode for mode in modes if mode.gpus]
-        tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
-        ganged = {mode.type for mode in modes if mode.gpus > 1}
-        for gpu in capacity.of:
-            if isinstance(gpu, GpuState):
-                kind = gpu.device.type
-                group = ShareGroup(self._group_due) if kind.sharing.kind in ("timeslice", "mps") else None
-                simple = group is None and kind not in tied
-                gpu.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
+        self.departures = Departures(state, self.speeds, received)
+        give_lanes(capacity, modes, self._group_due)
 
     # Start --------------------------------------------------------------------------------------------------
 
@@ -102,7 +84,7 @@ class Launches:
             for task in launch._tasks:
                 if task._history is not None:
                     begin = max(begin, task._history.saved_by)
-                    table.restore += self._restore_seconds(launch, task)
+                    table.restore += restore_seconds(launch, task)
         table.begin = begin
         mode = launch.placement.mode
         if mode.exchange is not None and mode.node_count > 1:
@@ -188,7 +170,7 @@ class Launches:
             if part.lane is None:
                 part.at = table.begin  # cores wait for no engine
             else:
-                _insert(part.lane.uploads, part)
+                insert_part(part.lane.uploads, part)
             if part.line is None:
                 table.stepwise = True
         if not table.items:  # else what is final is known once it has computed
@@ -199,19 +181,9 @@ class Launches:
         self.transfers.final(launch, table)
         for part in table.down:
             assert part.lane is not None
-            _insert(part.lane.downloads, part)
+            insert_part(part.lane.downloads, part)
             if part.line is None:
                 table.stepwise = True
-
-    def _restore_seconds(self, launch: Launch, task: Task) -> float:
-        """Seconds to restore what was saved of a task, before computing goes on."""
-        device = launch.placement.devices[0]
-        if task._done == 0 or task._history.saved_at is None:
-            return 0.0
-        seconds = task.shape.stopping.restore
-        if kept_there(task, device):
-            seconds += task.shape.stopping.state / (device.type.preemption.rate or INF)
-        return seconds
 
     # The timetable goes on ----------------------------------------------------------------------------------
 
@@ -246,7 +218,7 @@ class Launches:
         """Have the launch's one entry stand for its next boundary."""
         table = launch.table
         assert table is not None
-        time, due = _next(table) if table.stepwise else (table.end, END)
+        time, due = next_boundary(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:
             return
         self.clock.cancel(launch)
@@ -344,10 +316,10 @@ class Launches:
         if table.joined:
             self.moved(self.speeds.leave(launch))
         if table.traffic is not None:
-            self._leave_network(table.traffic)
+            self.departures.leave_network(table.traffic)
         if table.items:
             lead = launch.placement.devices[0]
-            for item in _written(launch):
+            for item in written(launch):
                 self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
             self._ask_for_download(launch, table)
         lanes = table.lanes
@@ -367,10 +339,10 @@ class Launches:
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         if table.items:
-            for item in _written(launch):
+            for item in written(launch):
                 if self.places.final(item, launch.tasks):
                     self.places.brought_home(item, host(launch.placement.devices[0].node))
-        self.release(launch, table)
+        self.departures.release(launch, table)
         times = table.all_times()
         if launch.terms is not None:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
@@ -379,75 +351,16 @@ class Launches:
         else:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
             if launch.count > 1:
-                self.account(launch, table, times, now, 1.0, True)
+                self.departures.account(launch, table, times, now, 1.0, True)
             elif self.received.asked:
                 self.received.staged(launch.task, table.busy)
         self.signals.launch_completed(launch, times)
         launch._tasks = ()
 
-    def release(self, launch: Launch, table: Timetable) -> None:
-        """The launch leaves its devices."""
-        if launch.entry >= 0:
-            self.clock.cancel(launch)
-        if table.traffic is not None:
-            self._leave_network(table.traffic)
-        for lane in table.lanes:
-            lane.flights.remove(launch)
-        now = self.clock._now
-        for part in table.up:
-            if part.lane is not None:
-                part.lane.uploads.remove(part)
-            if part.line is not None and part.at <= now:
-                self.links.moved += part.size
-        for part in table.down:
-            if part.lane is not None:
-                part.lane.downloads.remove(part)
-            if part.line is not None and part.at <= now:
-                self.links.moved += part.size
-        placement = launch.placement
-        if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
-            self.capacity.quick_give(placement, launch.cores)
-            return
-        if self.places.items:
-            for device in placement.devices:
-                state = self.capacity.of[device.index]
-                if isinstance(state, GpuState):
-                    self.places.unpin(table.items, state)
-        self.capacity.give(placement, launch, launch.cores)
-
     def _paced(self, launch: Launch) -> None:
         """Update a launch when its pace on the network has changed."""
         self.speeds.rerate(launch)
         self.follow(launch)
-
-    def _leave_network(self, member: Member) -> None:
-        """Take a launch off the network; launches that shared links with it are faster from now on."""
-        assert self.network is not None
-        self.network.leave(member)
-
-    def account(
-        self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
-        complete: bool = False,
-    ) -> None:  # fmt: skip
-        """Add the launch's stage times to its tasks; `kept` is the part of its computing that counts."""
-        _, up, uploaded, began, computed, down = times
-        detail = self.recorder.detail
-        tasks = launch.tasks
-        upload = uploaded - up if uploaded == uploaded else 0.0
-        compute = (computed if computed == computed else end) - began if began == began else 0.0
-        download = end - down if complete and down == down else 0.0
-        members = len(tasks)
-        for task in tasks:
-            row = task.index
-            detail("batch")[row] = launch.number
-            self.received.staged(task, table.busy / members)
-            detail("energy")[row] += table.energy / members
-            if kept > 0:
-                detail("upload")[row] += upload
-                detail("compute")[row] += compute * kept
-                detail("download")[row] += download
-            else:
-                detail("upload"), detail("compute"), detail("download")
 
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
@@ -481,59 +394,3 @@ class Launches:
             if launch._tasks != ():
                 self.follow(launch)
         self.moved(moved)
-
-    def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """What has happened of a launch that the end of the run cuts off."""
-        table = launch.table
-        assert table is not None
-        if table.traffic is not None and self.network is not None:
-            self.network.leave(table.traffic, end)
-        if table.stage(end) == COMPUTE:
-            self.speeds.settle(table, end)
-        elif table.compute_end <= end and not table.computed:
-            self.speeds.settle(table, table.compute_end)
-        return table.times(end)
-
-
-def _written(launch: Launch) -> Iterable[int]:
-    """Items that a launch writes to memory."""
-    if launch.fusion is not None:
-        return launch.fusion.outputs
-    return [item for task in launch.tasks for item in task.writes]
-
-
-def _insert(parts: list[Part], part: Part) -> None:
-    """Insert a part in start order."""
-    if parts and parts[-1].number > part.number:
-        parts.append(part)
-        parts.sort(key=lambda one: one.number)
-    else:
-        parts.append(part)
-
-
-def _next(table: Timetable) -> tuple[float, int]:
-    """The next boundary of a launch for which something must be done before its end."""
-    if not table.prepared:
-        return table.begin, READY
-    turn = _turn(table.up) if table.up else INF
-    if turn < INF:
-        return turn, TURN
-    if not table.computed:
-        lanes = table.lanes
-        traffic = table.traffic
-        shared = traffic is not None or (lanes and lanes[0].group is not None)
-        if shared and not table.joined:
-            return table.compute_start, JOIN
-        if (table.items or shared) and (traffic is None or not traffic.simple):
-            return table.compute_end, COMPUTED
-    turn = _turn(table.down) if table.down else INF
-    return (turn, TURN) if turn < INF else (table.end, END)
-
-
-def _turn(parts: Sequence[Part]) -> float:
-    """The time at which the next transfer that needs events of its own gets its engine."""
-    first = INF
-    for part in parts:
-        if part.line is None and not part.begun and part.at < first:
-            first = part.at
-    return first

@@ -65,7 +65,7 @@ class Stops:
         # Only what this launch computed is new; what was saved before is saved still.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
-        launches.release(launch, table)
+        launches.departures.release(launch, table)
         if up == up and uploaded != uploaded:
             uploaded = now
         if outcome == LAUNCH_STOPPED and (fault or not keep):
@@ -101,7 +101,7 @@ class Stops:
                 task._history.rows = []
             else:
                 task._history.rows.append(row)
-        self.launches.account(launch, table, times, end, kept if progress else 0.0)
+        self.launches.departures.account(launch, table, times, end, kept if progress else 0.0)
 
     def _occupy(self, launch: Launch, until: float) -> None:
         """The devices save the launch's state until then."""

@@ -1,38 +1,48 @@
-"""What every queue of requests has (what batching policies see of it is `sim.policy.batching.RequestQueue`)."""
+"""The queue of a service: its requests are rows, and one becomes an object when somebody looks at it.
+
+Where nothing is decided about a request before it waits, it comes by the clock: those that wait are a part of the
+sorted column of arrivals, from `head_at` to how many have come, and a batch is a slice of it.  Rows that wait apart
+from that stand in a short sorted list before it: requests of stopped batches, those before one that left out of its
+turn, and all of a service whose requests come one by one (admission asks about each, they wait for data or for
+predecessors, a client sends them, a cache may answer them).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from sim.engine.flight.launch import Terms
 from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import Clock
-from sim.engine.queues.cache import Cache
-from sim.model.batch_times import StageTable
+from sim.engine.kernel.clock import ARRIVAL, Clock, Timer
+from sim.engine.queues.cache import Cache, cache_of
+from sim.engine.queues.coming import Column, OneByOne
+from sim.engine.queues.patience import RowPatience
+from sim.engine.queues.stage_noise import StageNoise
 from sim.model.plan import Placement
-from sim.model.randomness import RandomTree
+from sim.model.record import RunInput
 from sim.model.service import Service
-from sim.model.tasks import Mode, Tasks
+from sim.model.tasks import Task
 from sim.policy.batching import BatchTimes
+from sim.policy.request_queue import Requests
 
-NOISE_BLOCK = 1024
-MIN_FACTOR = 0.1
-"""Noise never makes a stage shorter than this part of its time."""
+BLOCK = 8192
+"""Arrivals held as Python numbers at once; rows that have left the list keep their places until there are more."""
 
 
 class Queue:
-    """What both kinds have in common: the service, noise, the wish of the policy to be woken."""
+    """The waiting requests of a service, in order of arrival (see `sim.policy.request_queue.RequestQueue`)."""
 
-    def __init__(
-        self, number: int, service: Service, tasks: Tasks, clock: Clock, random: RandomTree, links: Links,
-        bell: dict[Any, bool],
-    ):  # fmt: skip
+    def __init__(self, number: int, service: Service, run: RunInput, clock: Clock, links: Links, bell: dict[Any, bool],
+                 by_clock: bool):  # fmt: skip
         self.number = number
         self.service = service
-        self.table = tasks
+        self.table = table = run.tasks
         self.clock = clock
         self.links = links
         self.total = len(service.rows)
@@ -40,18 +50,322 @@ class Queue:
         """Requests from which on the policy is to be asked; 0: it does not wait for arrivals."""
         self.bell = bell
         """Queues about which their policies may have to be asked again, of all services."""
+        self.noise = StageNoise(service, run.random)
         self.cache: Cache | None = None
-        self._random = random.stream("stages", service.name)
-        self._spread = random.stream("spread", service.name)
-        self._factors: list[list[float]] = []
+        if service.cache is not None:
+            self.cache = cache_of(service.cache.evict, service.cache.size)
+        self.column: Column | None = None
+        """Arrivals, where requests come by the clock."""
+        if by_clock:
+            every = len(service.rows) == len(table.arrival)
+            times = np.ascontiguousarray(table.arrival if every else table.arrival[service.rows])
+            self.column = Column(times + service.request_delay if service.request_delay else times, clock)
+        self.coming: Column | OneByOne = self.column or OneByOne(self.total)
+        self.head_at = 0
+        """Position in the column of the first request that waits there."""
+        self._front: list[float] = []
+        """Arrivals from `_front_at` on, to tell those of the oldest."""
+        self._front_at = 0
+        self._apart: list[int] = []
+        """Rows that wait before those of the column, ascending, from `_first` on."""
+        self._first = 0
+        self._seen: dict[int, Task] = {}
+        """Objects of waiting requests, by row, as far as they were looked at."""
+        self._returned = False
+        """Has any request come back from a batch that was stopped?"""
+        self.patience: RowPatience | None = None
+        self.timer = Timer(self._enough)
+
+    # Which requests wait --------------------------------------------------------------------------------------
+
+    @property
+    def _edge(self) -> int:
+        """The position in the column behind the last request that waits there."""
+        return 0 if self.column is None else self.column.arrived
+
+    def __len__(self) -> int:
+        apart, column = len(self._apart) - self._first, self.column
+        return apart if column is None else column.arrived - self.head_at + apart
+
+    @cached_property
+    def _one_class(self) -> bool:
+        code = self.table.class_code
+        return code is None or bool((code[self.service.rows] == code[self.service.rows[0]]).all())
+
+    @property
+    def uniform(self) -> bool:
+        """Has each waiting request as much to do as the oldest, and is of its class?"""
+        return self.service.alike and self._one_class and not self._returned
+
+    @property
+    def apart(self) -> bool:
+        """Do any requests wait that are no part of the column?"""
+        return bool(self._apart)
+
+    @property
+    def arrived(self) -> int:
+        return self.coming.arrived
+
+    @property
+    def over(self) -> bool:
+        column = self.column
+        return self.coming.over if column is None else column.arrived == column.total
+
+    def recent(self, seconds: float) -> int:
+        return self.coming.since(self.clock._now - seconds)
+
+    def _row(self, position: int) -> int:
+        """The row of the request at a position of the queue."""
+        apart = len(self._apart) - self._first
+        if position < apart:
+            return self._apart[self._first + position]
+        return int(self.service.rows[self.head_at + position - apart])
+
+    def waiting_rows(self, count: int | None = None) -> list[int]:
+        """Rows of the oldest requests, or of all."""
+        count = len(self) if count is None else min(count, len(self))
+        rows = self._apart[self._first : self._first + count]
+        return rows + self.service.rows[self.head_at : self.head_at + count - len(rows)].tolist()
+
+    def waits(self, row: int) -> bool:
+        """Does this request wait?"""
+        return self._place(row) >= 0 or self.head_at <= self._position(row) < self._edge
+
+    def may_wait(self, row: int) -> bool:
+        """Does this request wait, or will it, if it comes by the clock?"""
+        return self._position(row) >= self.head_at or self._place(row) >= 0
+
+    def _position(self, row: int) -> int:
+        return int(np.searchsorted(self.service.rows, row)) if self.total < len(self.table) else row
+
+    def _place(self, row: int) -> int:
+        """The place of a request in the list of those that wait apart; -1: it does not."""
+        at = bisect_left(self._apart, row, self._first)
+        return at if at < len(self._apart) and self._apart[at] == row else -1
+
+    def arrival(self, position: int) -> float:
+        if self._apart:
+            apart = len(self._apart) - self._first
+            if position < apart:
+                return float(self.table.arrival[self._row(position)]) + self.service.request_delay
+            position -= apart
+        offset = self.head_at + position - self._front_at
+        if not 0 <= offset < len(self._front):
+            assert self.column is not None
+            self._front_at = self.head_at
+            self._front = self.column.times[self.head_at : self.head_at + BLOCK].tolist()
+            offset = position
+            if offset >= len(self._front):
+                return float(self.column.times[self.head_at + offset])
+        return self._front[offset]
+
+    def deadline(self, position: int) -> float:
+        column = self.table.deadline
+        if column is None:
+            return math.inf
+        value = float(column[self._row(position)])
+        return math.inf if value != value else value - self.service.response_delay
+
+    @property
+    def oldest(self) -> float:
+        """When the oldest request arrived at the front end."""
+        row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
+        return float(self.table.arrival[row])
+
+    def class_of(self, terms: Terms) -> str:
+        """The class of the first request of a batch."""
+        table = self.table
+        return table.classes[0 if table.class_code is None else table.class_code[terms.rows[0]]]
+
+    # Requests as objects --------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Task:
+        """The oldest request."""
+        return self.look(1)[0]
+
+    def look(self, count: int | None = None) -> list[Task]:
+        """The oldest requests, or all."""
+        return self._objects(self.waiting_rows(count))
+
+    def tasks(self) -> Sequence[Task]:
+        return self.look()
+
+    def at(self, row: int) -> Task:
+        """A waiting request."""
+        return self._objects([row])[0]
+
+    def _objects(self, rows: list[int]) -> list[Task]:
+        """Waiting requests that are looked at; they stay the same objects from then on."""
+        seen = self._seen
+        new = [row for row in rows if row not in seen]
+        if new:
+            seen.update(zip(new, self.made(new), strict=True))
+        return [seen[row] for row in rows]
+
+    def made(self, rows: Sequence[int]) -> list[Task]:
+        """New objects for some requests."""
+        table, shape, delay = self.table, self.service.shape, self.service.request_delay
+        at = np.asarray(rows)
+        times = list(map(tuple, table.time[at].tolist()))
+        estimates = times if table.estimate is table.time else list(map(tuple, table.estimate[at].tolist()))
+        found = []
+        for row, arrival, time, estimate in zip(rows, table.arrival[at].tolist(), times, estimates, strict=True):
+            task = Task(row, arrival, shape, time, estimate, table)
+            task.ready = arrival + delay
+            found.append(task)
+        return found
+
+    def first(self, count: int, size: int | None = None) -> Requests:
+        return Requests(self, count, count if size is None else size)
+
+    def chosen(self, tasks: Sequence[Task], size: int | None = None) -> Requests:
+        return Requests(self, len(tasks), len(tasks) if size is None else size, tuple(tasks))
+
+    # The engine's side ----------------------------------------------------------------------------------------
+
+    def watch_patience(self, expire: Callable[[int], None]) -> None:
+        """Have requests that come by the clock go when their patience ends before they have started."""
+        if self.column is not None and self.table.expires is not None:
+            rows = self.service.rows
+            ends = np.maximum(self.table.expires[rows], self.column.times)
+            self.patience = RowPatience(rows, ends, self.clock, self.may_wait, expire)
 
     def ring(self, again: bool = False) -> None:
         """Something has happened here: as many requests wait as were wanted, or (`again`) a batch has ended."""
         self.bell[self] = again or self.bell.get(self, False)
 
+    def join(self, task: Task) -> None:
+        """A request that comes by itself waits from now on, for the first time."""
+        assert isinstance(self.coming, OneByOne)
+        self.coming.to_come -= 1
+        self.coming.joined.append(self.clock._now)
+        self._insert(task)
+
+    def never(self) -> None:
+        """A request that had been to come was refused before it could wait."""
+        if isinstance(self.coming, OneByOne):
+            self.coming.to_come -= 1
+        if self.wanted and self.over:
+            self.ring()
+            self.clock.round_due = True
+
+    def push(self, task: Task) -> None:
+        """A request of a stopped batch waits again."""
+        self._returned = True
+        self.ring(True)
+        self._insert(task)
+
+    def _insert(self, task: Task) -> None:
+        row, apart = task.index, self._apart
+        self._seen[row] = task
+        if len(apart) == self._first or apart[-1] < row:
+            apart.append(row)
+        else:
+            insort(apart, row, self._first)
+            self.ring()
+
+    def remove(self, row: int) -> bool:
+        """Take out a request that starts by itself or is gone; False if it did not wait."""
+        at = self._place(row)
+        if at == self._first:
+            self._leave(1)
+        elif at >= 0:
+            del self._apart[at]
+        else:
+            position = self._position(row)
+            if not self.head_at <= position < self._edge:
+                return False
+            self._apart += self.service.rows[self.head_at : position].tolist()
+            self.head_at = position + 1
+        self._seen.pop(row, None)
+        return True
+
+    def _leave(self, count: int) -> None:
+        """The first of those that wait apart do so no longer."""
+        self._first += count
+        if self._first == len(self._apart):
+            self._apart, self._first = [], 0
+        elif self._first > BLOCK and 2 * self._first > len(self._apart):
+            del self._apart[: self._first]
+            self._first = 0
+
+    def take(self, count: int) -> tuple[int, list[int] | None]:
+        """Take the oldest off: their position in `service.rows` and None if they are a slice of it, else -1 and their
+        rows."""
+        if not self._apart:
+            first = self.head_at
+            self.head_at = first + count
+            return first, None
+        rows = self._apart[self._first : self._first + count]
+        self._leave(len(rows))
+        more = count - len(rows)
+        rows += self.service.rows[self.head_at : self.head_at + more].tolist()
+        self.head_at += more
+        return -1, rows
+
+    def seen(self, first: int, rows: list[int] | None, count: int) -> tuple[Task, ...] | None:
+        """The requests of a batch that were taken off, if any of them has been looked at."""
+        if not self._seen:
+            return None
+        rows = self.service.rows[first : first + count].tolist() if rows is None else rows
+        pop = self._seen.pop
+        found = [pop(row, None) for row in rows]
+        new = [row for row, task in zip(rows, found, strict=True) if task is None]
+        if len(new) == len(rows):
+            return None
+        made = iter(self.made(new) if new else ())
+        return tuple([next(made) if task is None else task for task in found])
+
+    def started_before(self, tasks: Sequence[Task]) -> bool:
+        """Has any of these requests been in a batch before?"""
+        return self._returned and any(task._history is not None for task in tasks)
+
+    def _enough(self, _: Timer) -> None:
+        if len(self) < self.wanted and not self.over:
+            self.want(self.wanted)  # some have left since
+            return
+        self.ring()
+        self.clock.round_due = True
+
+    def came(self) -> None:
+        """A request has come by itself: are there as many now as the policy waits for?"""
+        if self.wanted and (len(self) >= self.wanted or self.over):
+            self.ring()
+            self.clock.round_due = True
+
     def want(self, count: int) -> None:
         """Ring, and have the policy asked, when so many wait or the last of the stream has come; 0: do not."""
         self.wanted = count
+        if self.column is None:
+            return
+        if not count:
+            self.clock.cancel(self.timer)
+            return
+        index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
+        if index >= 0:
+            time = float(self.column.times[index])
+            if time > self.clock._now:
+                self.clock.again(time, ARRIVAL, self.timer)
+
+    def end_now(self) -> int:
+        """Let no more requests arrive; the number that were still to arrive by the clock."""
+        self.noise.forget()
+        self.clock.cancel(self.timer)
+        left = self.coming.end_now()
+        if self.patience is not None:
+            self.patience.end(self.waits)
+        return left
+
+    def input_of(self, row: int) -> int:
+        """What the result cache knows a request by."""
+        return int(self.table.extra["input"][row])
+
+    def keep_results(self, rows: Sequence[int]) -> None:
+        """These have been served: their results go into the cache."""
+        assert self.cache is not None
+        for row in rows:
+            self.cache.add(self.input_of(row))
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
         """Stage times of a batch of so many requests, as far as estimates tell."""
@@ -64,32 +378,9 @@ class Queue:
             down += Links.alone(links.down(device), size * service.bytes_out)
         return BatchTimes(up, mode.base(size) + size * service.per_item[service.shape.position[mode]], down)
 
-    def factors(self, mode: Mode, size: int) -> Sequence[float]:
-        """Factors of the upload, compute and download of the next batch."""
-        if mode.scattered:
-            stages = (mode.upload, mode.table, mode.download)
-            drawn = zip(stages, self._spread.random(3).tolist(), self._noise(), strict=True)
-            return [f * stage.factor(size, u) if isinstance(stage, StageTable) else f for stage, u, f in drawn]
-        return self._noise()
-
-    def _noise(self) -> Sequence[float]:
-        if not self.service.noise:
-            return (1.0, 1.0, 1.0)
-        if not self._factors:
-            drawn = 1.0 + self.service.noise * self._random.standard_normal((NOISE_BLOCK, 3))
-            self._factors = np.maximum(drawn, MIN_FACTOR).tolist()[::-1]
-        return self._factors.pop()
-
-    def class_of(self, position: int) -> str:
-        """The class of the request at a position of the service."""
-        table = self.table
-        row = self.service.rows[position]
-        return table.classes[0 if table.class_code is None else table.class_code[row]]
-
-    def deadline_of(self, row: int) -> float:
-        """The time by which its batch must end: the deadline less the way of the response."""
-        column = self.table.deadline
-        if column is None:
-            return math.inf
-        value = float(column[row])
-        return math.inf if value != value else value - self.service.response_delay
+    def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
+        """Compute seconds of a batch in one mode, without what it costs once."""
+        if self.service.alike:
+            return terms.requests.count * self.service.per_item[position]
+        column = self.table.estimate if estimated else self.table.time
+        return math.fsum(column[terms.rows, position].tolist())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
+
+import numpy as np
 
 from sim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
 from sim.engine.kernel.draws import Draws
@@ -44,8 +46,9 @@ class Sources(Timer):
 
     __slots__ = (
         "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "to_come", "closed", "_row", "_last",
-        "_base", "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
+        "_delivered", "_base", "_numbers", "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
     )  # fmt: skip
+    _numbers: Sequence[int]
     _shapes: list[int]
     _rows: list[tuple[float, ...]]
     _estimates: list[tuple[float, ...]]
@@ -58,9 +61,9 @@ class Sources(Timer):
         deliver: Callable[[Task], None],
         progress: Callable[[float, int, int], None] | None,
         each_block: Callable[[], None],
-        absent: bool = False,
+        absent: Sequence[np.ndarray] = (),
     ):
-        """`absent`: all tasks are requests that have no objects; nothing is to be delivered."""
+        """`absent`: rows of tasks that come by the clock alone (`sim.engine.queues.queue`), and are not delivered."""
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -71,7 +74,14 @@ class Sources(Timer):
         self.each_block = each_block
         self.closed = bool(run.closed)
         # Rows that a client has not sent yet stand last, with arrival inf.
-        self._last = 0 if absent else int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
+        self._last = int((run.tasks.arrival < math.inf).sum()) if run.closed else len(run.tasks)
+        self._delivered: np.ndarray | None = None
+        """Rows that are delivered, if not all are."""
+        if absent:
+            there = np.ones(self._last, dtype=bool)
+            there[np.concatenate(absent)] = False
+            self._delivered = np.flatnonzero(there)
+            self._last = len(self._delivered)
         self.to_come = self._last
         """Tasks that will certainly still arrive (thinking clients included)."""
         self._stream_of: dict[int, int] = {}
@@ -90,6 +100,7 @@ class Sources(Timer):
     def begin_at(self, row: int) -> None:
         """Deliver the rows of the table from this one on, and none before; `run` has that table."""
         self.tasks = self.run.tasks
+        self._delivered = None
         self._row = row
         self._last = len(self.tasks)
         self.to_come = self._last - row
@@ -99,19 +110,21 @@ class Sources(Timer):
     def _load_block(self) -> None:
         first, stop = self._row, min(self._row + BLOCK, self._last)
         tasks = self.tasks
+        rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
         self._base = first
-        self._times = tasks.arrival[first:stop].tolist()
-        self._shapes = tasks.shape[first:stop].tolist()
-        self._rows = list(map(tuple, tasks.time[first:stop].tolist()))  # tuples: policies cannot write to them
+        self._numbers = range(first, stop) if self._delivered is None else rows.tolist()
+        self._times = tasks.arrival[rows].tolist()
+        self._shapes = tasks.shape[rows].tolist()
+        self._rows = list(map(tuple, tasks.time[rows].tolist()))  # tuples: policies cannot write to them
         same = tasks.estimate is tasks.time
-        self._estimates = self._rows if same else list(map(tuple, tasks.estimate[first:stop].tolist()))
+        self._estimates = self._rows if same else list(map(tuple, tasks.estimate[rows].tolist()))
         self.each_block()
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
 
     def _arrive(self, _: Timer) -> None:
-        row = self._row
-        offset = row - self._base
+        offset = self._row - self._base
+        row = self._numbers[offset]
         tasks = self.tasks
         task = Task(
             row,
@@ -121,7 +134,7 @@ class Sources(Timer):
             self._estimates[offset],
             tasks,
         )
-        self._row = following = row + 1
+        self._row = following = self._row + 1
         if following < self._last:
             offset += 1
             if offset == len(self._times):

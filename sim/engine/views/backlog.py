@@ -8,13 +8,12 @@ through stages are asked one by one.  Cost: O(log n) a start, O(kinds + staged l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
-from sim.engine.queues.sliced import Sliced
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode, Task
 
@@ -82,10 +81,9 @@ class Running:
 class Backlog:
     """What waits and what runs, by kind."""
 
-    def __init__(self, state: RunState, slices: Sequence[Sliced], remaining: Callable[[Launch], float]):
-        """slices: queues that keep no objects; `remaining`: estimated seconds that a launch has left."""
+    def __init__(self, state: RunState, remaining: Callable[[Launch], float]):
+        """`remaining`: estimated seconds that a launch has left."""
         self.state = state
-        self.slices = slices
         self.remaining = remaining
         self.waiting: dict[Key, list[Any]] = {}
         """Seconds and number of the tasks that wait."""
@@ -113,7 +111,7 @@ class Backlog:
 
     def runs(self, launch: Any) -> None:
         terms = launch.terms
-        first = launch.task.class_ if terms is None or terms.first < 0 else terms.requests.queue.class_of(terms.first)
+        first = launch.task.class_ if terms is None else terms.requests.queue.class_of(terms)
         key = _key(launch.placement.mode.type, first)
         if launch.table is None and terms is None and len(launch.tasks) == 1:
             task = launch.task
@@ -152,7 +150,7 @@ class Backlog:
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
         now, remaining = self.state.clock._now, self.remaining
-        total = math.fsum(task.shortest_remaining for task in self._requests(kind, class_))
+        _, total = self._requests(kind, class_)
         for key in _matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
         for key in _matching(self.plain, kind, class_):
@@ -163,7 +161,7 @@ class Backlog:
 
     def count(self, kind: str | None, class_: str | None) -> int:
         """Tasks that wait."""
-        requests = len(self._requests(kind, class_))
+        requests, _ = self._requests(kind, class_)
         counted = self._counted.get((kind, class_))
         if counted is None:
             counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
@@ -172,10 +170,21 @@ class Backlog:
             requests += entry[1]
         return requests
 
-    def _requests(self, kind: str | None, class_: str | None) -> list[Task]:
-        """Waiting requests that have never started, of queues that keep no objects.  Linear in their number."""
-        found = [task for queue in self.slices for task in queue.fresh()]
-        return [task for task in found if _matching([self._key_of(task)], kind, class_)]
+    def _requests(self, kind: str | None, class_: str | None) -> tuple[int, float]:
+        """The number of waiting requests and their seconds; where all are alike, without a look at each."""
+        count, seconds = 0, []
+        for queue in self.state.queues:
+            if not len(queue):
+                continue
+            if queue.uniform:
+                if _matching([self._key_of(queue.head)], kind, class_):
+                    count += len(queue)
+                    seconds.append(len(queue) * queue.head.shortest_remaining)
+                continue
+            found = [task for task in queue.look() if _matching([self._key_of(task)], kind, class_)]
+            count += len(found)
+            seconds += [task.shortest_remaining for task in found]
+        return count, math.fsum(seconds)
 
     @staticmethod
     def _key_of(task: Task) -> Key:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Literal
 
@@ -17,7 +16,6 @@ from sim.engine.flight.launch import STAGE_NAMES, Launch
 from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.launches import Launches
 from sim.engine.launching.stopping import Stops
-from sim.engine.queues.sliced import Sliced
 from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.offers import Offers
 from sim.engine.views.backlog import Backlog
@@ -122,11 +120,6 @@ class EngineView:
             return 1.0, 0.0
         return network.foresee(placement)
 
-    @cached_property
-    def _slices(self) -> list[Sliced]:
-        """Queues in which requests become objects only when they are looked at."""
-        return [queue for queue in self._state.queues if isinstance(queue, Sliced)]
-
     @property
     def now(self) -> float:
         return self._clock._now
@@ -161,21 +154,18 @@ class EngineView:
         waiting = self._state.waiting.values()
         if count is None:
             self._questions.count()
-        elif not self._slices:
+        elif not self._state.queues:
             return list(islice(waiting, count))
         tasks = list(waiting)
-        if not self._slices:
+        if not self._state.queues:
             return tasks
-        if count == 1:
-            tasks += (head for queue in self._slices if (head := queue.first_fresh()) is not None)
-        else:
-            for queue in self._slices:
-                tasks += queue.fresh()
+        for queue in self._state.queues:
+            tasks += queue.look(count)
         return sorted(tasks, key=_by_readiness)[:count]
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
         if kind is None and class_ is None:
-            return len(self._state.waiting) + sum(queue.fresh_count for queue in self._slices)
+            return len(self._state.waiting) + sum(map(len, self._state.queues))
         return self._work_ahead().count(kind, class_)
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -205,7 +195,7 @@ class EngineView:
 
     def _work_ahead(self) -> Backlog:
         if self._backlog is None:
-            self._backlog = Backlog(self._state, self._slices, self._forecast.remaining_of)
+            self._backlog = Backlog(self._state, self._forecast.remaining_of)
             self._signals.materialized = self._backlog.materialized
         return self._backlog
 

@@ -1,0 +1,26 @@
+"""The lanes of a run: one for each accelerator, in which its launches are served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sim.engine.flight.launch import Lane, ShareGroup
+from sim.engine.resources.capacity import Capacity
+from sim.engine.resources.occupancy import GpuState
+from sim.model.tasks import Mode
+
+
+def give_lanes(capacity: Capacity, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]) -> None:
+    """Give each accelerator its lane, as the modes of the run use it.
+
+    `group_due` is called when the next launch of those that share an accelerator has computed.
+    """
+    modes = [mode for mode in modes if mode.gpus]
+    tied = {mode.type for mode in modes if not mode.whole or (mode.gpus > 1 and mode.type.streams > 1)}
+    ganged = {mode.type for mode in modes if mode.gpus > 1}
+    for gpu in capacity.of:
+        if isinstance(gpu, GpuState):
+            kind = gpu.device.type
+            group = ShareGroup(group_due) if kind.sharing.kind in ("timeslice", "mps") else None
+            simple = group is None and kind not in tied
+            gpu.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)

@@ -1,0 +1,86 @@
+"""How many requests of a service have come: by their column of arrivals and the clock, or one by one."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+
+from sim.engine.kernel.clock import Clock
+
+BLOCK = 8192
+"""Arrivals held as Python numbers at once."""
+
+
+class Column:
+    """Requests come at the times of a sorted column: nothing happens when one does."""
+
+    def __init__(self, times: np.ndarray, clock: Clock):
+        self.times = times
+        self.clock = clock
+        self.total = len(times)
+        self._edge: list[float] = []
+        """Arrivals from `_edge_at` on, to tell how many have come by now."""
+        self._edge_at = 0
+        self._asked_at, self._arrived = -1.0, 0
+
+    @property
+    def arrived(self) -> int:
+        now = self.clock._now
+        if now == self._asked_at:
+            return self._arrived
+        edge = self._edge
+        if not edge or edge[-1] <= now:
+            if self._edge_at + len(edge) == self.total:
+                self._asked_at, self._arrived = now, self.total
+                return self.total
+            first = self._edge_at + len(edge)
+            if first + BLOCK <= self.total and self.times[first + BLOCK - 1] <= now:  # a long time has passed
+                first = int(np.searchsorted(self.times, now, side="right"))
+            self._edge_at = first
+            self._edge = edge = self.times[first : first + BLOCK].tolist()
+        self._asked_at, self._arrived = now, self._edge_at + bisect_right(edge, now)
+        return self._arrived
+
+    @property
+    def over(self) -> bool:
+        return self.arrived == self.total
+
+    def since(self, time: float) -> int:
+        """The number that have come after a time."""
+        return self.arrived - int(np.searchsorted(self.times, time, side="right"))
+
+    def end_now(self) -> int:
+        """Let no more come; the number that were still to come."""
+        arrived = self.arrived
+        left, self.total = self.total - arrived, arrived
+        self.times = self.times[:arrived]
+        self._edge, self._edge_at, self._asked_at = [], arrived, -1.0
+        return left
+
+
+class OneByOne:
+    """Each request is told of as it comes, or that it never will."""
+
+    def __init__(self, total: int):
+        self.to_come = total
+        self.joined = array("d")
+        """When each came."""
+
+    @property
+    def arrived(self) -> int:
+        return len(self.joined)
+
+    @property
+    def over(self) -> bool:
+        return self.to_come == 0
+
+    def since(self, time: float) -> int:
+        """The number that have come after a time."""
+        return len(self.joined) - bisect_right(self.joined, time)
+
+    def end_now(self) -> int:
+        """Let no more come; the number of those that would have come by the clock alone: none."""
+        self.to_come = 0
+        return 0
