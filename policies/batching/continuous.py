@@ -20,12 +20,11 @@ that is looked at, and with `peak` as much for every step or so in which the hea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.batching.common.virtual_tokens import VirtualTokens
+from policies.batching.common.virtual_tokens import Counters
 from sim.model.units import Fraction
 from sim.policy import Generation, IterationPolicy, Replica, Step
 
@@ -81,7 +80,7 @@ class Continuous(IterationPolicy):
         self.reserves = reserve != "none"
         self.by_client = order == "vtc"
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
-        self._counters: dict[int, VirtualTokens] = {}
+        self._counters = Counters(self.input_weight, self.output_weight)
         self._read_at: dict[int, int] = {}
         """Steps that each replica had decoded when it read a prompt last."""
 
@@ -158,7 +157,7 @@ class Continuous(IterationPolicy):
         if pause > 0:
             return min(steps, pause)
         if self.by_client:
-            steps = min(steps, self._until_turn(replica, request, steps))
+            steps = self._counters[replica.number].steps_until_turn(request.client, replica.heads, replica.steps, steps)
         if self.reserve != "peak":
             return steps
         step = 1
@@ -168,26 +167,20 @@ class Continuous(IterationPolicy):
 
     # Clients -----------------------------------------------------------------------------------------------------
 
-    def _of(self, replica: Replica) -> VirtualTokens:
-        found = self._counters.get(replica.number)
-        if found is None:
-            found = self._counters[replica.number] = VirtualTokens(self.input_weight, self.output_weight)
-        return found
+    def turn(self, replica: Replica) -> str:
+        return self._counters[replica.number].turn(replica.heads, replica.steps)
 
-    def turn(self, replica: Replica, heads: Mapping[str, Generation]) -> str:
-        return self._of(replica).turn(heads)
-
-    def queued(self, replica: Replica, request: Generation, waiting: Sequence[str]) -> None:
-        self._of(replica).queued(request.client, waiting)
+    def queued(self, replica: Replica, request: Generation) -> None:
+        self._counters[replica.number].queued(request, replica.heads, replica.steps)
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        self._of(replica).joined(request)
+        self._counters[replica.number].joined(request)
+
+    def decodes(self, replica: Replica, request: Generation) -> None:
+        self._counters[replica.number].decodes(request, replica.steps)
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
-        self._of(replica).left(request, over)
-
-    def _until_turn(self, replica: Replica, request: Generation, steps: int) -> int:
-        return int(min(steps, self._of(replica).steps_until_turn(request.client, replica.waiting_clients)))
+        self._counters[replica.number].left(request, over, replica.steps)
 
     # Steps -------------------------------------------------------------------------------------------------------
 

@@ -58,8 +58,8 @@ class Replica(Steps):
         return self.clock._now
 
     @property
-    def waiting_clients(self) -> list[str]:
-        return list(self.line.heads()) if isinstance(self.line, Lines) else []
+    def heads(self) -> dict[str, Generation]:
+        return self.line.heads if isinstance(self.line, Lines) else {}
 
     def enqueue(self, request: Generation) -> None:
         request.replica = self
@@ -87,6 +87,7 @@ class Replica(Steps):
     def forget(self, request: Generation) -> None:
         """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
         request.state = OVER
+        self.line.gone(request)
         self.outstanding -= 1
         self.wake()
 

@@ -177,6 +177,8 @@ class Members(KVMemory):
         self.context += tokens
         self.residues[(tokens - self.steps) % self.block] += 1
         heappush(self.ends, (request.end, request.row, request))
+        if self.by_client:
+            self.fleet.call(self.policy.decodes, self, request)
 
     def _leave_decoding(self, request: Generation) -> None:
         request.made = request.produced
