@@ -17,9 +17,9 @@ class Generation:
     """A request on its way through the replicas of its service."""
 
     __slots__ = (
-        "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state", "replica", "made",
-        "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
-        "seconds_from", "period", "flows", "leaves", "token_at",
+        "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
+        "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
+        "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at",
     )  # fmt: skip
 
     def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
