@@ -13,7 +13,8 @@ import yaml
 from click.testing import CliRunner
 
 import sim
-from sim.calibrate import log_steps, roofline_fit, server_log, step_profile
+from sim.calibrate import log_steps, request_log, roofline_fit, server_log, step_profile
+from sim.calibrate.logged_server import Server
 from sim.calibrate.step_profile import MeasuredSetting
 from sim.cli import main
 from sim.engine.simulation import Simulation
@@ -453,14 +454,14 @@ def test_measured_steps_replace_the_estimate_of_a_preset_unless_a_roofline_is_wr
     service = {"kind": "llm", "model": "llama-2-7b", "gpu": "a10g", "tensor_parallel": 1, **step}
     path = tmp_path / "server.yaml"
     path.write_text(yaml.safe_dump(scenario(service)))
-    server = server_log.Server(path, server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    server = Server(path, request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     assert (server.read_off(server.fitted) is None) == roofline
 
 
 @pytest.mark.slow
 def test_a_known_line_is_found_by_simulation_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(log_steps, "fit", lambda _: None)
-    server = server_log.Server(server_file(tmp_path), server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     found = server_log.fit(server)
     assert max(abs(one.error) for one in found.figures) < 2e-3
     assert found.step["fixed"] == pytest.approx(0.012, rel=0.01)
@@ -492,7 +493,7 @@ def test_steps_are_read_off_a_log(tmp_path, phases):
 
 def test_the_end_of_a_log_does_not_change_what_is_read_off_its_beginning(tmp_path):
     """Later requests, whose times are held back, take part in steps of earlier ones: those spans are left out."""
-    server = server_log.Server(server_file(tmp_path), server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     before = server.read_off(server.fitted)
     later = server.log.arrival + server.log.ttft >= (server.log.arrival + server.log.ttft)[server.fitted :].min()
     server.log.latency[later] *= 2
@@ -505,7 +506,7 @@ def test_published_figures_against_a_real_server(tmp_path):
     service = {"kind": "llm", "model": "llama-2-7b", "gpu": "a10g", "tensor_parallel": 1, "max_num_seqs": 19}
     path = tmp_path / "a10g.yaml"
     path.write_text(yaml.safe_dump(scenario({**service, "batching": batching})))
-    server = server_log.Server(path, server_log.read(MEASURED / "vtc_fcfs_proportional.csv.gz", None, {}))
+    server = Server(path, request_log.read(MEASURED / "vtc_fcfs_proportional.csv.gz", None, {}))
     usual = Efficiency()
     times = server.times_of({"memory": usual.memory, "compute": usual.compute, "fixed": 0.0})
     off = {one.name: abs(one.error) for one in server_log.compared(server, times, 0.0)}
