@@ -258,6 +258,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"gpu": None}, "service.gpu: a roofline needs the figures of the GPU"),
         ({"model": "140 GB"}, "service.model: a roofline needs the architecture"),
         ({"gpus": 4}, "service.gpus: tensor_parallel says"),
+        ({"tensor_parallel": 3}, "service.tensor_parallel: 64 attention heads cannot be divided evenly over 3 GPUs"),
         ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is no multiple"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: the roofline says"),
@@ -557,6 +558,20 @@ def test_profiles_that_cannot_be(tmp_path, change, message):
     done = invoke("--from", log, "--unit", "ms", "--out", tmp_path)
     assert done.exit_code == 3
     assert f"{log}:3:" in done.output and message in done.output
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ([], "model is llama2-70b or bloom-176b; tensor_parallel is 2, 4 or 8; pick one, for instance with --where "),
+        (["--where", "model=llama2-70b"], "tensor_parallel is 2, 4 or 8; pick one"),
+        (["--where", "model=gpt-2"], "none of its 420 rows has model = gpt-2; model is llama2-70b or bloom-176b"),
+    ],
+)
+def test_a_profile_is_of_one_server(tmp_path, where, message):
+    done = invoke("--from", SPLITWISE, *where, "--unit", "ms", "--out", tmp_path)
+    assert done.exit_code == 3 and message in done.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_goes_with_what(tmp_path):
