@@ -9,7 +9,7 @@ of two clients that both wait all the time, the services differ by at most
 2 max(input_weight × longest prompt, output_weight × tokens in a batch), whatever they send.
 Weakness: fairness between clients only: the longest requests of a client wait no longer than its others.
 Counters are of one replica; several replicas are fair each by itself.
-Cost: O(log waiting clients) amortized for each client whose counter has passed the least one since the last look.
+Cost: O(log waiting clients) for each client with requests in the replica or that has come or gone since the last look.
 """
 
 from __future__ import annotations
