@@ -122,6 +122,9 @@ class IterationPolicy:
     by_client: bool = False
     """Do requests wait in a line for each client, of which `turn` names the next?"""
 
+    follows: bool = False
+    """Is it told which requests join, decode and leave a replica?"""
+
     changes: bool = False
     """May its answers change while a replica only decodes, with the same members?
 
@@ -140,13 +143,13 @@ class IterationPolicy:
         """A request is about to wait; it is not among the `heads` yet (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """A request joins the replica (`by_client` only)."""
+        """A request joins the replica (`follows` only)."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
-        """A request that has joined decodes a token in each decoding step from now on (`by_client` only)."""
+        """A request that has joined decodes a token in each decoding step from now on (`follows` only)."""
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """A joined request leaves the replica: complete, or preempted (`by_client` only)."""
+        """A joined request leaves the replica: complete, or preempted (`follows` only)."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
         """May the head of the waiting requests join?  The engine has seen to it that it fits."""
