@@ -25,28 +25,31 @@ class Reservations:
         self.decoding: list[Growth] = []
         """The last to end first."""
         self.of: dict[Any, Growth] = {}
+        self.total = 0
+        """Tokens that all of them hold at their ends."""
 
     def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
         """A sequence decodes from now on; to_hold: tokens yet to hold after its next one, and those it holds then."""
         more, there = to_hold
         self.of[request] = growth = (-steps - more, there - steps)
         insort(self.decoding, growth)
+        self.total += growth[1] - growth[0]
 
     def left(self, request: Any) -> None:
         growth = self.of.pop(request, None)
         if growth is not None:
             del self.decoding[bisect_left(self.decoding, growth)]
+            self.total -= growth[1] - growth[0]
 
     def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
         """Tokens to hold for the sequences that decode and those of which each (to hold, there) is known."""
         if self.whole:
-            return sum(base - end for end, base in self.decoding) + sum(more + there for more, there in coming)
+            return self.total + sum([more + there for more, there in coming])
         growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
         growths.sort()
-        most = held = count = 0
-        for end, base in growths:
+        most = held = 0
+        for count, (end, base) in enumerate(growths, start=1):
             held += base
-            count += 1
             if held - count * end > most:
                 most = held - count * end
         return most

@@ -50,7 +50,7 @@ class VirtualTokens:
         """Requests that decode, and the step at which they began to."""
         self.heap: list[Bound] = []
         """Lower bounds of the counters of clients that wait: counters grow with every step, so a bound is corrected
-        when it comes up.  One of them is valid for each client, that in `bounds`."""
+        when it comes up.  One of them is valid for each client, that in `bounds`; it stays one while nothing waits."""
         self.bounds: dict[str, Bound] = {}
 
     def _account(self, client: str) -> Account:
@@ -60,7 +60,7 @@ class VirtualTokens:
         return found
 
     def counter(self, client: str, steps: int) -> float:
-        account = self.accounts[client]
+        account = self._account(client)
         total = account.charged
         for weight, (count, begun) in account.decoding.items():
             total += self.output_weight * (count * steps - begun) / weight
@@ -73,15 +73,22 @@ class VirtualTokens:
 
     def queued(self, request: Any, heads: Mapping[str, Any], steps: int) -> None:
         """A client sends a request: lift it to the least of those that wait if it has none that does."""
-        client = request.client
+        client, bounds = request.client, self.bounds
+        bound = bounds.get(client)
+        if bound is not None and request.arrival < bound[1]:
+            self._bound(client, bound[0], request.arrival)
+        if not heads:
+            return  # a client that waits alone needs no bound
+        if len(heads) == 1:
+            only = next(iter(heads))
+            if only not in bounds:
+                self._bound(only, self.counter(only, steps), heads[only].arrival)
         if client not in heads:
             account = self._account(client)
-            if heads:
-                least = self.counter(self.turn(heads, steps), steps)
-                account.charged += max(0.0, least - self.counter(client, steps))
-            self._bound(client, self.counter(client, steps), request.arrival)
-        elif request.arrival < self.bounds[client][1]:
-            self._bound(client, self.bounds[client][0], request.arrival)
+            least = self.counter(self.turn(heads, steps), steps)
+            account.charged += max(0.0, least - self.counter(client, steps))
+            if client not in bounds:
+                self._bound(client, self.counter(client, steps), request.arrival)
 
     def joined(self, request: Any) -> None:
         if not request.produced:

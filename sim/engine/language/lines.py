@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Any
 
 from sim.engine.language.generation import QUEUED, Generation
@@ -12,6 +14,9 @@ Entry = tuple[Any, int, Generation]
 
 class Line:
     """One line.  Requests that have gone stay in it until they come up."""
+
+    heads: Mapping[str, Generation] = MappingProxyType({})
+    """The first request of each client that has any, where there is a line for each."""
 
     def __init__(self, replica: Any):
         self.replica = replica
@@ -60,7 +65,6 @@ class Lines(Line):
         self.of: dict[str, list[Entry]] = {}
         """The line of each client; one that is empty stays for its next request."""
         self.heads: dict[str, Generation] = {}
-        """The first request of each client that has any."""
         self.chosen = ""
 
     def push(self, key: Any, request: Generation) -> None:
