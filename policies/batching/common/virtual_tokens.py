@@ -35,6 +35,14 @@ class Account:
         """By weight: the number of its requests that decode, and the sum of the steps at which they began to."""
 
 
+class Accounts(dict[str, Account]):
+    """By client."""
+
+    def __missing__(self, client: str) -> Account:
+        self[client] = new = Account()
+        return new
+
+
 class VirtualTokens:
     """The counters of one replica.
 
@@ -45,7 +53,7 @@ class VirtualTokens:
     def __init__(self, input_weight: float, output_weight: float):
         self.input_weight = input_weight
         self.output_weight = output_weight
-        self.accounts: dict[str, Account] = {}
+        self.accounts = Accounts()
         self.begun: dict[Any, int] = {}
         """Requests that decode, and the step at which they began to."""
         self.heap: list[Bound] = []
@@ -53,14 +61,8 @@ class VirtualTokens:
         when it comes up.  One of them is valid for each client, that in `bounds`; it stays one while nothing waits."""
         self.bounds: dict[str, Bound] = {}
 
-    def _account(self, client: str) -> Account:
-        found = self.accounts.get(client)
-        if found is None:
-            found = self.accounts[client] = Account()
-        return found
-
     def counter(self, client: str, steps: int) -> float:
-        account = self._account(client)
+        account = self.accounts[client]
         total = account.charged
         for weight, (count, begun) in account.decoding.items():
             total += self.output_weight * (count * steps - begun) / weight
@@ -84,7 +86,7 @@ class VirtualTokens:
             if only not in bounds:
                 self._bound(only, self.counter(only, steps), heads[only].arrival)
         if client not in heads:
-            account = self._account(client)
+            account = self.accounts[client]
             least = self.counter(self.turn(heads, steps), steps)
             account.charged += max(0.0, least - self.counter(client, steps))
             if client not in bounds:
@@ -92,12 +94,12 @@ class VirtualTokens:
 
     def joined(self, request: Any) -> None:
         if not request.produced:
-            self._account(request.client).charged += self._prompt(request)
+            self.accounts[request.client].charged += self._prompt(request)
 
     def decodes(self, request: Any, steps: int) -> None:
         """It takes part in each step from now on."""
         self.begun[request] = steps
-        group = self._account(request.client).decoding.setdefault(request.weight, [0, 0])
+        group = self.accounts[request.client].decoding.setdefault(request.weight, [0, 0])
         group[0] += 1
         group[1] += steps
 
@@ -107,7 +109,7 @@ class VirtualTokens:
         If preempted before its first token, it pays for its prompt when it joins again.
         """
         client, weight = request.client, request.weight
-        account = self._account(client)
+        account = self.accounts[client]
         begun = self.begun.pop(request, None)
         if begun is not None:
             account.charged += self.output_weight * (steps - begun) / weight
