@@ -18,12 +18,15 @@ STEP = {"fixed": "8 ms", "per_sequence": "0.03 ms", "per_prompt_token": "0.03 ms
 FIGURES = {
     "model": "llama-3-8b", "gpu": "a100-80gb", "tensor_parallel": 1, "kv": {}, "step": {"roofline": {"host": "9 ms"}},
 }  # fmt: skip
+FAIR = {"name": "continuous", "order": "vtc"}
 CASES: dict[str, tuple[float, str, dict[str, Any]]] = {
     "3/s, chunks of 512": (3, "80 GB", {"max_num_batched_tokens": 512}),
     "10/s, chunks of 512": (10, "80 GB", {"max_num_batched_tokens": 512}),
     "20/s, chunks of 512": (20, "80 GB", {"max_num_batched_tokens": 512}),
     "20/s, steps from figures": (20, "80 GB", {"max_num_batched_tokens": 512, **FIGURES}),
     "20/s, whole prompts first": (20, "80 GB", {"batching": {"name": "continuous", "phases": "prefill_first"}}),
+    "20/s, fair among 100 clients": (20, "80 GB", {"max_num_batched_tokens": 512, "batching": FAIR}),
+    "60/s, 64 at a time, fair": (60, "80 GB", {"max_num_batched_tokens": 512, "max_num_seqs": 64, "batching": FAIR}),
     "20/s, memory short, recompute": (20, "19 GB", {"max_num_batched_tokens": 512}),
     "20/s, memory short, swap": (20, "19 GB", {"max_num_batched_tokens": 512, "preemption": "swap"}),
 }
@@ -42,6 +45,7 @@ def scenario(rate: float, memory: str, service: dict[str, Any], requests: int) -
                 "name": "chat",
                 "service": model,
                 "tokens": lengths,
+                "users": {"count": 100, "zipf": 1},
                 "arrivals": {"process": "poisson", "rate": f"{rate}/s"},
                 "count": requests,
             }

@@ -13,7 +13,8 @@ import yaml
 from click.testing import CliRunner
 
 import sim
-from sim.calibrate import log_steps, roofline_fit, server_log, step_profile
+from sim.calibrate import log_steps, request_log, roofline_fit, server_log, step_profile
+from sim.calibrate.logged_server import Server
 from sim.calibrate.step_profile import MeasuredSetting
 from sim.cli import main
 from sim.engine.simulation import Simulation
@@ -257,6 +258,7 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
         ({"gpu": None}, "service.gpu: a roofline needs the figures of the GPU"),
         ({"model": "140 GB"}, "service.model: a roofline needs the architecture"),
         ({"gpus": 4}, "service.gpus: tensor_parallel says"),
+        ({"tensor_parallel": 3}, "service.tensor_parallel: 64 attention heads cannot be divided evenly over 3 GPUs"),
         ({"model": {"name": "llama-2-70b", "heads": 60}}, "service.model: a hidden size of 8192 is no multiple"),
         ({"model": {"layers": 2}}, "service.model: hidden: Field required"),
         ({"step": {"roofline": True, "per_sequence": "1 ms"}}, "step.per_sequence: the roofline says"),
@@ -453,14 +455,14 @@ def test_measured_steps_replace_the_estimate_of_a_preset_unless_a_roofline_is_wr
     service = {"kind": "llm", "model": "llama-2-7b", "gpu": "a10g", "tensor_parallel": 1, **step}
     path = tmp_path / "server.yaml"
     path.write_text(yaml.safe_dump(scenario(service)))
-    server = server_log.Server(path, server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    server = Server(path, request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     assert (server.read_off(server.fitted) is None) == roofline
 
 
 @pytest.mark.slow
 def test_a_known_line_is_found_by_simulation_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(log_steps, "fit", lambda _: None)
-    server = server_log.Server(server_file(tmp_path), server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     found = server_log.fit(server)
     assert max(abs(one.error) for one in found.figures) < 2e-3
     assert found.step["fixed"] == pytest.approx(0.012, rel=0.01)
@@ -492,7 +494,7 @@ def test_steps_are_read_off_a_log(tmp_path, phases):
 
 def test_the_end_of_a_log_does_not_change_what_is_read_off_its_beginning(tmp_path):
     """Later requests, whose times are held back, take part in steps of earlier ones: those spans are left out."""
-    server = server_log.Server(server_file(tmp_path), server_log.read(known_log(tmp_path / "log.csv"), None, {}))
+    server = Server(server_file(tmp_path), request_log.read(known_log(tmp_path / "log.csv"), None, {}))
     before = server.read_off(server.fitted)
     later = server.log.arrival + server.log.ttft >= (server.log.arrival + server.log.ttft)[server.fitted :].min()
     server.log.latency[later] *= 2
@@ -505,7 +507,7 @@ def test_published_figures_against_a_real_server(tmp_path):
     service = {"kind": "llm", "model": "llama-2-7b", "gpu": "a10g", "tensor_parallel": 1, "max_num_seqs": 19}
     path = tmp_path / "a10g.yaml"
     path.write_text(yaml.safe_dump(scenario({**service, "batching": batching})))
-    server = server_log.Server(path, server_log.read(MEASURED / "vtc_fcfs_proportional.csv.gz", None, {}))
+    server = Server(path, request_log.read(MEASURED / "vtc_fcfs_proportional.csv.gz", None, {}))
     usual = Efficiency()
     times = server.times_of({"memory": usual.memory, "compute": usual.compute, "fixed": 0.0})
     off = {one.name: abs(one.error) for one in server_log.compared(server, times, 0.0)}
@@ -556,6 +558,20 @@ def test_profiles_that_cannot_be(tmp_path, change, message):
     done = invoke("--from", log, "--unit", "ms", "--out", tmp_path)
     assert done.exit_code == 3
     assert f"{log}:3:" in done.output and message in done.output
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ([], "model is llama2-70b or bloom-176b; tensor_parallel is 2, 4 or 8; pick one, for instance with --where "),
+        (["--where", "model=llama2-70b"], "tensor_parallel is 2, 4 or 8; pick one"),
+        (["--where", "model=gpt-2"], "none of its 420 rows has model = gpt-2; model is llama2-70b or bloom-176b"),
+    ],
+)
+def test_a_profile_is_of_one_server(tmp_path, where, message):
+    done = invoke("--from", SPLITWISE, *where, "--unit", "ms", "--out", tmp_path)
+    assert done.exit_code == 3 and message in done.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_goes_with_what(tmp_path):

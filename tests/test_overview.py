@@ -7,6 +7,7 @@ import math
 import pytest
 from hand_made import cluster, record, workload
 
+import sim
 from sim.report import terminal
 from sim.report.overview import comparison_lines, comparison_remarks, overview, remarks
 from sim.results.many_runs.compare import compare
@@ -90,3 +91,19 @@ def test_almost_all_is_not_all(part: float, text: str):
 )
 def test_moments_have_no_exponents(moment: float, text: str):
     assert terminal.clock(moment) == text
+
+
+def test_replicas_of_language_models_say_what_they_held():
+    gpus = {"type": "a100", "count": 1, "memory": "600 MB", "pcie": {"upload": "20 GB/s"}}
+    service = {"kind": "llm", "kv": {"per_token": "1 MB"},
+               "step": {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}}  # fmt: skip
+    entry = {"name": "chat", "service": service, "arrivals": {"process": "all_at_once", "count": 8},
+             "tokens": {"prompt": 100, "output": 60}}  # fmt: skip
+    result = sim.run({"name": "t", "cluster": {"nodes": {"gpus": gpus}}, "workload": [entry]})
+    told = {line.split("  ")[0].strip(): " ".join(line.split()[1:]) for line in overview(result)}
+    assert {"ttft", "tpot", "itl"} <= set(told)
+    used, most = (f"{100 * result.metric(name):.3g} %" for name in ("kv_used_mean", "kv_used_max"))
+    assert told["KV blocks"] == f"blocks {used} used, maximum {most}"
+    assert told["tokens a step"].endswith(f"{result.metric('tokens_per_step'):.3g}")
+    stops = int(result.metric("preemptions"))
+    assert stops > 0 and told["preemptions"] == f"{stops} ({stops} recompute)"

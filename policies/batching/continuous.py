@@ -13,19 +13,20 @@ under SLA Guarantees (ASPLOS 2025), and LightLLM before it, the peak of the memo
 Weakness: `prefill_first`, and whole prompts in general, halt every answer under way while a long prompt is read;
 chunks bound that halt and delay first tokens.  `shortest_prompt` starves long prompts under load.
 `reserve: whole` never has to preempt a sequence and leaves much memory unused; `peak` uses it.
-Cost: O(members that prefill) a boundary; O(log waiting) a request; with `reserve` O(members log members) a request
-that is looked at, and with `peak` as much for every step or so in which the head may come to fit.
+Cost: O(members that prefill) a boundary; O(log waiting) a request; with `reserve` O(members) a request that is looked
+at, and with `peak` as much for every step or so in which the head may come to fit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.batching.common.virtual_tokens import VirtualTokens
+from policies.batching.common.reservations import Reservations
+from policies.batching.common.virtual_tokens import Counters
 from sim.model.units import Fraction
 from sim.policy import Generation, IterationPolicy, Replica, Step
 
@@ -80,8 +81,10 @@ class Continuous(IterationPolicy):
         self.output_weight = _weight("output_weight", output_weight)
         self.reserves = reserve != "none"
         self.by_client = order == "vtc"
+        self.follows = self.by_client or self.reserves
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
-        self._counters: dict[int, VirtualTokens] = {}
+        self._counters = Counters(self.input_weight, self.output_weight)
+        self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
         self._read_at: dict[int, int] = {}
         """Steps that each replica had decoded when it read a prompt last."""
 
@@ -125,9 +128,10 @@ class Continuous(IterationPolicy):
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
         """Excess tokens if it joins after `steps` decodes and answers end as announced."""
         block = replica.service.block
-        each = [self._to_hold(other, block, steps) for other in replica.members]
-        each.append(self._to_hold(request, block, 0))
-        return self._need(each) - replica.service.blocks * block
+        coming = [self._to_hold(other, block, steps) for other in replica.prefilling]
+        coming.append(self._to_hold(request, block, 0))
+        need = self._reserved[replica.number].need(replica.steps + steps, coming)
+        return need - replica.service.blocks * block
 
     def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
         """Tokens yet to hold after `steps` and its next one, and those it holds then.
@@ -140,17 +144,6 @@ class Continuous(IterationPolicy):
         there = request.prompt + produced + block - 1
         return (more, there) if more >= 0 else (0, there - 1)
 
-    def _need(self, each: list[tuple[int, int]]) -> int:
-        """Tokens to hold for sequences of which each (to come, there) is known."""
-        if self.reserve == "whole":
-            return sum(there + more for more, there in each)
-        each.sort(reverse=True)  # when one ends, those with more to come have grown by as much
-        most = held = 0
-        for count, (more, there) in enumerate(each, start=1):
-            held += there
-            most = max(most, held + count * more)
-        return most
-
     def steady(self, replica: Replica, request: Generation, steps: int) -> int:
         if self.phases == "decode_first":
             return steps  # no request joins before an answer ends
@@ -158,7 +151,7 @@ class Continuous(IterationPolicy):
         if pause > 0:
             return min(steps, pause)
         if self.by_client:
-            steps = min(steps, self._until_turn(replica, request, steps))
+            steps = self._counters[replica.number].steps_until_turn(request.client, replica.heads, replica.steps, steps)
         if self.reserve != "peak":
             return steps
         step = 1
@@ -166,28 +159,30 @@ class Continuous(IterationPolicy):
             step += max(1, excess // (replica.size + 1))  # a step changes the need by a token a sequence at most
         return min(step, steps)
 
-    # Clients -----------------------------------------------------------------------------------------------------
+    # Members and clients -----------------------------------------------------------------------------------------
 
-    def _of(self, replica: Replica) -> VirtualTokens:
-        found = self._counters.get(replica.number)
-        if found is None:
-            found = self._counters[replica.number] = VirtualTokens(self.input_weight, self.output_weight)
-        return found
+    def turn(self, replica: Replica) -> str:
+        return self._counters[replica.number].turn(replica.heads, replica.steps)
 
-    def turn(self, replica: Replica, heads: Mapping[str, Generation]) -> str:
-        return self._of(replica).turn(heads)
-
-    def queued(self, replica: Replica, request: Generation, waiting: Sequence[str]) -> None:
-        self._of(replica).queued(request.client, waiting)
+    def queued(self, replica: Replica, request: Generation) -> None:
+        self._counters[replica.number].queued(request, replica.heads, replica.steps)
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        self._of(replica).joined(request)
+        if self.by_client:
+            self._counters[replica.number].joined(request)
+
+    def decodes(self, replica: Replica, request: Generation) -> None:
+        if self.by_client:
+            self._counters[replica.number].decodes(request, replica.steps)
+        if self.reserves:
+            to_hold = self._to_hold(request, replica.service.block, 0)
+            self._reserved[replica.number].decodes(request, to_hold, replica.steps)
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
-        self._of(replica).left(request, over)
-
-    def _until_turn(self, replica: Replica, request: Generation, steps: int) -> int:
-        return int(min(steps, self._of(replica).steps_until_turn(request.client, replica.waiting_clients)))
+        if self.by_client:
+            self._counters[replica.number].left(request, over, replica.steps)
+        if self.reserves:
+            self._reserved[replica.number].left(request)
 
     # Steps -------------------------------------------------------------------------------------------------------
 

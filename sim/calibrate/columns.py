@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from sim.workload.mapped.rows import fail, rows_of, tidied
 from sim.workload.rows.text_rows import RowProblems
 
 LARGEST = 10**9
+MAX_LISTED = 8
+"""Number of values of a column that a message lists."""
 
 
 class PickedColumns:
@@ -33,15 +36,20 @@ class PickedColumns:
         self.lines: list[int] = []
         self._cells: list[list[Any]] = []
         seen = 0
+        there: dict[str, dict[str, None]] = {name: {} for name in where}
+        """Values of the columns by which rows are picked, as a hint where none is."""
         for line, cells in rows.cells(self.names):
             seen += 1
             row = [tidied(cell) for cell in cells]
+            for name, values in there.items():
+                values[str(row[self.names.index(name)])] = None
             if all(str(row[self.names.index(name)]) == str(value) for name, value in where.items()):
                 self.lines.append(line)
                 self._cells.append(row)
         if not self._cells:
             told = " and ".join(f"{name} = {value}" for name, value in where.items())
-            raise fail(path, f"none of its {seen:,} rows has {told}" if where and seen else "has no rows")
+            known = "; ".join(f"{name} is {_listed(values)}" for name, values in there.items())
+            raise fail(path, f"none of its {seen:,} rows has {told}; {known}" if where and seen else "has no rows")
 
     @staticmethod
     def bare(names: Sequence[str]) -> dict[str, str]:
@@ -55,7 +63,8 @@ class PickedColumns:
     def has(self, wanted: Sequence[str]) -> bool:
         return any(one in self.bare(self.names) for one in wanted)
 
-    def _named(self, wanted: Sequence[str]) -> str:
+    def first_of(self, wanted: Sequence[str]) -> str:
+        """The column with the first of these names that is there; ScenarioError if none is."""
         known = self.bare(self.names)
         for one in wanted:
             if one in known:
@@ -92,11 +101,11 @@ class PickedColumns:
                 raise ValueError(f"is not a whole number from {least} to {LARGEST:,}")
             return int(value)
 
-        return self._read(self._named(wanted), read)
+        return self._read(self.first_of(wanted), read)
 
     def seconds(self, wanted: Sequence[str], unit: str | None, positive: bool = True) -> list[float]:
         """Times, in the unit that the column's name ends with, or in this one."""
-        name = self._named(wanted)
+        name = self.first_of(wanted)
         told = unit_in_name(name, "duration") or unit_in_name(f"x_{name}", "duration")
         if unit is None and told is None:
             text = f"the column {shown(name)} does not say in which unit its times are; give --unit ms, for instance"
@@ -111,5 +120,26 @@ class PickedColumns:
 
         return self._read(name, read)
 
+    def one_each(self, wanted: Sequence[str], what: str) -> None:
+        """ScenarioError where columns of these names have several values, so that the rows are not of one thing."""
+        mixed = {}
+        for name in self.names:
+            if name.casefold() in wanted:
+                values = dict.fromkeys(str(row[self.names.index(name)]) for row in self._cells)
+                if len(values) > 1:
+                    mixed[name] = values
+        if mixed:
+            told = "; ".join(f"{name} is {_listed(values)}" for name, values in mixed.items())
+            pick = " ".join(f"--where {name}={next(iter(values))}" for name, values in mixed.items())
+            raise fail(self.path, f"its rows are of several {what}: {told}; pick one, for instance with {pick}")
+
     def texts(self, wanted: Sequence[str]) -> list[str]:
-        return self._read(self._named(wanted), str)
+        return self._read(self.first_of(wanted), str)
+
+
+def _listed(values: Iterable[str]) -> str:
+    """`2, 4 or 8`, of many the first."""
+    first = [*islice(values, MAX_LISTED + 1)]
+    if len(first) > MAX_LISTED:
+        return ", ".join(first[:MAX_LISTED]) + ", ..."
+    return " or ".join([*([", ".join(first[:-1])] if len(first) > 1 else []), *first[-1:]])

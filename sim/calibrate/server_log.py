@@ -1,4 +1,4 @@
-"""A server's log of requests, and the step times with which a simulation of that server gives the same log.
+"""The step times with which the simulation of a server gives the same log of requests.
 
 The log has for each request its arrival, its tokens, its first token and its end.  The server is a scenario: its
 replicas, memory, batching and orders are what the user says; what is fitted are the numbers of its step, in the form
@@ -18,39 +18,18 @@ that was read off is then read off and paced once more, by the whole log.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sim.calibrate import log_steps
-from sim.calibrate.columns import PickedColumns
 from sim.calibrate.log_steps import Reading
-from sim.engine.simulation import Simulation
+from sim.calibrate.logged_server import Server
 from sim.errors import Problem, ScenarioError
-from sim.model.files import write_text, write_whole
-from sim.model.record import COMPLETED, Record
 from sim.model.step_times import LinearSteps, StepTimes
-from sim.scenario.file import document
-from sim.scenario.scenario import Scenario, load
-from sim.scenario.schema.language_model import LanguageModel
-from sim.workload.mapped.rows import fail
 
-ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")
-PROMPT = ("prompt_tokens", "input_tokens", "num_prefill_tokens", "prompt_size", "prompt")
-OUTPUT = ("output_tokens", "generated_tokens", "num_decode_tokens", "completion_tokens", "token_size", "output")
-FIRST = ("first_token", "first_token_time", "first_token_at")
-TTFT = ("ttft", "time_to_first_token")
-END = ("end", "finish", "end_time", "finished_at")
-LATENCY = ("latency", "e2e", "e2e_latency", "response", "request_latency")
-USER = ("user", "client", "user_id", "adapter")
-
-HELD_BACK = 0.3
-"""Share of the requests, the last that arrive, on which nothing is fitted."""
 TRIALS = 300
 REACHES = (0.5, -1.0, 1.5, -0.5, 2.5)
 """Size of the first simplex of each search, in logarithms: each begins where the one before it ended."""
@@ -62,69 +41,6 @@ QUIET = 0.25
 """The share of the requests, those with the shortest times to the first token, that tell `front_end`."""
 CLOSE = 0.5
 """A fit with a mean error beyond this describes nothing."""
-MIN_REQUESTS = 20
-
-
-@dataclass
-class Log:
-    """Requests in order of arrival: seconds, tokens, and measured seconds to the first token and to the end."""
-
-    path: Path
-    arrival: np.ndarray
-    prompt: np.ndarray
-    output: np.ndarray
-    ttft: np.ndarray
-    latency: np.ndarray
-    user: list[str] | None
-
-    def __len__(self) -> int:
-        return len(self.arrival)
-
-
-def is_log(names: list[str]) -> bool:
-    """Are these the columns of a log of requests with their first tokens?"""
-    known = PickedColumns.bare(names)
-    return all(any(one in known for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
-
-
-def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
-    """The log in a file; ScenarioError with file, line and column for what cannot be."""
-    columns = PickedColumns(path, where)
-    arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
-    prompt, output = columns.whole(PROMPT), columns.whole(OUTPUT)
-    ttft = _since(columns, TTFT, FIRST, unit, arrival)
-    latency = _since(columns, LATENCY, END, unit, arrival)
-    for place, line in enumerate(columns.lines):
-        if ttft[place] < 0:
-            told = f"{-ttft[place]:.4g} s before its arrival"
-            columns.complain(line, FIRST[0], f"the first token comes {told}")
-        if latency[place] < ttft[place]:
-            told = f"{ttft[place] - latency[place]:.4g} s before its first token"
-            columns.complain(line, END[0], f"the request ends {told}")
-    columns.done()
-    user = columns.texts(USER) if columns.has(USER) else None
-    order = np.argsort(arrival, kind="stable")
-    if len(order) < MIN_REQUESTS:
-        raise fail(path, f"has {len(order)} requests; at least {MIN_REQUESTS} are needed to fit and to judge")
-    begin = arrival[order[0]]
-    users = None if user is None else [user[place] for place in order.tolist()]
-    tokens = [np.array(values)[order] for values in (prompt, output)]
-    return Log(path, (arrival - begin)[order], tokens[0], tokens[1], ttft[order], latency[order], users)
-
-
-def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
-    """Seconds, for a column that is called just so: `arrival` is in seconds in the plain table of requests as well."""
-    return "s" if wanted[0] in columns.names else None
-
-
-def _since(
-    columns: PickedColumns, spans: tuple[str, ...], instants: tuple[str, ...], unit: str | None, arrival: np.ndarray
-) -> np.ndarray:
-    """Seconds since the arrival, from a column of spans or of instants."""
-    if columns.has(spans):
-        return np.array([math.nan if one is None else one for one in columns.seconds(spans, unit, positive=False)])
-    unit = unit or _plain(columns, instants)
-    return np.array([math.nan if one is None else one for one in columns.seconds(instants, unit, False)]) - arrival
 
 
 @dataclass(frozen=True)
@@ -153,140 +69,6 @@ class Fitted:
     held_back: int
     fitted_error: float
     """On the requests fitted."""
-
-
-class Server:
-    """The server of a scenario with the requests of a log, of which the first `fitted` are fitted."""
-
-    def __init__(self, path: Path, log: Log):
-        self.path = path
-        self.log = log
-        self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))
-        self._folder = tempfile.TemporaryDirectory()
-        requests = Path(self._folder.name) / "requests.csv"
-        write_whole(requests, partial(write_text, text=_requests(log)))
-        self._scenario = _with_requests(path, requests)
-        service = self._scenario.model.workload[0].service
-        assert isinstance(service, LanguageModel)
-        self.service = service
-        written = entry_of(path)["service"]
-        step = written.get("step")
-        asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
-        self.wants_roofline = service.step.roofline is not None and asked
-        """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
-        self._check()
-
-    def _check(self) -> None:
-        served = len(self._scenario.build().tasks)
-        if served != len(self.log):
-            text = f"it serves {served:,} of the {len(self.log):,} requests of the log"
-            raise ScenarioError(Problem(text, file=str(self.path)))
-
-    def start(self) -> dict[str, float]:
-        """Where the search begins: numbers read off the log, or what the scenario has."""
-        log, step = self.log, self.service.step
-        several = log.output > 1
-        each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
-        front = self.service.front_end or max(1e-3, float(log.ttft.min()) / 4)
-        if step.roofline is not None:
-            one = step.roofline
-            return {"memory": one.memory, "compute": one.compute, "fixed": step.fixed or 1e-3, "front_end": front}
-        token = float(np.quantile(log.ttft / log.prompt, 0.02)) if len(log) else 1e-4
-        fixed = float(np.quantile(each, 0.05)) if several.any() else 0.02
-        return {
-            "fixed": step.fixed or max(fixed, 1e-4) * 0.9,
-            "per_prompt_token": step.per_prompt_token or max(token, 1e-6) / 2,
-            "per_context_token": step.per_context_token or 1e-6,
-            "front_end": front,
-        }
-
-    def refused(self) -> str | None:
-        """What of the step stands in the way of fitting it."""
-        step = self.service.step
-        if step.decode is not None or step.prefill is not None:
-            return "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
-        return None
-
-    def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
-        """The service's `step` with these numbers, of those that `start` names."""
-        change = {key: value for key, value in numbers.items() if key != "front_end"}
-        if self.service.step.roofline is not None:
-            return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
-        return change
-
-    def times_of(self, numbers: dict[str, float]) -> StepTimes:
-        """The step times with these numbers."""
-        step, change = self.service.step, self.step_of(numbers)
-        if step.roofline is not None:
-            change["roofline"] = step.roofline.model_copy(update=change["roofline"])
-        return step.model_copy(update=change).times(self.service.figures)
-
-    def read_off(self, count: int) -> Reading | None:
-        """What the log of the first `count` requests says of steps; None where it cannot tell them."""
-        service, log = self.service, self.log
-        if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
-            return None
-        if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
-            return None
-        arrival, prompt, output, ttft, latency = (
-            one[:count] for one in (log.arrival, log.prompt, log.output, log.ttft, log.latency)
-        )  # fmt: skip
-        later = (log.arrival + log.ttft)[count:]
-        until = float(later.min()) if len(later) else math.inf  # from then on steps do what those requests want
-        budget = service.max_num_batched_tokens
-        return log_steps.fit(log_steps.spans(arrival, prompt, output, ttft, latency, budget, until))
-
-    def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
-        """Seconds to the first token and to the end of each request; NaN: never."""
-        run = self._scenario.build()
-        delay = self.service.network.request + front_end
-        record = Simulation(replace(run, language=[replace(run.language[0], step=times, request_delay=delay)])).run()
-        arrival = record.input.tasks.arrival
-        first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
-        done = record.status == COMPLETED
-        return first - arrival, np.where(done, record.finish - arrival, math.nan), record
-
-
-def _requests(log: Log) -> str:
-    names = ["arrival", "prompt_tokens", "output_tokens", *(["user"] if log.user is not None else [])]
-    rows = [",".join(names)]
-    for place in range(len(log)):
-        cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
-        rows.append(",".join([*cells, *([_quoted(log.user[place])] if log.user is not None else [])]))
-    return "\n".join(rows) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
-
-
-def service_of(path: Path) -> LanguageModel:
-    """The language model of a scenario with one entry."""
-    entry_of(path)
-    service = load(path).model.workload[0].service
-    assert isinstance(service, LanguageModel)
-    return service
-
-
-def entry_of(path: Path) -> dict[str, Any]:
-    """The entry of workload of a scenario that describes a server, as it is written; ScenarioError if it is none."""
-    workload = document.read(path).data.get("workload")
-    entries = [workload] if isinstance(workload, dict) else workload
-    if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
-        raise ScenarioError(Problem("the server of a log is a scenario with one entry of workload", file=str(path)))
-    service = entries[0].get("service")
-    if not isinstance(service, dict) or service.get("kind") != "llm":
-        raise ScenarioError(Problem("its entry has no service: {kind: llm, ...}", file=str(path)))
-    return entries[0]
-
-
-def _with_requests(path: Path, requests: Path) -> Scenario:
-    """The scenario with the log's requests in place of its own."""
-    entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")}
-    entry["trace"] = {"format": "requests", "path": str(requests)}
-    dropped = ("workload", "horizon", "warmup", "sweep", "replications")
-    kept = {key: value for key, value in document.read(path).data.items() if key not in dropped}
-    return load({**kept, "workload": [entry]}, base=path.parent)
 
 
 def _off(ours: np.ndarray, theirs: np.ndarray) -> float:

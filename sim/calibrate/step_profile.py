@@ -29,6 +29,9 @@ BATCH = ("batch_size", "batch", "sequences", "num_seqs")
 OUTPUT = ("token_size", "output_tokens", "output", "output_len")
 PREFILL = ("prompt_time", "prefill_time", "prefill", "ttft")
 DECODE = ("token_time", "decode_time", "decode", "tpot", "tbt")
+SERVER = ("model", "hardware", "gpu", "device", "accelerator", "tensor_parallel", "tensor_parallel_size", "tp", "dtype",
+          "quantization", "engine", "framework")  # fmt: skip
+"""What the times of one profile have in common."""
 FALLS = 0.5
 """A step that takes less than this share of a smaller one's time was not measured, or not whole."""
 
@@ -74,6 +77,7 @@ def read(path: Path, unit: str | None, where: Mapping[str, Any]) -> list[Measure
     output = columns.whole(OUTPUT) if columns.has(OUTPUT) else None
     prefill, decode = columns.seconds(PREFILL, unit), columns.seconds(DECODE, unit)
     columns.done()
+    columns.one_each(SERVER, "servers")
     found: dict[tuple[int, int, int], list[tuple[float, float]]] = defaultdict(list)
     for row in range(len(prompt)):
         key = prompt[row], batch[row], 1 if output is None else output[row]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def kind_of(path: Path) -> str | None:
     """steps, log, or None for a table of batches."""
-    from sim.calibrate import server_log, step_profile
+    from sim.calibrate import request_log, step_profile
     from sim.errors import ScenarioError
     from sim.workload.mapped.propose import form_of
     from sim.workload.mapped.rows import rows_of
@@ -26,7 +26,7 @@ def kind_of(path: Path) -> str | None:
         names = list(rows_of(path, form_of(path)).names)
     except ScenarioError:
         return None
-    if server_log.is_log(names):
+    if request_log.is_log(names):
         return "log"
     return "steps" if step_profile.is_step_profile(names) else None
 
@@ -57,7 +57,7 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
     from dataclasses import asdict
 
     from sim.calibrate import roofline_fit
-    from sim.calibrate.server_log import service_of
+    from sim.calibrate.logged_server import service_of
 
     figures = service_of(scenario).figures
     if figures is None:
@@ -91,12 +91,13 @@ def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
     """Write the profile with which the simulation of a server gives its log, and the error on what was held back."""
-    from sim.calibrate import server_log
+    from sim.calibrate import request_log, server_log
+    from sim.calibrate.logged_server import Server
 
     if scenario is None:
         text = "a log of requests needs the server it is of: --scenario FILE (its GPUs, memory, batching)"
         raise click.UsageError(text)
-    server = server_log.Server(scenario, server_log.read(path, unit, where))
+    server = Server(scenario, request_log.read(path, unit, where))
     found = server_log.fit(server, tell=lambda text: console.note(text, quiet))
     service = _service(scenario)
     given = dict(service.get("step") or {})
@@ -148,7 +149,7 @@ def _in_one_line(step: dict[Any, Any]) -> str:
 
 def _service(scenario: Path) -> dict[str, Any]:
     """The service of a scenario as it is written there, without its profile."""
-    from sim.calibrate.server_log import entry_of
+    from sim.calibrate.logged_server import entry_of
 
     return {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
 

@@ -54,8 +54,9 @@ class LinearSteps:
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
         """Seconds of steps that only decode: the context grows by a token a sequence and step."""
-        first = self.fixed + self.decodes(sequences) + self.per_context_token * context
-        return steps * first + self.per_context_token * sequences * (steps * (steps - 1) // 2)
+        token = self.per_context_token
+        each = self.per_sequence * sequences if self.decode is None else self.decodes(sequences)  # once or more a step
+        return steps * (self.fixed + each + token * context) + token * sequences * (steps * (steps - 1) // 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:
         """About how many steps that only decode are over after so many seconds; rounding may make it one off."""

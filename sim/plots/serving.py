@@ -80,7 +80,7 @@ def _memory(ax: Axes, rows: pd.DataFrame, edges: np.ndarray) -> None:
         np.maximum.at(fullest, place, 100 * used / blocks)
     ax.fill_between(middle, mean, color=BLUE, alpha=0.25, linewidth=0)
     ax.plot(middle, mean, color=BLUE, linewidth=1.4, label="used, mean")
-    ax.plot(middle, np.maximum(fullest, mean), color=VERMILION, linewidth=0.9, label="used at most")
+    ax.plot(middle, np.maximum(fullest, mean), color=VERMILION, linewidth=0.9, label="used, maximum")
     if cached.any():
         kept = 100 * _means(rows, first + cached, last + cached, edges) / replicas
         ax.plot(middle, kept, color=GREEN, linewidth=1.2, label="used or kept for prefixes")
@@ -128,13 +128,15 @@ def _gaps(ax: Axes, result: Result) -> None:
     factor, unit = fitting(list(percentiles.values()), SECONDS)
     places = np.unique(np.searchsorted(share, np.linspace(0, 1, 2000)).clip(max=len(share) - 1))
     ax.plot(gaps[order][places] / factor, 100 * share[places], color=BLUE, linewidth=1.4, drawstyle="steps-post")
-    for place, (name, value) in enumerate(percentiles.items()):  # at different heights, as they may be close together
-        ax.axvline(value / factor, color=MUTED, linewidth=0.9, linestyle=":")
-        text = f" {name} {value / factor:.3g} {unit}"
-        ax.text(value / factor, 4 + 32 * place, text, fontsize=8, color=INK, rotation=90, va="bottom")
     if gaps.max() > 20 * percentiles["p50"]:
         ax.set_xscale("log")
     ax.set_ylim(0, 103)
+    to_panel = ax.transData + ax.transAxes.inverted()
+    for place, (name, value) in enumerate(percentiles.items()):  # at different heights, as they may be close together
+        ax.axvline(value / factor, color=MUTED, linewidth=0.9, linestyle=":")
+        side = "right" if to_panel.transform((value / factor, 0.0))[0] > 0.8 else "left"
+        text = f" {name} {value / factor:.3g} {unit} "
+        ax.text(value / factor, 6 + 18 * place, text, fontsize=8, color=INK, ha=side, va="bottom")
     ax.set_xlabel(f"time between two tokens of an answer ({unit})", fontsize=9, color=INK)
     ax.set_ylabel("tokens (%)", fontsize=9, color=INK)
     tidy(ax)

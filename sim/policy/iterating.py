@@ -76,8 +76,8 @@ class Replica(Protocol):
         ...
 
     @property
-    def waiting_clients(self) -> Sequence[str]:
-        """Clients with requests that wait (`by_client` only)."""
+    def heads(self) -> Mapping[str, Any]:
+        """The first waiting request of each client that has any (`by_client` only)."""
         ...
 
     @property
@@ -122,6 +122,9 @@ class IterationPolicy:
     by_client: bool = False
     """Do requests wait in a line for each client, of which `turn` names the next?"""
 
+    follows: bool = False
+    """Is it told which requests join, decode and leave a replica?"""
+
     changes: bool = False
     """May its answers change while a replica only decodes, with the same members?
 
@@ -132,18 +135,21 @@ class IterationPolicy:
         """The order of the waiting requests, least first; constant while one waits."""
         return request.arrival
 
-    def turn(self, replica: Replica, heads: Mapping[str, Generation]) -> str:
-        """The client with the first request that is next to join (`by_client` only)."""
+    def turn(self, replica: Replica) -> str:
+        """The client with the first request that is next to join, one of `heads` (`by_client` only)."""
         raise NotImplementedError
 
-    def queued(self, replica: Replica, request: Generation, waiting: Sequence[str]) -> None:
-        """A request is about to wait; so far these clients have some that do (`by_client` only)."""
+    def queued(self, replica: Replica, request: Generation) -> None:
+        """A request is about to wait; it is not among the `heads` yet (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """A request joins the replica (`by_client` only)."""
+        """A request joins the replica (`follows` only)."""
+
+    def decodes(self, replica: Replica, request: Generation) -> None:
+        """A request that has joined decodes a token in each decoding step from now on (`follows` only)."""
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
-        """A joined request leaves the replica: complete, or preempted (`by_client` only)."""
+        """A joined request leaves the replica: complete, or preempted (`follows` only)."""
 
     def admits(self, replica: Replica, request: Generation) -> bool:
         """May the head of the waiting requests join?  The engine has seen to it that it fits."""

@@ -141,7 +141,7 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
     """Rows response, wait and slowdown (of language models the times of tokens too); columns mean and percentiles."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
-    for name in ("ttft", "tpot", "response", "wait", "slowdown"):
+    for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
         found = [figures(f"{name}_{column}") for column in columns]
         if all(math.isnan(value) for value, _ in found):
             continue
@@ -176,7 +176,10 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         if figures("deadline_after_end")[0] > 0:
             rows.append(["", f"of all but {figures.text('deadline_after_end')} with a deadline after the end"])
         rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
-    rows += [[name, figures.text(name)] for name in ("preemptions", "migrations") if figures(name)[0] > 0]
+    rows += _replicas(figures)
+    for name, kinds in (("preemptions", _by_kind(figures)), ("migrations", "")):
+        if figures(name)[0] > 0:
+            rows.append([name, figures.text(name) + kinds])
     if figures.told("jain") and figures.told("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
@@ -186,6 +189,26 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.told("cost"):
         rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])
     return rows
+
+
+def _replicas(figures: Figures) -> list[list[str]]:
+    """What the replicas of language models held and did."""
+    rows = []
+    if figures.told("kv_used_mean"):
+        rows.append(["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"])
+    if figures.told("tokens_per_step"):
+        rows.append(["tokens a step", figures.text("tokens_per_step")])
+    if figures.told("prefix_hit_rate"):
+        served, requested = figures.text("prefix_tokens_served"), figures.text("prefix_tokens_requested")
+        rows.append(["prefix hits", f"{figures.text('prefix_hit_rate')} ({served} of {requested} tokens)"])
+    return rows
+
+
+def _by_kind(figures: Figures) -> str:
+    """` (5 recompute, 2 failure)`, where language models are preempted."""
+    kinds = ("recompute", "swap", "failure")
+    found = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _plan(outcome: Outcome) -> str:

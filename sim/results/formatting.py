@@ -181,7 +181,7 @@ _NAMES = {
     "gpu_utilization": "GPU busy", "cpu_utilization": "CPU busy", "gpu_allocation": "GPU held",
     "cpu_allocation": "CPU held", "slo_attainment": "deadlines met", "attainment_admitted": "met of admitted",
     "gpu_seconds": "GPU time", "cost_held": "cost of use", "energy_of_tasks_j": "energy of work",
-    "kv_used_mean": "KV blocks used", "kv_used_max": "KV blocks used at most",
+    "kv_used_mean": "KV blocks used", "kv_used_max": "KV blocks used, maximum",
     "rho_max": "ρ max", "rho_p95": "ρ p95", "rho_mean": "ρ mean", "rho_unfair_share": "ρ above 1.1",
 }  # fmt: skip
 

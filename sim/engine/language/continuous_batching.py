@@ -13,11 +13,11 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.generation import DECODING, NAN, OVER, QUEUED, Generation
-from sim.engine.language.lines import Lines
 from sim.engine.language.service_calls import ServiceCalls
 from sim.engine.language.steps import Steps
 from sim.model.plan import Placement
@@ -58,8 +58,8 @@ class Replica(Steps):
         return self.clock._now
 
     @property
-    def waiting_clients(self) -> list[str]:
-        return list(self.line.heads()) if isinstance(self.line, Lines) else []
+    def heads(self) -> Mapping[str, Generation]:
+        return self.line.heads
 
     def enqueue(self, request: Generation) -> None:
         request.replica = self
@@ -87,6 +87,7 @@ class Replica(Steps):
     def forget(self, request: Generation) -> None:
         """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
         request.state = OVER
+        self.line.gone(request)
         self.outstanding -= 1
         self.wake()
 

@@ -17,9 +17,9 @@ class Generation:
     """A request on its way through the replicas of its service."""
 
     __slots__ = (
-        "task", "row", "arrival", "priority", "prompt", "output", "longest", "hashes", "state", "replica", "made",
-        "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
-        "seconds_from", "period", "flows", "leaves", "token_at",
+        "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
+        "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
+        "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at",
     )  # fmt: skip
 
     def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
@@ -27,6 +27,8 @@ class Generation:
         self.row = task.index
         self.arrival = task.arrival
         self.priority = task.priority
+        self.client = task.user
+        self.weight = task.weight
         self.prompt = prompt
         self.output = output
         self.longest = longest
@@ -72,14 +74,6 @@ class Generation:
         self.flows = []
         if self.started and math.isnan(self.paused_at):
             self.paused_at = now
-
-    @property
-    def client(self) -> str:
-        return self.task.user
-
-    @property
-    def weight(self) -> float:
-        return self.task.weight
 
     @property
     def produced(self) -> int:

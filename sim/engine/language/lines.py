@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Any
 
 from sim.engine.language.generation import QUEUED, Generation
@@ -12,6 +14,9 @@ Entry = tuple[Any, int, Generation]
 
 class Line:
     """One line.  Requests that have gone stay in it until they come up."""
+
+    heads: Mapping[str, Generation] = MappingProxyType({})
+    """The first request of each client that has any, where there is a line for each."""
 
     def __init__(self, replica: Any):
         self.replica = replica
@@ -34,11 +39,17 @@ class Line:
         """The head joins."""
         heappop(self.heap)
 
+    def gone(self, request: Generation) -> None:
+        """A request waits no longer; its state says so."""
+
     def everyone(self) -> list[Generation]:
         """All that wait, in order."""
+        return self._waiting(self.heap)
+
+    def _waiting(self, line: list[Entry]) -> list[Generation]:
         return [
             request
-            for _, _, request in sorted(self.heap, key=lambda entry: entry[:2])
+            for _, _, request in sorted(line, key=lambda entry: entry[:2])
             if request.state == QUEUED and request.replica is self.replica
         ]
 
@@ -47,55 +58,60 @@ class Line:
 
 
 class Lines(Line):
-    """A line for each client; the policy chooses the next client.  Cost: O(waiting clients) a look at the head."""
+    """A line for each client; the policy chooses the next client.  Cost: O(log waiting) a request, and the policy's."""
 
     def __init__(self, replica: Any):
         super().__init__(replica)
-        self.of: dict[str, Line] = {}
-        self.chosen: Line | None = None
+        self.of: dict[str, list[Entry]] = {}
+        """The line of each client; one that is empty stays for its next request."""
+        self.heads: dict[str, Generation] = {}
+        self.chosen = ""
 
     def push(self, key: Any, request: Generation) -> None:
-        replica = self.replica
-        line = self.of.get(request.client)
-        if line is None or line.head() is None:
-            waiting = [client for client, other in self.of.items() if other.head() is not None]
-            replica.fleet.call(replica.policy.queued, replica, request, waiting)
-            line = self.of[request.client] = Line(replica)
-        else:
-            replica.fleet.call(replica.policy.queued, replica, request, [request.client])
-        line.push(key, request)
+        replica, client, heads = self.replica, request.client, self.heads
+        replica.fleet.call(replica.policy.queued, replica, request)
+        line = self.of.get(client)
+        if line is None:
+            line = self.of[client] = []
+        heappush(line, (key, request.row, request))
+        if client not in heads or line[0][2] is request:
+            heads[client] = request
 
-    def heads(self) -> dict[str, Generation]:
-        """The first request of each client that has any."""
-        found = {}
-        for client in list(self.of):
-            head = self.of[client].head()
-            if head is None:
-                del self.of[client]
-            else:
-                found[client] = head
-        return found
+    def gone(self, request: Generation) -> None:
+        if self.heads.get(request.client) is request:
+            self.pop_of(request.client)
+
+    def pop_of(self, client: str) -> None:
+        """The head of a client waits no longer; those behind it that do not either go with it."""
+        line, replica = self.of[client], self.replica
+        heappop(line)
+        while line:
+            request = line[0][2]
+            if request.state == QUEUED and request.replica is replica:
+                self.heads[client] = request
+                return
+            heappop(line)
+        del self.heads[client]
 
     def head(self) -> Generation | None:
-        heads = self.heads()
+        heads = self.heads
         if not heads:
-            self.chosen = None
             return None
-        client = next(iter(heads))
-        if len(heads) > 1:
+        if len(heads) == 1:
+            self.chosen = next(iter(heads))
+        else:
             fleet = self.replica.fleet
-            client = fleet.call(self.replica.policy.turn, self.replica, heads)
+            self.chosen = client = fleet.call(self.replica.policy.turn, self.replica)
             if client not in heads:
                 raise fleet.illegal(f"says that it is the turn of {client!r}, a client without waiting requests")
-        self.chosen = self.of[client]
-        return heads[client]
+        return heads[self.chosen]
 
     def pop(self) -> None:
-        assert self.chosen is not None
-        self.chosen.pop()
+        self.pop_of(self.chosen)
 
     def everyone(self) -> list[Generation]:
-        return [request for line in self.of.values() for request in line.everyone()]
+        return [request for line in self.of.values() for request in self._waiting(line)]
 
     def clear(self) -> None:
         self.of = {}
+        self.heads = {}

@@ -29,6 +29,7 @@ class Members(KVMemory):
     def _nobody(self) -> None:
         self.outstanding = 0
         self.by_client: bool = self.policy.by_client
+        self.follows: bool = self.policy.follows
         self.line: Line = (Lines if self.by_client else Line)(self)
         """Waiting requests."""
         self._members: dict[int, Generation] = {}
@@ -103,7 +104,7 @@ class Members(KVMemory):
         return lag
 
     def _enter(self, request: Generation) -> float:
-        if self.by_client:
+        if self.follows:
             self.fleet.call(self.policy.joined, self, request)
         self.fleet.joined(request, self)
         if request.source is not None:
@@ -177,6 +178,8 @@ class Members(KVMemory):
         self.context += tokens
         self.residues[(tokens - self.steps) % self.block] += 1
         heappush(self.ends, (request.end, request.row, request))
+        if self.follows:
+            self.fleet.call(self.policy.decodes, self, request)
 
     def _leave_decoding(self, request: Generation) -> None:
         request.made = request.produced
@@ -191,7 +194,7 @@ class Members(KVMemory):
 
     def _finish(self, request: Generation) -> None:
         """End a request that has its last token, or that its client has aborted."""
-        if self.by_client:
+        if self.follows:
             self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
@@ -202,7 +205,7 @@ class Members(KVMemory):
         self.fleet.finished(request, self)
 
     def _told_left(self, request: Generation, over: bool) -> None:
-        if self.by_client:
+        if self.follows:
             self.fleet.call(self.policy.left, self, request, over)
 
     def abort(self, request: Generation) -> None:

@@ -65,12 +65,13 @@ class Steps(Members):
         steps = max(1, min(self.times.steps_in(elapsed, self.decoding, self.context), self.count))
         while steps > 1 and self._after(steps - 1) >= self.clock._now:
             steps -= 1
-        while steps < self.count and self._after(steps) < self.clock._now:
+        while steps < self.count:
+            end = self._after(steps)
+            if end >= self.clock._now:
+                self.count, self.ends_at = steps, end
+                self.clock.again(end, FINISH, self)
+                return
             steps += 1
-        if steps < self.count:
-            self.count = steps
-            self.ends_at = self._after(steps)
-            self.clock.again(self.ends_at, FINISH, self)
 
     def _after(self, steps: int) -> float:
         """The time at which this number of the steps under way are over."""

@@ -284,6 +284,9 @@ def _estimated(value: dict[str, Any]) -> dict[str, Any]:
     found["model"] = model
     devices = parallel if isinstance(parallel, int) and parallel > 0 else found.get("gpus", 1)
     if isinstance(devices, int) and devices > 0:
+        if model.heads % devices:
+            text = f"{model.heads} attention heads cannot be divided evenly over {devices} GPUs"
+            raise KeyProblem("gpus" if parallel is None else "tensor_parallel", text)
         kv = found.get("kv", {})
         if isinstance(kv, dict) and "per_token" not in kv:
             found["kv"] = {**kv, "per_token": f"{model.stored(devices)} B"}

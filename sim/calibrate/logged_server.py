@@ -1,0 +1,161 @@
+"""The server of a log of requests: a scenario that serves them, with step times that a fit tries."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.calibrate import log_steps
+from sim.calibrate.log_steps import Reading
+from sim.calibrate.request_log import Log
+from sim.engine.simulation import Simulation
+from sim.errors import Problem, ScenarioError
+from sim.model.files import write_text, write_whole
+from sim.model.record import COMPLETED, Record
+from sim.model.step_times import StepTimes
+from sim.scenario.file import document
+from sim.scenario.scenario import Scenario, load
+from sim.scenario.schema.language_model import LanguageModel
+
+HELD_BACK = 0.3
+"""Share of the requests, the last that arrive, on which nothing is fitted."""
+
+
+class Server:
+    """The server of a scenario with the requests of a log, of which the first `fitted` are fitted."""
+
+    def __init__(self, path: Path, log: Log):
+        self.path = path
+        self.log = log
+        self.fitted = len(log) - max(1, int(HELD_BACK * len(log)))
+        self._folder = tempfile.TemporaryDirectory()
+        requests = Path(self._folder.name) / "requests.csv"
+        write_whole(requests, partial(write_text, text=_requests(log)))
+        self._scenario = _with_requests(path, requests)
+        service = self._scenario.model.workload[0].service
+        assert isinstance(service, LanguageModel)
+        self.service = service
+        written = entry_of(path)["service"]
+        step = written.get("step")
+        asked = "profile" in written or (isinstance(step, dict) and "roofline" in step)
+        self.wants_roofline = service.step.roofline is not None and asked
+        """Is a roofline written there?  The one that a preset brings is an estimate, which measured steps replace."""
+        self._check()
+
+    def _check(self) -> None:
+        served = len(self._scenario.build().tasks)
+        if served != len(self.log):
+            text = f"it serves {served:,} of the {len(self.log):,} requests of the log"
+            raise ScenarioError(Problem(text, file=str(self.path)))
+
+    def start(self) -> dict[str, float]:
+        """Where the search begins: numbers read off the log, or what the scenario has."""
+        log, step = self.log, self.service.step
+        several = log.output > 1
+        each = (log.latency - log.ttft)[several] / (log.output[several] - 1)
+        front = self.service.front_end or max(1e-3, float(log.ttft.min()) / 4)
+        if step.roofline is not None:
+            one = step.roofline
+            return {"memory": one.memory, "compute": one.compute, "fixed": step.fixed or 1e-3, "front_end": front}
+        token = float(np.quantile(log.ttft / log.prompt, 0.02)) if len(log) else 1e-4
+        fixed = float(np.quantile(each, 0.05)) if several.any() else 0.02
+        return {
+            "fixed": step.fixed or max(fixed, 1e-4) * 0.9,
+            "per_prompt_token": step.per_prompt_token or max(token, 1e-6) / 2,
+            "per_context_token": step.per_context_token or 1e-6,
+            "front_end": front,
+        }
+
+    def refused(self) -> str | None:
+        """What of the step stands in the way of fitting it."""
+        step = self.service.step
+        if step.decode is not None or step.prefill is not None:
+            return "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"
+        return None
+
+    def step_of(self, numbers: dict[str, float]) -> dict[str, Any]:
+        """The service's `step` with these numbers, of those that `start` names."""
+        change = {key: value for key, value in numbers.items() if key != "front_end"}
+        if self.service.step.roofline is not None:
+            return {"roofline": {key: change.pop(key) for key in ("memory", "compute")}, **change}
+        return change
+
+    def times_of(self, numbers: dict[str, float]) -> StepTimes:
+        """The step times with these numbers."""
+        step, change = self.service.step, self.step_of(numbers)
+        if step.roofline is not None:
+            change["roofline"] = step.roofline.model_copy(update=change["roofline"])
+        return step.model_copy(update=change).times(self.service.figures)
+
+    def read_off(self, count: int) -> Reading | None:
+        """What the log of the first `count` requests says of steps; None where it cannot tell them."""
+        service, log = self.service, self.log
+        if self.wants_roofline or service.disaggregated is not None or service.autoscale is not None:
+            return None
+        if service.replicas not in (None, 1) or not (self.log.output[:count] > 1).any():
+            return None
+        arrival, prompt, output, ttft, latency = (
+            one[:count] for one in (log.arrival, log.prompt, log.output, log.ttft, log.latency)
+        )  # fmt: skip
+        later = (log.arrival + log.ttft)[count:]
+        until = float(later.min()) if len(later) else math.inf  # from then on steps do what those requests want
+        budget = service.max_num_batched_tokens
+        return log_steps.fit(log_steps.spans(arrival, prompt, output, ttft, latency, budget, until))
+
+    def simulated(self, times: StepTimes, front_end: float) -> tuple[np.ndarray, np.ndarray, Record]:
+        """Seconds to the first token and to the end of each request; NaN: never."""
+        run = self._scenario.build()
+        delay = self.service.network.request + front_end
+        record = Simulation(replace(run, language=[replace(run.language[0], step=times, request_delay=delay)])).run()
+        arrival = record.input.tasks.arrival
+        first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
+        done = record.status == COMPLETED
+        return first - arrival, np.where(done, record.finish - arrival, math.nan), record
+
+
+def _requests(log: Log) -> str:
+    names = ["arrival", "prompt_tokens", "output_tokens", *(["user"] if log.user is not None else [])]
+    rows = [",".join(names)]
+    for place in range(len(log)):
+        cells = [repr(float(log.arrival[place])), str(log.prompt[place]), str(log.output[place])]
+        rows.append(",".join([*cells, *([_quoted(log.user[place])] if log.user is not None else [])]))
+    return "\n".join(rows) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text
+
+
+def service_of(path: Path) -> LanguageModel:
+    """The language model of a scenario with one entry."""
+    entry_of(path)
+    service = load(path).model.workload[0].service
+    assert isinstance(service, LanguageModel)
+    return service
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """The entry of workload of a scenario that describes a server, as it is written; ScenarioError if it is none."""
+    workload = document.read(path).data.get("workload")
+    entries = [workload] if isinstance(workload, dict) else workload
+    if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
+        raise ScenarioError(Problem("the server of a log is a scenario with one entry of workload", file=str(path)))
+    service = entries[0].get("service")
+    if not isinstance(service, dict) or service.get("kind") != "llm":
+        raise ScenarioError(Problem("its entry has no service: {kind: llm, ...}", file=str(path)))
+    return entries[0]
+
+
+def _with_requests(path: Path, requests: Path) -> Scenario:
+    """The scenario with the log's requests in place of its own."""
+    entry = {key: value for key, value in entry_of(path).items() if key in ("name", "service")}
+    entry["trace"] = {"format": "requests", "path": str(requests)}
+    dropped = ("workload", "horizon", "warmup", "sweep", "replications")
+    kept = {key: value for key, value in document.read(path).data.items() if key not in dropped}
+    return load({**kept, "workload": [entry]}, base=path.parent)

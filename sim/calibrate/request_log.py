@@ -1,0 +1,86 @@
+"""A server's log of requests: for each its arrival, its tokens, its first token and its end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.calibrate.columns import PickedColumns
+from sim.workload.mapped.rows import fail
+
+ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")
+PROMPT = ("prompt_tokens", "input_tokens", "num_prefill_tokens", "prompt_size", "prompt")
+OUTPUT = ("output_tokens", "generated_tokens", "num_decode_tokens", "completion_tokens", "token_size", "output")
+FIRST = ("first_token", "first_token_time", "first_token_at")
+TTFT = ("ttft", "time_to_first_token")
+END = ("end", "finish", "end_time", "finished_at")
+LATENCY = ("latency", "e2e", "e2e_latency", "response", "request_latency")
+USER = ("user", "client", "user_id", "adapter")
+
+MIN_REQUESTS = 20
+
+
+@dataclass
+class Log:
+    """Requests in order of arrival: seconds, tokens, and measured seconds to the first token and to the end."""
+
+    path: Path
+    arrival: np.ndarray
+    prompt: np.ndarray
+    output: np.ndarray
+    ttft: np.ndarray
+    latency: np.ndarray
+    user: list[str] | None
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+
+def is_log(names: list[str]) -> bool:
+    """Are these the columns of a log of requests with their first tokens?"""
+    known = PickedColumns.bare(names)
+    return all(any(one in known for one in wanted) for wanted in (ARRIVAL, PROMPT, OUTPUT, (*FIRST, *TTFT)))
+
+
+def read(path: Path, unit: str | None, where: dict[str, Any]) -> Log:
+    """The log in a file; ScenarioError with file, line and column for what cannot be."""
+    columns = PickedColumns(path, where)
+    arrival = np.array(columns.seconds(ARRIVAL, unit or _plain(columns, ARRIVAL), positive=False), dtype=float)
+    prompt, output = columns.whole(PROMPT), columns.whole(OUTPUT)
+    ttft = _since(columns, TTFT, FIRST, unit, arrival)
+    latency = _since(columns, LATENCY, END, unit, arrival)
+    first, end = (columns.first_of((*spans, *instants)) for spans, instants in ((TTFT, FIRST), (LATENCY, END)))
+    for place, line in enumerate(columns.lines):
+        if ttft[place] < 0:
+            columns.complain(line, first, f"the first token comes {-ttft[place]:.4g} s before its arrival")
+        if latency[place] < ttft[place]:
+            told = f"{ttft[place] - latency[place]:.4g} s before its first token"
+            columns.complain(line, end, f"the request ends {told}")
+    columns.done()
+    user = columns.texts(USER) if columns.has(USER) else None
+    order = np.argsort(arrival, kind="stable")
+    if len(order) < MIN_REQUESTS:
+        raise fail(path, f"has {len(order)} requests; at least {MIN_REQUESTS} are needed to fit and to judge")
+    begin = arrival[order[0]]
+    users = None if user is None else [user[place] for place in order.tolist()]
+    tokens = [np.array(values)[order] for values in (prompt, output)]
+    return Log(path, (arrival - begin)[order], tokens[0], tokens[1], ttft[order], latency[order], users)
+
+
+def _plain(columns: PickedColumns, wanted: tuple[str, ...]) -> str | None:
+    """Seconds, for a column that is called just so: `arrival` is in seconds in the plain table of requests as well."""
+    return "s" if wanted[0] in columns.names else None
+
+
+def _since(
+    columns: PickedColumns, spans: tuple[str, ...], instants: tuple[str, ...], unit: str | None, arrival: np.ndarray
+) -> np.ndarray:
+    """Seconds since the arrival, from a column of spans or of instants."""
+    if columns.has(spans):
+        return np.array([math.nan if one is None else one for one in columns.seconds(spans, unit, positive=False)])
+    unit = unit or _plain(columns, instants)
+    return np.array([math.nan if one is None else one for one in columns.seconds(instants, unit, False)]) - arrival
