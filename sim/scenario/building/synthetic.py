@@ -576,13 +576,14 @@ def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) ->
         flops=peak.flops,
         bandwidth=peak.bandwidth,
         each=gpus,
-        inside=spec.nvlink.upload,
+        inside=spec.nvlink.curve or spec.nvlink.upload,
         card=min(spec.network.upload, spec.network.download) / spec.cards,
         cards=spec.cards,
         latency_inside=spec.nvlink.latency,
         latency=spec.network.latency,
         efficiency=training.efficiency,
         passes=training.passes,
+        network=spec.network.curve,
     )
 
 
