@@ -72,7 +72,7 @@ FILES: dict[str, dict[str, str]] = {
     },
     "how-to/language-model": {"profile.csv.gz": "tests/measured/splitwise_perf_model.csv.gz"},
     "how-to/from-a-log": {"site-log.csv": "scenarios/clusters/site-log.csv"},
-    "how-to/parallel-training": {"npu-gpu-layers.csv": "scenarios/serving/npu-gpu-layers.csv"},
+    "how-to/parallel-training": {"vgg16-npu-gpu.csv": "scenarios/pipelines/vgg16-npu-gpu.csv"},
     "statistics": {"jobs.csv": "id,arrival,gpu_time\n" + "".join(f"{k},{k * 86400},3600\n" for k in range(60))},
     "learning": {"mine.npz": "scenarios/learning/affinity-dqn.npz"},
 }

@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from sim.cli import main
 from sim.errors import ScenarioError, UsageError
-from sim.theory.partition import Group, Layer, Level, chain, memory_of, pipeline_partition, unlike_partition
+from sim.theory.layer_cuts import Layer, chain
+from sim.theory.partition import Group, Level, memory_of, pipeline_partition, unlike_partition
 from sim.workload.readers.layer_profiles import read_profile
 
 GIVEN = Path(__file__).parents[2] / "shared" / "data" / "training"
@@ -205,7 +206,7 @@ def test_memory_of_equal_devices_against_every_partition(seed: int, replication:
         assert max(memory_of(chain(layers), found, False)) <= room
     with pytest.raises(UsageError) as caught:
         pipeline_partition(chain(layers), [Level(m, rate)], replication=replication, memory=plans[0][0] * 0.99)
-    figures = [f"{size:.4g} B" for size in (plans[0][0], 0.99 * plans[0][0])]
+    figures = [f"{size:.6g} B" for size in (plans[0][0], 0.99 * plans[0][0])]
     assert f"needs {figures[0]} on a device, and each has {figures[1]};" in str(caught.value)
 
 

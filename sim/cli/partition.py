@@ -12,7 +12,8 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, VERBOSITY
 
 if TYPE_CHECKING:
-    from sim.theory.partition import Cuts, Group, Level, Partition
+    from sim.theory.layer_cuts import Cuts
+    from sim.theory.partition import Group, Level, Partition
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.errors import UsageError
+from sim.theory.layer_cuts import Cuts, Layer
 from sim.theory.stage_memory import StageMemory
 
 MAX_CUTS = 1000
@@ -27,50 +28,6 @@ ORDERS_OF = 4
 MAX_VARIANTS = 64
 """Up to this many choices of how many devices of each group are used, all are tried where training is short of memory;
 beyond, each group in full or not at all."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer: what a micro-batch costs there, and what it passes on."""
-
-    name: str
-    forward: float
-    backward: float
-    activations: float
-    """Bytes that it passes on."""
-    weights: float
-    on: Mapping[str, float] | None = None
-    """Seconds by type of device, where they are measured apart (in training forward and backward together)."""
-
-    @property
-    def seconds(self) -> float:
-        return self.forward + self.backward
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """The places where a network can be cut: everything that lies before each, and what crosses it.
-
-    Cut j is a set of layers that is closed under predecessors; `before[k, j]` says whether cut k lies inside it.
-    The last is the whole network.
-    """
-
-    layers: tuple[Layer, ...]
-    sets: tuple[frozenset[int], ...]
-    crossing: np.ndarray
-    before: np.ndarray
-
-    def sums(self, values: Sequence[float]) -> np.ndarray:
-        """[i, j] = the sum over the layers after cut i - 1 up to cut j; infinite where cut i - 1 is not before j."""
-        up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
-        found = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
-        found[1:][~self.before] = math.inf
-        return found
-
-    def between(self, first: int, last: int) -> list[Layer]:
-        """Layers of the stage after cut `first` - 1 up to cut `last`."""
-        earlier = self.sets[first - 1] if first else frozenset()
-        return [self.layers[one] for one in sorted(self.sets[last] - earlier)]
 
 
 @dataclass(frozen=True)
@@ -140,13 +97,6 @@ def seconds_on(layer: Layer, group: Group, inference: bool) -> float:
     return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
 
 
-def chain(layers: Sequence[Layer]) -> Cuts:
-    """The cuts of a network in which each layer follows the one before."""
-    n = len(layers)
-    sets = tuple(frozenset(range(last + 1)) for last in range(n))
-    return Cuts(tuple(layers), sets, np.array([one.activations for one in layers]), np.triu(np.ones((n, n), bool), 1))
-
-
 def pipeline_partition(
     cuts: Cuts, levels: Sequence[Level], *, activations: bool = True, replication: bool = True,
     memory: float = math.inf,
@@ -185,7 +135,7 @@ def pipeline_partition(
 
 def _size(size: float) -> str:
     unit, factor = next(((u, f) for u, f in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= f), ("B", 1.0))
-    return f"{size / factor:.4g} {unit}"
+    return f"{size / factor:.6g} {unit}"
 
 
 def _too_little(least: float, there: str) -> str:
@@ -409,7 +359,8 @@ class _Unlike:
 
     def _alone(self, way: Way) -> np.ndarray:
         """Seconds of what crosses each cut, of one item."""
-        return way.latency + (1 if self.inference else 2) * self.cuts.crossing / way.rate
+        seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
+        return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
     def _sent(self, way: Way, shared: int) -> np.ndarray:
         """The same from one item to the next, over this many pairs of devices."""

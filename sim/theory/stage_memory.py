@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from sim.theory.partition import Cuts
+from sim.theory.layer_cuts import Cuts
 
 
 class StageMemory:
