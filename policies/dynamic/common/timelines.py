@@ -167,6 +167,8 @@ class Timeline:
         if mode.unit is not None and mode.node_count == 1:
             step = 1000
             count = min(count, span.cores // step * step)
+            if not mode.memory:  # cores alone
+                return max(0, count)
         while count > 0 and not span.fits(mode, *held(mode, count)):
             count -= step
         return max(0, count)
