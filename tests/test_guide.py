@@ -43,6 +43,18 @@ LATENCIES = "model,size,p50_ms\n" + "".join(f"resnet50,{size},{time}\n" for size
 REQUESTS = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 00:{minute:02}:00.0000000,{100 + minute},20\n" for minute in range(20)
 )
+ALL_REDUCE = "".join(
+    [
+        "# Collective test starting: all_reduce_perf\n",
+        *(f"#  Rank {k} Group 0 Pid {k} on node0 device {k} [0x0f] NVIDIA A100-SXM4-80GB\n" for k in range(8)),
+        "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n",
+        *(
+            f"{size} {size // 4} float sum -1 " + f"{us:.2f} {size / us / 1e3:.2f} {1.75 * size / us / 1e3:.2f} 0 " * 2
+            + "\n"
+            for size, us in ((1 << 20, 40), (1 << 23, 105), (1 << 26, 560), (1 << 29, 4100), (1 << 30, 8150))
+        ),
+    ]
+)
 FILES: dict[str, dict[str, str]] = {
     "traces": {
         "pods.csv": "scenarios/clusters/pods.csv",
@@ -56,10 +68,11 @@ FILES: dict[str, dict[str, str]] = {
         "network.service.yaml": SERVICE,
         "network.link.yaml": "pcie: {upload: 12 GB/s, download: 11 GB/s, latency: 10 us}\n",
         "AzureLLMInferenceTrace_code.csv": REQUESTS,
+        "all_reduce.txt": ALL_REDUCE,
     },
     "how-to/language-model": {"profile.csv.gz": "tests/measured/splitwise_perf_model.csv.gz"},
     "how-to/from-a-log": {"site-log.csv": "scenarios/clusters/site-log.csv"},
-    "how-to/parallel-training": {"npu-gpu-layers.csv": "scenarios/serving/npu-gpu-layers.csv"},
+    "how-to/parallel-training": {"vgg16-npu-gpu.csv": "scenarios/pipelines/vgg16-npu-gpu.csv"},
     "statistics": {"jobs.csv": "id,arrival,gpu_time\n" + "".join(f"{k},{k * 86400},3600\n" for k in range(60))},
     "learning": {"mine.npz": "scenarios/learning/affinity-dqn.npz"},
 }

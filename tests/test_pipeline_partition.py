@@ -16,7 +16,8 @@ from click.testing import CliRunner
 
 from sim.cli import main
 from sim.errors import ScenarioError, UsageError
-from sim.theory.partition import Group, Layer, Level, chain, pipeline_partition, unlike_partition
+from sim.theory.layer_cuts import Layer, chain
+from sim.theory.partition import Group, Level, memory_of, pipeline_partition, unlike_partition
 from sim.workload.readers.layer_profiles import read_profile
 
 GIVEN = Path(__file__).parents[2] / "shared" / "data" / "training"
@@ -144,6 +145,10 @@ def every_partition(
                     continue
                 for parts in cut(layers, count):
                     busy, latency = [], 0.0
+                    behind = [sum(r for _, r in chosen[k:]) for k in range(1, count + 1)]
+                    if any(needed(part, r, after, inference) > order[place].memory
+                           for part, (place, r), after in zip(parts, chosen, behind, strict=True)):  # fmt: skip
+                        continue
                     for part, (place, r) in zip(parts, chosen, strict=True):
                         group = order[place]
                         time = sum(one.forward if inference else one.seconds for one in part) / group.speed
@@ -158,6 +163,98 @@ def every_partition(
                     if latency <= deadline:
                         found.append((max(busy), latency))
     return min(found) if found else None
+
+
+def needed(part: list[Layer], replicas: int, behind: int, inference: bool) -> float:
+    """Memory of a stage: weights and the largest activations, or what training stashes of each micro-batch."""
+    weights = sum(one.weights for one in part)
+    if inference:
+        return weights + max(one.activations for one in part)
+    flying = 1 + math.ceil(behind / replicas)
+    return (flying + 1) * weights + flying * sum(one.activations for one in part)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("replication", [True, False])
+def test_memory_of_equal_devices_against_every_partition(seed: int, replication: bool) -> None:
+    """With the least memory that any plan needs, with one below it, and with what is enough for half of the plans."""
+    draw = np.random.default_rng(3000 + seed)
+    n, m, rate = int(draw.integers(2, 6)), int(draw.integers(1, 5)), float(draw.uniform(0.5, 8))
+    m = m if replication else min(m, n)
+    layers = random_chain(seed, n)
+    plans: list[tuple[float, float]] = []
+    for count in range(1, min(n, m) + 1):
+        shares = [one for one in itertools.product(range(1, m + 1), repeat=count) if sum(one) == m]
+        for parts, share in itertools.product(cut(layers, count), shares):
+            if not replication and max(share) > 1:
+                continue
+            times = [
+                (sum(one.seconds for one in part) + 4 * (r - 1) * sum(one.weights for one in part) / (rate * r)) / r
+                for part, r in zip(parts, share, strict=True)
+            ]
+            sent = [2 * a[-1].activations / (rate * min(p, q))
+                    for a, p, q in zip(parts, share, share[1:], strict=False)]  # fmt: skip
+            full = max(needed(part, r, sum(share[k:]), False)
+                       for k, (part, r) in enumerate(zip(parts, share, strict=True), 1))  # fmt: skip
+            plans.append((full, max(times + sent)))
+    plans.sort()
+    for memory in {plans[0][0], plans[len(plans) // 2][0]}:
+        best = min(time for full, time in plans if full <= memory)
+        room = memory * (1 + 1e-12)
+        found = pipeline_partition(chain(layers), [Level(m, rate)], replication=replication, memory=room)
+        assert found.seconds == pytest.approx(best)
+        assert max(memory_of(chain(layers), found, False)) <= room
+    with pytest.raises(UsageError) as caught:
+        pipeline_partition(chain(layers), [Level(m, rate)], replication=replication, memory=plans[0][0] * 0.99)
+    figures = [f"{size:.6g} B" for size in (plans[0][0], 0.99 * plans[0][0])]
+    assert f"needs {figures[0]} on a device, and each has {figures[1]};" in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("inference", [True, False])
+def test_memory_of_unlike_devices_against_every_partition(seed: int, inference: bool) -> None:
+    draw = np.random.default_rng(4000 + seed)
+    layers = random_chain(seed, int(draw.integers(2, 5)))
+    scale = 2 if inference else 8
+    groups = [
+        Group(name, int(draw.integers(1, 3)), *draw.uniform(0.5, 4, 3), memory=float(draw.uniform(1, 3)) * scale)
+        for name in "abc"[: int(draw.integers(1, 4))]
+    ]
+    best = every_partition(layers, groups, inference, math.inf)
+    if best is None:
+        with pytest.raises(UsageError, match="no pipeline fits the memory: even the best cut needs"):
+            unlike_partition(chain(layers), groups, inference=inference)
+        return
+    found = unlike_partition(chain(layers), groups, inference=inference)
+    assert (found.seconds, found.latency) == pytest.approx(best)
+
+
+def test_nested_levels_keep_to_the_memory() -> None:
+    """Two nodes of two devices: with room for all, both halves twice over; with less, a stage on each device."""
+    layers = [Layer(f"l{n}", 1, 0, 1.0, 10.0) for n in range(4)]
+    levels = [Level(2, math.inf), Level(2, math.inf)]
+    plenty = pipeline_partition(chain(layers), levels, memory=1e6)
+    assert plenty == pipeline_partition(chain(layers), levels)
+    tight = pipeline_partition(chain(layers), levels, memory=60.0)
+    assert [stage.replicas for stage in tight.stages] == [1, 1, 1, 1]
+    assert memory_of(chain(layers), tight, False) == [54, 43, 32, 21]  # (1 + devices behind) of 11, and 10 of gradients
+    with pytest.raises(UsageError, match="no pipeline fits the memory"):
+        pipeline_partition(chain(layers), levels, memory=20.0)
+
+
+def test_the_command_says_memory_and_what_does_not_fit(tmp_path: Path) -> None:
+    """Weights of 10 and 20 bytes: one device for both needs 130 of inference, each for one 110 and 70."""
+    path = tmp_path / "two.csv"
+    path.write_text(TABLE)
+    devices = [f"{name},memory={{}}B" for name in ("gpu", "npu")]
+    options = [word for one in devices for word in ("--device", one.format(120))]
+    answer = json.loads(hetsim(path, *options, "--inference", "--json").stdout)
+    assert [(stage["device"], stage["memory_bytes"]) for stage in answer["stages"]] == [("npu", 110), ("gpu", 70)]
+    assert "110 B" in hetsim(path, *options, "--inference").stdout
+    options = [word for one in devices for word in ("--device", one.format(100))]
+    small = hetsim(path, *options, "--inference")
+    assert small.exit_code == 2
+    assert "needs 110 B on a device, and gpu has 100 B, npu has 100 B" in " ".join(small.stderr.split())
 
 
 def test_many_groups_are_searched_from_orders_by_speed() -> None:
@@ -214,6 +311,9 @@ def test_command_prints_stages_and_devices_alone(tmp_path: Path) -> None:
         (("--level", "0@1GB/s"), "--level: expected a whole number from 1 to 64"),
         (("--level", "4@0 GB/s"), '--level: "0 GB/s" is not above 0'),
         (("--level", "4@1GB"), "is not a unit here"),
+        (("--level", "4@1GB/s", "--memory", "0GB"), '--memory: "0GB" is not above 0'),
+        (("--device", "gpu", "--memory", "1GB"), "--memory belongs to --level"),
+        (("--device", "gpu,memory=16"), "memory: \"16\" has no unit"),
         (("--level", "4@1GB/s", "--inference"), "--inference belongs to --device"),
         (("--device", "gpu,sped=2"), 'unknown key "sped"; did you mean "speed"?'),
         (("--device", "gpu,speed=-1"), '"-1" is not above 0'),

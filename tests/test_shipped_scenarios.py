@@ -25,7 +25,6 @@ from sim.results.statistics import student_interval
 from sim.scenario.file.shipped import shipped
 from sim.scenario.scenario import load
 from sim.scenario.schema.policy import long_form
-from sim.theory.partition import Group, unlike_partition
 from sim.workload.readers.layer_profiles import read_profile
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
@@ -475,29 +474,63 @@ def test_popular_inputs():
     states(name, "52.8 %, 18.2 ms", *clock)
 
 
-@pytest.mark.slow
+def plan_of(name, overrides=None):
+    """The stages that a run has, as its note says them, and the seconds between two items and of one."""
+    scenario = sim.load(name, overrides or {})
+    scenario.build()
+    note = next(note for note in scenario.notes if "an item every" in note)
+    every, latency = note.partition("an item every ")[2].split(" s, latency ")
+    return note, float(every), float(latency.removesuffix(" s"))
+
+
 def test_npu_and_gpu():
     name = "npu-and-gpu"
-    cuts = read_profile(FOLDER / "serving" / "npu-gpu-layers.csv")
-    plan = unlike_partition(cuts, [Group("npu", link=4e9), Group("gpu", link=12e9)], inference=True)
+    cuts = read_profile(FOLDER / "pipelines" / "vgg16-npu-gpu.csv")
     alone = [1e3 * sum(layer.on[device] for layer in cuts.layers) for device in ("gpu", "npu")]
-    states(name, "8 of the 16 layers", plan.stages[0].last + 1, len(cuts.layers))
-    states(name, "every 3.6 ms, where all layers take 8.26 ms on the GPU and 12.2 ms", 1e3 * plan.seconds, *alone)
-    states(name, "7.13 ms from the first", 1e3 * plan.latency)
-    split = runs(name).by("class", ["response_mean", "slo_attainment"]).loc["request"]
-    requests = runs(name).tasks.query("`class` == 'request'")
+    note, every, latency = plan_of(name)
+    assert "npu has conv1 to conv8, gpu has conv9 to fc3" in note
+    states(name, "8 of the 16 layers", 8, len(cuts.layers))
+    states(name, "every 3.6 ms, where all layers take 8.26 ms on the GPU and 12.2 ms", 1e3 * every, *alone)
+    states(name, "7.23 ms from the first", 1e3 * latency)
+    split = runs(name).by("class", ["response_mean", "slo_attainment"]).loc["requests"]
+    requests = runs(name).tasks.query("`class` == 'requests'")
     longest = (requests["finish"] - requests["arrival"]).max()
-    states(name, "8.6 ms on average and 17.9 ms at most", 1e3 * split["response_mean"], 1e3 * longest)
+    states(name, "8.4 ms on average and 17.2 ms at most", 1e3 * split["response_mean"], 1e3 * longest)
     assert split["slo_attainment"] == 1
-    gpu = runs(name, overrides={"workload.requests.trace.path": "npu-gpu-alone.csv"})
+    gpu = runs(name, overrides={"workload.requests.pipeline.devices": ["gpu"]})
     late = (1e3 * gpu.metric("response_mean"), 100 * gpu.metric("slo_attainment"))
-    states(name, "35.3 ms on average, and 49 %", *late)
+    states(name, "34.9 ms on average, and 57 %", *late)
 
 
-def test_the_script_beside_the_requests_writes_the_shipped_files(tmp_path):
-    runpy.run_path(str(FOLDER / "serving" / "make_npu_gpu.py"))["main"](tmp_path)
+def test_two_generations():
+    """The run takes what its plan says: the latency of the first item, and the slowest stage for each other."""
+    name = "two-generations"
+    found = []
+    fast = {f"cluster.nodes.{k}.network.out": "100 Gb/s" for k in (0, 1)}
+    for overrides in (None, {"workload.training.pipeline.devices": ["v100"]}, fast):
+        note, every, latency = plan_of(name, overrides)
+        makespan = runs(name, overrides=overrides).metric("makespan")
+        # Devices of one stage begin together: the last of them with an item early or late by their number less one.
+        burst = every * sum(int(number) - 1 for number in re.findall(r"(\d+) ×", note))
+        assert makespan == pytest.approx(511 * every + latency, abs=burst + 511 * 5e-6)
+        found.append((note, every, makespan))
+    assert "4 × v100 has conv1 to conv10" in found[0][0]
+    assert found[0][0].count("k80 has") == 3
+    assert "4 × k80 has conv1 to conv2" in found[2][0]
+    one = sum(layer.on["v100"] for layer in read_profile(FOLDER / "pipelines" / "vgg16-generations.csv").layers)
+    states(name, "first 10 of the 16 layers", 10, 16)
+    states(name, "every 89.7 ms and 46.4 s", 1e3 * found[0][1], found[0][2])
+    states(name, "take 51.3 s (99.4 ms)", found[1][2], 1e3 * found[1][1])
+    states(name, "takes 162 s", 512 * one)
+    states(name, "every 70.8 ms", 1e3 * found[2][1])
+    states(name, "first 2 layers, and it takes 36.8 s", 2, found[2][2])
+
+
+def test_the_script_beside_the_pipelines_writes_the_shipped_tables(tmp_path):
+    runpy.run_path(str(FOLDER / "pipelines" / "make_vgg16.py"))["main"](tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"vgg16-npu-gpu.csv", "vgg16-generations.csv"}
     for path in sorted(tmp_path.iterdir()):
-        assert path.read_bytes() == (FOLDER / "serving" / path.name).read_bytes()
+        assert path.read_bytes() == (FOLDER / "pipelines" / path.name).read_bytes()
 
 
 def test_far_front_end():

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sim.cli import console
+from sim.cli.calibrate_nccl import nccl
 from sim.cli.options import JSON, QUIET
+from sim.cli.program import Verbs
 
 if TYPE_CHECKING:
     from sim.calibrate.device import MeasuredDevice
@@ -23,7 +26,12 @@ LOADS = (0.3, 0.7)
 """Shares of the profile's capacity that --verify drives unless --rate says otherwise."""
 
 
-@click.command(short_help="Measure this machine's device and write profiles for scenarios.")
+@click.group(
+    cls=Verbs,
+    invoke_without_command=True,
+    subcommand_metavar="[COMMAND]",
+    short_help="Measure this machine's device and write profiles for scenarios.",
+)
 @click.option(
     "--model", metavar="MODULE:FACTORY", help="A function without arguments that makes a PyTorch module or a device."
 )
@@ -100,7 +108,9 @@ LOADS = (0.3, 0.7)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
 @JSON
 @QUIET
+@click.pass_context
 def calibrate(
+    context: click.Context,
     model: str | None, tables: tuple[str, ...], batch: str, time_: str, unit: str | None, rows: tuple[str, ...],
     samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int, where: str, out: Path,
     name: str | None,
@@ -115,7 +125,14 @@ def calibrate(
     judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
     prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
     output_tokens, ttft or first_token, latency or end), of the server that --scenario describes.
+
+    `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
+    if context.invoked_subcommand is not None:
+        given = [one for one in context.params if context.get_parameter_source(one) is ParameterSource.COMMANDLINE]
+        if given:
+            raise click.UsageError(f"options stand behind {context.invoked_subcommand}, not before it")
+        return
     if (model is None) == (not tables):
         raise click.UsageError("give --model to measure, or --from for what was measured elsewhere")
     if model is None:
@@ -137,6 +154,9 @@ def calibrate(
             if target.exists():
                 raise click.UsageError(f"{target} exists; --force replaces it")
     _measure(load_device(model, where), sizes, repeats, targets, as_json, quiet)
+
+
+calibrate.add_command(nccl)
 
 
 def _from_tables(

@@ -12,7 +12,8 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, VERBOSITY
 
 if TYPE_CHECKING:
-    from sim.theory.partition import Cuts, Group, Level, Partition
+    from sim.theory.layer_cuts import Cuts
+    from sim.theory.partition import Group, Level, Partition
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""
@@ -27,7 +28,9 @@ MAX_UNLIKE = 32
                    "inner to outer).")  # fmt: skip
 @click.option("--device", "devices", multiple=True, metavar="NAME[,KEY=VALUE...]",
               help="Unlike devices (repeatable): count, speed (relative to the profile; 1), link (rate to other "
-                   "groups), inside (rate between those of the group), as in npu,speed=0.4,link=2GB/s")  # fmt: skip
+                   "groups), inside (rate between those of the group), memory (of each), as in "
+                   "npu,speed=0.4,link=2GB/s")  # fmt: skip
+@click.option("--memory", metavar="SIZE", help="Memory of each device, such as 16GB. For --level.")
 @click.option("--inference", is_flag=True, help="Forward passes alone; activations are sent once. For --device.")
 @click.option("--deadline", metavar="TIME", help="Longest latency of an item, such as 30ms. For --device.")
 @click.option("--keep-order", is_flag=True, help="The devices follow each other as given. For --device.")
@@ -40,6 +43,7 @@ def partition(
     profile: Path,
     levels: tuple[str, ...],
     devices: tuple[str, ...],
+    memory: str | None,
     inference: bool,
     deadline: str | None,
     keep_order: bool,
@@ -55,7 +59,8 @@ def partition(
     weights, forward, backward, and seconds.DEVICE for what is measured on each type of device.
 
     With --level PipeDream's program for equal devices, all of which are used; with --device its form for unlike ones,
-    compared with all layers on each device alone.
+    compared with all layers on each device alone. A stage that needs more memory than its devices have is no
+    candidate.
     """
     from sim.theory.partition import pipeline_partition, unlike_partition
     from sim.workload.readers.layer_profiles import read_profile
@@ -64,17 +69,19 @@ def partition(
         raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
     others = {"--inference": inference, "--deadline": deadline is not None, "--keep-order": keep_order}
     wrong = [name for name, given in others.items() if given] if levels else []
-    wrong += ["--ignore-activations"] if devices and ignore_activations else []
+    only_levels = {"--ignore-activations": ignore_activations, "--memory": memory is not None}
+    wrong += [name for name, given in only_levels.items() if given] if devices else []
     if wrong:
         raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
     limit = math.inf if deadline is None else _time(deadline)
+    room = math.inf if memory is None else _size("--memory", memory)
     joined = [_level(text) for text in levels]
     groups = _groups(devices)
     cuts = read_profile(profile)
     _known(cuts, groups, profile)
     if joined:
         found = pipeline_partition(
-            cuts, joined, activations=not ignore_activations, replication=not no_replication
+            cuts, joined, activations=not ignore_activations, replication=not no_replication, memory=room
         )  # fmt: skip
         alone: list[tuple[str, float]] = [("one device", math.fsum(one.seconds for one in cuts.layers))]
     else:
@@ -83,9 +90,9 @@ def partition(
         )  # fmt: skip
         alone = [(one.name, _alone(cuts, one, inference)) for one in groups]
     if as_json:
-        console.as_json(_json(profile, cuts, found, alone))
+        console.as_json(_json(profile, cuts, found, alone, inference))
     else:
-        console.lines(_text(profile, cuts, found, alone))
+        console.lines(_text(profile, cuts, found, alone, inference))
 
 
 def _time(text: str) -> float:
@@ -108,6 +115,12 @@ def _rate(option: str, text: str) -> float:
     from sim.model.units import BANDWIDTH, parse
 
     return _parsed(option, text, lambda: parse(text, BANDWIDTH, "12 GB/s"))
+
+
+def _size(option: str, text: str) -> float:
+    from sim.model.units import SIZE, parse
+
+    return _parsed(option, text, lambda: parse(text, SIZE, "16 GB"))
 
 
 def _count(option: str, text: str) -> int:
@@ -144,9 +157,11 @@ def _groups(texts: tuple[str, ...]) -> list[Group]:
                 values[key] = _parsed(where, value, lambda value=value: _number(value))
             elif key in ("link", "inside"):
                 values[key] = _rate(where, value)
+            elif key == "memory":
+                values[key] = _size(where, value)
             else:
-                hint = suggestion(key, ("count", "speed", "link", "inside"))
-                known = "there are count, speed, link, inside"
+                hint = suggestion(key, ("count", "speed", "link", "inside", "memory"))
+                known = "there are count, speed, link, inside, memory"
                 raise click.UsageError(f'--device {name}: unknown key "{key}"{hint}; {known}')
         if not name or any(one.name == name for one in found):
             raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
@@ -186,8 +201,11 @@ def _alone(cuts: Cuts, group: Group, inference: bool) -> float:
     return math.fsum(seconds_on(one, group, inference) for one in cuts.layers)
 
 
-def _rows(cuts: Cuts, found: Partition) -> list[dict[str, Any]]:
+def _rows(cuts: Cuts, found: Partition, inference: bool) -> list[dict[str, Any]]:
+    from sim.theory.partition import memory_of
+
     rows = []
+    memory = memory_of(cuts, found, inference)
     for number, stage in enumerate(found.stages, 1):
         layers = cuts.between(stage.first, stage.last)
         rows.append(
@@ -199,32 +217,34 @@ def _rows(cuts: Cuts, found: Partition) -> list[dict[str, Any]]:
                 "first": layers[0].name,
                 "last": layers[-1].name,
                 "weights_bytes": math.fsum(one.weights for one in layers),
+                "memory_bytes": memory[number - 1],
                 "sent_bytes": float(cuts.crossing[stage.last]) if number < len(found.stages) else 0.0,
             }
         )
     return rows
 
 
-def _json(profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]]) -> dict[str, Any]:
+def _json(
+    profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]], inference: bool
+) -> dict[str, Any]:
     return {
         "profile": str(profile),
         "seconds": found.seconds,
         "latency": found.latency,
         "throughput": 1 / found.seconds if found.seconds else None,
         "alone": dict(alone),
-        "stages": _rows(cuts, found),
+        "stages": _rows(cuts, found, inference),
     }
 
 
-def _text(profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]]) -> list[str]:
+def _text(profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]], inference: bool) -> list[str]:
     from sim.report import terminal
 
-    rows = _rows(cuts, found)
-    titles = {"weights_bytes": "weights", "sent_bytes": "sent"}
+    rows = _rows(cuts, found, inference)
+    titles = {"weights_bytes": "weights", "memory_bytes": "memory", "sent_bytes": "sent"}
     table = [[titles.get(key, key) for key in rows[0]]]
     for row in rows:
-        cells = {**row, "weights_bytes": terminal.data_size(row["weights_bytes"])}
-        cells["sent_bytes"] = terminal.data_size(row["sent_bytes"])
+        cells = {**row, **{key: terminal.data_size(row[key]) for key in titles}}
         table.append([str(cell)[:40] for cell in cells.values()])
     devices = sum(stage.replicas for stage in found.stages)
     rate = f", {1 / found.seconds:.4g} a second" if found.seconds else ""

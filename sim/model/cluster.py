@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
+from sim.model.bandwidth import BandwidthCurve
 from sim.model.fabric import Fabric
 
 MILLI = 1_000
@@ -42,6 +43,8 @@ class Link:
     download: float = math.inf
     latency: float = 0.0
     duplex: Literal["full", "half"] = "full"
+    curve: BandwidthCurve | None = None
+    """Measured bus bandwidth of collectives, whose highest value is the rate in both directions."""
 
 
 @dataclass(frozen=True)

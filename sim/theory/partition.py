@@ -12,61 +12,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.errors import UsageError
+from sim.theory.layer_cuts import Cuts, Layer
+from sim.theory.stage_memory import StageMemory
 
 MAX_CUTS = 1000
 """More cuts than this are refused: time grows with their third power."""
 ORDERS_OF = 4
 """Up to this many groups all orders are tried; beyond, orders by speed and a local search from there."""
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer: what a micro-batch costs there, and what it passes on."""
-
-    name: str
-    forward: float
-    backward: float
-    activations: float
-    """Bytes that it passes on."""
-    weights: float
-    on: Mapping[str, float] | None = None
-    """Seconds by type of device, where they are measured apart (in training forward and backward together)."""
-
-    @property
-    def seconds(self) -> float:
-        return self.forward + self.backward
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """The places where a network can be cut: everything that lies before each, and what crosses it.
-
-    Cut j is a set of layers that is closed under predecessors; `before[k, j]` says whether cut k lies inside it.
-    The last is the whole network.
-    """
-
-    layers: tuple[Layer, ...]
-    sets: tuple[frozenset[int], ...]
-    crossing: np.ndarray
-    before: np.ndarray
-
-    def sums(self, values: Sequence[float]) -> np.ndarray:
-        """[i, j] = the sum over the layers after cut i - 1 up to cut j; infinite where cut i - 1 is not before j."""
-        up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
-        found = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
-        found[1:][~self.before] = math.inf
-        return found
-
-    def between(self, first: int, last: int) -> list[Layer]:
-        """Layers of the stage after cut `first` - 1 up to cut `last`."""
-        earlier = self.sets[first - 1] if first else frozenset()
-        return [self.layers[one] for one in sorted(self.sets[last] - earlier)]
+MAX_VARIANTS = 64
+"""Up to this many choices of how many devices of each group are used, all are tried where training is short of memory;
+beyond, each group in full or not at all."""
 
 
 @dataclass(frozen=True)
@@ -105,46 +66,94 @@ class Group:
     speed: float = 1.0
     link: float = math.inf
     inside: float = math.inf
+    memory: float = math.inf
+    measured: str = ""
+    """Type of device under which the profile has its times; its name unless given."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What joins a device of one group to one of another: bytes a second, and seconds before the first of them.
+
+    `together`: bytes a second of all pairs of their devices, where they share a part of the way.
+    """
+
+    rate: float = math.inf
+    latency: float = 0.0
+    together: float = math.inf
+
+
+Ways = Callable[[Group, Group], Way]
+
+
+def slower_link(a: Group, b: Group) -> Way:
+    """The slower of two groups' links, of which each device has its own."""
+    return Way(a.inside if a is b else min(a.link, b.link))
 
 
 def seconds_on(layer: Layer, group: Group, inference: bool) -> float:
     """Seconds of a layer on one device of the group: as measured there, else as in the profile at its speed."""
-    given = (layer.on or {}).get(group.name)
+    given = (layer.on or {}).get(group.measured or group.name)
     return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
 
 
-def chain(layers: Sequence[Layer]) -> Cuts:
-    """The cuts of a network in which each layer follows the one before."""
-    n = len(layers)
-    sets = tuple(frozenset(range(last + 1)) for last in range(n))
-    return Cuts(tuple(layers), sets, np.array([one.activations for one in layers]), np.triu(np.ones((n, n), bool), 1))
-
-
 def pipeline_partition(
-    cuts: Cuts, levels: Sequence[Level], *, activations: bool = True, replication: bool = True
-) -> Partition:
+    cuts: Cuts, levels: Sequence[Level], *, activations: bool = True, replication: bool = True,
+    memory: float = math.inf,
+) -> Partition:  # fmt: skip
     """The pipeline with the least time between two micro-batches on equal devices; `levels` from inner to outer.
 
     All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
     `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
-    one part of each level.
+    one part of each level.  A stage that needs more than the `memory` of a device is no candidate; of several levels
+    all devices outside its group count as behind it.  UsageError with both figures where nothing fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
     times = cuts.sums([one.seconds for one in cuts.layers])
     solved: list[_Solved] = []
-    within = 1
+    within, total = 1, math.prod(level.count for level in levels)
     for number, level in enumerate(levels, 1):
+        room = None
+        if number == 1 and memory < math.inf:
+            room = _Room(StageMemory(cuts, inference=False), memory, total)
         solved.append(
-            _level(cuts, times, weights, level, within, number == len(levels), activations, replication)
+            _level(cuts, times, weights, level, within, number == len(levels), activations, replication, room)
         )  # fmt: skip
         times = solved[-1].best[level.count - 1]
         within = level.count
     seconds = float(times[0, -1])
     if math.isinf(seconds):
         parts = " × ".join(str(level.count) for level in levels)
+        if memory < math.inf:
+            least = StageMemory(cuts, inference=False).least(total, True, replication)
+            several = "" if len(levels) == 1 else " (and more in nested levels)"
+            raise UsageError(_too_little(least, f"each has {_size(memory)}{several}"))
         raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
     return Partition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
+
+
+def _size(size: float) -> str:
+    unit, factor = next(((u, f) for u, f in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if size >= f), ("B", 1.0))
+    return f"{size / factor:.6g} {unit}"
+
+
+def _too_little(least: float, there: str) -> str:
+    text = f"no pipeline fits the memory: even the best cut needs {_size(least)} on a device, and {there}"
+    return f"{text}; take smaller micro-batches, larger or more devices"
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What stages of the innermost level need, and have."""
+
+    stages: StageMemory
+    memory: float
+    devices: int
+
+    def allows(self, replicas: int, used: int) -> np.ndarray:
+        """Which stages fit where they and those before them use this many devices."""
+        return self.stages.needed(replicas, self.devices - used) <= self.memory
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ class _Solved:
 
 def _level(
     cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: Level, within: int, last: bool, activations: bool,
-    replication: bool,
+    replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
     """A(i, j, m) of one level for every m, and of i only the start where no level follows."""
     n = len(cuts.sets)
@@ -172,9 +181,13 @@ def _level(
     solved = _Solved([], [], [])
     for m in range(1, level.count + 1):
         best = on(m, within) if replication or m == 1 else np.full_like(times, math.inf)
+        if room is not None:
+            best[~room.allows(m, m)] = math.inf
         cut, parts = np.full(best.shape, -1), np.full(best.shape, m)
         for tail in range(1, m if replication else min(m, 2)):
             stage = on(tail, 1)[1:]
+            if room is not None:
+                stage = np.where(room.allows(tail, m)[1:], stage, math.inf)
             if activations:
                 sent = 2 * cuts.crossing / (level.rate * tail)
                 left = sent.copy()
@@ -212,19 +225,20 @@ def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) ->
 
 def unlike_partition(
     cuts: Cuts, groups: Sequence[Group], *, inference: bool = False, replication: bool = True,
-    deadline: float = math.inf, reorder: bool = True,
+    deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
 ) -> Partition:  # fmt: skip
     """The pipeline with the least time between two items over unlike devices, and of those that with least latency.
 
     Training passes activations there and gradients back and reduces the gradients of a replicated stage; `inference`
     runs forward alone and sends each activation once.  An item's latency is the sum of its stages and transfers, at
-    most `deadline`.  Devices may stay unused.  A transfer goes at the slower of the two groups' links, shared by the
-    fewer replicas.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried (`reorder`),
-    beyond that orders by speed and a local search from them.  UsageError where no plan keeps the deadline: with both
-    figures.
+    most `deadline`.  Devices may stay unused.  A transfer goes the way between the two groups (`ways`), at the slower
+    of their links unless given, and is shared by the fewer replicas.  A stage that needs more than the memory of its
+    devices is no candidate.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried
+    (`reorder`), beyond that orders by speed and a local search from them.  UsageError with both figures where no plan
+    keeps the deadline, or none fits.
     """
     _check_size(cuts)
-    search = _Unlike(cuts, inference, replication)
+    search = _Unlike(cuts, inference, replication, ways)
     best: tuple[float, float] = (math.inf, math.inf)
     chosen: Partition | None = None
     shortest = math.inf
@@ -238,21 +252,41 @@ def unlike_partition(
         best, chosen = (found.seconds, found.latency), found
         return True
 
-    if not reorder:
-        attempt(groups)
-    elif len(groups) <= ORDERS_OF:
-        for order in itertools.permutations(groups):
-            attempt(order)
-    else:
-        by_speed = sorted(groups, key=lambda one: search.whole(one))
-        for start in (by_speed, by_speed[::-1], list(groups)):
-            _descend(list(start), attempt)
+    tight = not inference and any(one.memory < math.inf for one in groups)
+    for chosen_groups in _variants(groups) if tight else [groups]:
+        if not reorder:
+            attempt(chosen_groups)
+        elif len(chosen_groups) <= ORDERS_OF:
+            for order in itertools.permutations(chosen_groups):
+                attempt(order)
+        else:
+            by_speed = sorted(chosen_groups, key=lambda one: search.whole(one))
+            for start in (by_speed, by_speed[::-1], list(chosen_groups)):
+                _descend(list(start), attempt)
+    if chosen is None and math.isinf(shortest):
+        least = search.memory.least(sum(one.count for one in groups), False, replication)
+        there = ", ".join(f"{one.name} has {_size(one.memory)}" for one in groups if one.memory < math.inf)
+        raise UsageError(_too_little(least, there))
     if chosen is None:
         raise UsageError(
             f"no plan keeps the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
             "allow more, or give faster devices or links"
         )
     return chosen
+
+
+def _variants(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """The groups with as many devices as may be used: what is behind a stage, and with it its memory, follows."""
+    every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
+    counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
+    if len(groups) > ORDERS_OF and not every:
+        yield list(groups)
+        return
+    for used in itertools.product(*counts):
+        if any(used):
+            yield [
+                one if one.count == n else replace(one, count=n) for one, n in zip(groups, used, strict=True) if n
+            ]  # fmt: skip
 
 
 def _descend(order: list[Group], attempt: object) -> None:
@@ -273,8 +307,9 @@ def _descend(order: list[Group], attempt: object) -> None:
 class _Unlike:
     """The program for given orders of groups."""
 
-    def __init__(self, cuts: Cuts, inference: bool, replication: bool):
-        self.cuts, self.inference, self.replication = cuts, inference, replication
+    def __init__(self, cuts: Cuts, inference: bool, replication: bool, ways: Ways):
+        self.cuts, self.inference, self.replication, self.ways = cuts, inference, replication, ways
+        self.memory = StageMemory(cuts, inference)
         self.weights = cuts.sums([one.weights for one in cuts.layers])
         self.stages: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {}
 
@@ -318,16 +353,21 @@ class _Unlike:
         """Every value that the slowest stage or transfer can have."""
         values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.of(group)]
         for a, b in itertools.combinations_with_replacement(groups, 2):
-            values += [self._sent(self._rate(a, b), m) for m in range(1, min(a.count, b.count) + 1)]
+            for one, other in ((a, b), (b, a)):
+                values += [self._sent(self.ways(one, other), m) for m in range(1, min(a.count, b.count) + 1)]
         return np.unique(np.concatenate(values))
 
-    @staticmethod
-    def _rate(a: Group, b: Group) -> float:
-        return a.inside if a is b else min(a.link, b.link)
+    def _alone(self, way: Way) -> np.ndarray:
+        """Seconds of what crosses each cut, of one item."""
+        seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
+        return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
-    def _sent(self, rate: float, shared: int) -> np.ndarray:
-        """Seconds of what crosses each cut."""
-        return (1 if self.inference else 2) * self.cuts.crossing / (rate * shared)
+    def _sent(self, way: Way, shared: int) -> np.ndarray:
+        """The same from one item to the next, over this many pairs of devices."""
+        if way.latency == 0 and way.together == math.inf:
+            return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
+        together = (1 if self.inference else 2) * self.cuts.crossing / way.together
+        return np.maximum(self._alone(way) / shared, together)
 
     def _shortest(self, groups: Sequence[Group], longest: float) -> Partition:
         """The plan of the shortest latency in which no stage or transfer takes more than `longest`."""
@@ -336,21 +376,25 @@ class _Unlike:
         # where each came
         reached: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         keys: list[tuple[int, int, int]] = []
+        devices = sum(group.count for group in groups)
+        before = 0
         for g, group in enumerate(groups):
             tables = self.of(group)
             for used in range(1, group.count + 1):
                 for m in range(1, min(used, len(tables)) + 1):
                     busy, item = tables[m - 1]
                     allowed = np.where(busy <= longest, item, math.inf)
+                    if group.memory < math.inf:
+                        allowed[self.memory.needed(m, devices - before - used) > group.memory] = math.inf
                     latency = allowed[0].copy() if used == m else np.full(n, math.inf)
                     came, cut = np.full(n, -1), np.full(n, -1)
                     for index, (g0, used0, m0) in enumerate(keys):
                         if used != m if g0 < g else used0 != used - m:
                             continue
                         earlier = reached[keys[index]][0]
-                        rate = self._rate(groups[g0], group)
-                        sent = self._sent(rate, min(m0, m))
-                        start = np.where(sent <= longest, earlier + self._sent(rate, 1), math.inf)
+                        way = self.ways(groups[g0], group)
+                        sent = self._sent(way, min(m0, m))
+                        start = np.where(sent <= longest, earlier + self._alone(way), math.inf)
                         found = start[:, None] + allowed[1:]
                         where = np.argmin(found, axis=0)
                         least = found[where, np.arange(n)]
@@ -359,6 +403,7 @@ class _Unlike:
                     if np.isfinite(latency).any():
                         reached[(g, used, m)] = (latency, came, cut)
                         keys.append((g, used, m))
+            before += group.count
         if not keys:
             return Partition((), math.inf)
         last = min(range(len(keys)), key=lambda one: float(reached[keys[one]][0][-1]))
@@ -375,6 +420,16 @@ class _Unlike:
             if k < 0:
                 return Partition(tuple(reversed(stages)), longest, total)
             last, j = int(came[j]), k
+
+
+def memory_of(cuts: Cuts, found: Partition, inference: bool) -> list[float]:
+    """Bytes that each stage needs on each of its devices."""
+    memory = StageMemory(cuts, inference)
+    devices = [stage.replicas for stage in found.stages]
+    return [
+        float(memory.needed(stage.replicas, sum(devices[place:]))[stage.first, stage.last])
+        for place, stage in enumerate(found.stages, 1)
+    ]
 
 
 def _check_size(cuts: Cuts) -> None:

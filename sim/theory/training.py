@@ -13,8 +13,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sim.model.bandwidth import BandwidthCurve
 from sim.model.exchange import Phase
-from sim.theory.collectives import all_reduce, all_reduce_over_nodes, message
+from sim.theory.collectives import Rate, all_reduce, all_reduce_over_nodes, measured_excess, message, rate_at
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -144,13 +145,23 @@ class TrainingMachine:
     flops: float
     bandwidth: float
     each: int
-    inside: float = math.inf
+    inside: Rate = math.inf
     card: float = math.inf
     cards: int = 1
     latency_inside: float = 0.0
     latency: float = 0.0
     efficiency: float = 1.0
     passes: float = 0.0
+    network: BandwidthCurve | None = None
+    """Measured bus bandwidth between nodes, all cards of a node together; `card` is then its highest rate a card."""
+
+    def used(self, cards: int) -> float:
+        """Share of a node's cards of which this number is used."""
+        return min(cards, self.cards) / self.cards
+
+    def excess(self, size: float) -> float:
+        """Seconds by which each byte to other nodes takes longer in messages of this size, over all cards."""
+        return 0.0 if self.network is None else self.network.excess(size)
 
     @property
     def share(self) -> float:
@@ -240,16 +251,17 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     if p > 1:
         hops, senders = 2 * v * m, min(each, t * d)
         crossing = t * d * p > each
-        link = (math.inf, machine.latency) if crossing else (machine.inside, machine.latency_inside)
+        here = rate_at(machine.inside, size / t), machine.latency_inside
         sent = hops * senders * size / t if crossing else 0.0
-        fixed = hops * message(size / t, *link)
+        fixed = hops * message(size / t, *((math.inf, machine.latency) if crossing else here))
+        fixed += sent * machine.excess(size / t) / machine.used(senders)
         found["pipeline"] = Phase("chain", max(1, t * d // each), sent, fixed, cards=senders, loop=v > 1, waits=waits)
     ranks = min(d, max(1, each // t))
     if plan.experts > 1 and model.block is not None:
         found["experts"] = _exchange(model, plan, machine, waits)
     hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
     hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
-    within = _reduced(free, hosts, ranks, gradients)
+    within = _reduced(free, hosts, ranks, gradients, each / ranks)
     found["data"] = Phase(
         "ring", hosts * max(1, t // each), _sent(hosts, gradients) * each / ranks, within, hidden, cards=each
     )
@@ -264,14 +276,19 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
     times = 4 * plan.micro_batches * model.layers / plan.pipeline
     here = min(e, max(1, each // t))
     hosts = -(-e // here)
-    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / machine.inside
+    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / rate_at(machine.inside, size)
     beyond = (e - here) * machine.latency if hosts > 1 else 0.0
     sent = times * (e - here) / e * size * min(each, here * t)
-    group = hosts * max(1, t // each)
-    return Phase("all_to_all", group, sent, times * (within + beyond), cards=min(each, here * t), waits=waits)
+    group, senders = hosts * max(1, t // each), min(each, here * t)
+    fixed = times * (within + beyond) + sent * machine.excess(size) / machine.used(senders)
+    return Phase("all_to_all", group, sent, fixed, cards=senders, waits=waits)
 
 
-def _reduced(machine: TrainingMachine, hosts: int, each: int, size: float) -> float:
+def _reduced(machine: TrainingMachine, hosts: int, each: int, size: float, groups: float = 1.0) -> float:
+    """Seconds of all-reduces of this number of groups besides those at the full rate of the cards between nodes."""
+    if hosts > 1 and machine.network is not None:
+        used = machine.used(round(each * groups))
+        return measured_excess(hosts, each, size, machine.network, used, groups=groups)
     latencies = machine.latency, machine.latency_inside
     return all_reduce_over_nodes(hosts, each, size, machine.inside, machine.card, machine.cards, *latencies)
 

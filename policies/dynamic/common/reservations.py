@@ -10,6 +10,7 @@ those that have room earlier.
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from policies.dynamic.common.occupancy import Occupancy
@@ -168,23 +169,75 @@ class FreeProfile:
     def _across(self, mode: Mode, duration: float, now: float, before: float) -> Reservation | None:
         """A gang over several nodes, as many devices on each as fit, in the order of nodes."""
         timelines = self._timelines()
-        moments = {max(now, time): None for timeline in timelines for time in timeline.times}
         pool = None if mode.partition is None else self.pools.get(mode.partition)
-        if pool is not None:
-            moments |= {max(now, time): None for time in pool.times}
-        for start in sorted(moments):
+        if mode.node_count > 1 and pool is None:
+            return self._on_nodes(mode, timelines, duration, now, before)
+        # What each node could take at the moment, and how that changes; enough of it has to stay for the duration.
+        here_now = [0] * len(timelines)
+        changes: list[tuple[float, int, int]] = []
+        for position, timeline in enumerate(timelines):
+            for time, amount in zip(timeline.times, timeline.amounts(mode), strict=True):
+                if time <= now:
+                    here_now[position] = amount
+                else:
+                    changes.append((time, position, amount))
+        changes += [(time, -1, 0) for time in (() if pool is None else pool.times) if time > now]
+        changes.sort()
+        total, place, start = sum(here_now), 0, now
+        while start < before:
+            while place < len(changes) and changes[place][0] == start:
+                _, position, amount = changes[place]
+                if position >= 0:
+                    total += amount - here_now[position]
+                    here_now[position] = amount
+                place += 1
+            moment, start = start, changes[place][0] if place < len(changes) else math.inf
+            enough = total >= whole(mode) and (pool is None or pool.earliest(mode, duration, moment) <= moment)
+            found = self._filling(mode, timelines, moment, duration) if enough else None
+            if found is not None:
+                return found
+        return None
+
+    def _filling(self, mode: Mode, timelines: list[Timeline], start: float, duration: float) -> Reservation | None:
+        """The gang at this time, as much on each node as stays free long enough; None: that is not all of it."""
+        chosen, left = [], whole(mode)
+        for timeline in timelines:
+            here = min(left, timeline.most(mode, start, start + duration))
+            if here:
+                chosen.append((timeline.node.index, here))
+                left -= here
+            if not left:
+                return Reservation(start, start + duration, mode, tuple(chosen))
+        return None
+
+    def _on_nodes(
+        self, mode: Mode, timelines: list[Timeline], duration: float, now: float, before: float
+    ) -> Reservation | None:
+        """A gang of equal parts, one a node: the first time at which enough nodes have windows for a part.
+
+        A sweep over the beginnings of the windows; those that end too early for a start leave from the front of a heap.
+        Cost: O(windows × log windows).
+        """
+        assert mode.unit is not None
+        begins = []
+        for position, timeline in enumerate(timelines):
+            for begin, end in timeline.windows(mode.unit):
+                start = begin if begin > now else now
+                if end > start and start + duration <= end:
+                    begins.append((start, end, position))
+        begins.sort()
+        open_: list[tuple[float, int]] = []
+        for number, (start, end, position) in enumerate(begins, 1):
             if start >= before:
                 return None
-            if pool is not None and pool.earliest(mode, duration, start) > start:
+            heappush(open_, (end, position))
+            if number < len(begins) and begins[number][0] == start:
                 continue
-            chosen, left = [], whole(mode)
-            for timeline in timelines:
-                here = min(left, timeline.most(mode, start, start + duration))
-                if here:
-                    chosen.append((timeline.node.index, here))
-                    left -= here
-                if not left:
-                    return Reservation(start, start + duration, mode, tuple(chosen))
+            while open_ and (open_[0][0] <= start or start + duration > open_[0][0]):
+                heappop(open_)
+            if len(open_) >= mode.node_count:
+                first = sorted(position for _, position in open_)[: mode.node_count]
+                return Reservation(start, start + duration, mode, tuple((timelines[p].node.index, 1) for p in first))
         return None
 
 

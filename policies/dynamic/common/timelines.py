@@ -84,7 +84,7 @@ def held(mode: Mode, amount: int) -> tuple[int, int, int]:
 class Timeline:
     """One node: spans, each from its time to the next one's, the last for ever."""
 
-    __slots__ = ("node", "dead", "times", "spans", "_windows")
+    __slots__ = ("node", "dead", "times", "spans", "_windows", "_amounts")
 
     def __init__(self, node: Node, dead: bool, times: list[float], spans: list[FreeSpan]):
         self.node = node
@@ -93,6 +93,7 @@ class Timeline:
         self.times = times
         self.spans = spans
         self._windows: dict[Mode, list[tuple[float, float]]] = {}
+        self._amounts: dict[Mode, list[int]] = {}
 
     @classmethod
     def empty(cls, node: Node, down: Iterable[Device], now: float) -> Timeline:
@@ -120,6 +121,7 @@ class Timeline:
         past = bisect_right(self.times, now) - 1
         if past > 0:
             del self.times[:past], self.spans[:past]
+            self._amounts.clear()
 
     def _split(self, time: float) -> int:
         """The position of the span that begins at a time, made if there is none."""
@@ -133,6 +135,7 @@ class Timeline:
     def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
         """Take what so much of a launch holds on this node from `start` to `end`."""
         self._windows.clear()
+        self._amounts.clear()
         gpus, cores, memory = held(mode, count)
         first = self._split(start)
         last = len(self.spans) if math.isinf(end) else self._split(end)
@@ -141,20 +144,33 @@ class Timeline:
 
     def most(self, mode: Mode, start: float, end: float) -> int:
         """How much of a gang could be here all the time."""
-        if not self._allowed(mode):
-            return 0
-        count = 1 if mode.node_count > 1 else whole(mode)
-        step = 1000 if mode.unit is not None and mode.node_count == 1 else 1
-        position = max(0, bisect_right(self.times, start) - 1)
-        while count > 0 and position < len(self.spans):
-            if self.times[position] > start and self.times[position] >= end:
-                break
-            span = self.spans[position]
-            if step > 1:
-                count = min(count, span.cores // step * step)
-            while count > 0 and not span.fits(mode, *held(mode, count)):
-                count -= step
+        amounts, times = self.amounts(mode), self.times
+        position = max(0, bisect_right(times, start) - 1)
+        count = amounts[position]
+        position += 1
+        while count and position < len(times) and times[position] < end:
+            count = min(count, amounts[position])
             position += 1
+        return count
+
+    def amounts(self, mode: Mode) -> list[int]:
+        """How much of a gang could be here, by span."""
+        found = self._amounts.get(mode)
+        if found is None:
+            allowed = self._allowed(mode)
+            found = self._amounts[mode] = [self._amount(mode, span) if allowed else 0 for span in self.spans]
+        return found
+
+    @staticmethod
+    def _amount(mode: Mode, span: FreeSpan) -> int:
+        count, step = (1 if mode.node_count > 1 else whole(mode)), 1
+        if mode.unit is not None and mode.node_count == 1:
+            step = 1000
+            count = min(count, span.cores // step * step)
+            if not mode.memory:  # cores alone
+                return max(0, count)
+        while count > 0 and not span.fits(mode, *held(mode, count)):
+            count -= step
         return max(0, count)
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:

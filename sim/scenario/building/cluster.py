@@ -142,7 +142,6 @@ def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
 def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.PriceSpec]) -> NodeSpec:
     accelerators = [(_type(one, nodes.pcie, prices), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
     switch = nodes.pcie.switch
-    network = nodes.network
     return NodeSpec(
         cpus=nodes.cpus,
         driver_cores=nodes.driver_cores,
@@ -160,18 +159,34 @@ def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.PriceSpec]) -> NodeSp
         ),
         switch_size=switch.size if switch else None,
         switch=_link(switch) if switch else Link(),
-        network=_directions(
-            network.out if network.out is not None else network.upload,
-            network.into if network.into is not None else network.download,
-            network,
-        ),
-        nvlink=Link() if nodes.nvlink is None else Link(nodes.nvlink.rate, nodes.nvlink.rate, nodes.nvlink.latency),
+        network=_network(nodes.network),
+        nvlink=_between_gpus(nodes.nvlink),
         cards=nodes.cards,
         island_size=nodes.island,
         rack=nodes.rack,
         price=_price(nodes.price),
         partitions=tuple(dict.fromkeys(nodes.partitions)),
     )
+
+
+def _network(network: schema.NodeNetworkSpec) -> Link:
+    curve = schema.bandwidth_curve(network.curve)
+    if curve is not None:
+        return Link(curve.top, curve.top, duplex=network.duplex, curve=curve)
+    return _directions(
+        network.out if network.out is not None else network.upload,
+        network.into if network.into is not None else network.download,
+        network,
+    )
+
+
+def _between_gpus(link: schema.GpuLink | None) -> Link:
+    if link is None:
+        return Link()
+    curve = schema.bandwidth_curve(link.curve)
+    rate = link.rate if curve is None else curve.top
+    assert rate is not None
+    return Link(rate, rate, link.latency, curve=curve)
 
 
 def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, schema.PriceSpec]) -> DeviceType:

@@ -16,6 +16,7 @@ from sim.model.tasks import KernelWork as Known
 from sim.model.tasks import Mode
 from sim.scenario.building.language_model import ServedLanguage
 from sim.scenario.building.modes import ModeBook
+from sim.scenario.building.pipeline import pipeline_stream
 from sim.scenario.building.served import DrawnService
 from sim.scenario.building.site import drawn_partition, limits_of
 from sim.scenario.building.streams import (
@@ -54,6 +55,8 @@ FOR_MEANS = 20_000
 def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> TaskStream:
     """The stream of an entry with `arrivals`."""
     arrival, clients = _arrivals(entry, name, path, context)
+    if entry.pipeline is not None:
+        return pipeline_stream(entry, name, path, arrival, context)
     n = len(arrival)
     classes: list[Demand] = [one.over(entry) for one in entry.classes] if entry.classes else [entry]
     labels = [one.class_ or name for one in classes]
@@ -576,13 +579,14 @@ def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) ->
         flops=peak.flops,
         bandwidth=peak.bandwidth,
         each=gpus,
-        inside=spec.nvlink.upload,
+        inside=spec.nvlink.curve or spec.nvlink.upload,
         card=min(spec.network.upload, spec.network.download) / spec.cards,
         cards=spec.cards,
         latency_inside=spec.nvlink.latency,
         latency=spec.network.latency,
         efficiency=training.efficiency,
         passes=training.passes,
+        network=spec.network.curve,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,6 +17,7 @@ from pydantic import (
 )
 
 from sim.errors import ScenarioError, UnknownName, suggestion
+from sim.model.bandwidth import BandwidthCurve
 from sim.model.units import Bytes, BytesPerSecond, Fraction, PerSecond, Seconds, Watts
 from sim.scenario.fields import (
     Count,
@@ -179,21 +181,64 @@ class Pcie(LinkSpec):
         return included(value, "pcie", cls, info)
 
 
-class GpuLink(Model):
-    """NVLink or the like between the GPUs of a node."""
+CurveRow = tuple[Annotated[Bytes, Field(gt=0)], Annotated[BytesPerSecond, Field(gt=0)]]
+Curve = Annotated[list[CurveRow], Field(min_length=1, max_length=1000)]
 
-    rate: Annotated[BytesPerSecond, Field(gt=0)]
+
+def _check_curve(curve: list[tuple[int, float]] | None) -> None:
+    """KeyProblem for the first row of a measured curve that is not larger, or not as fast, as the one before."""
+    for number, ((size, rate), (larger, faster)) in enumerate(itertools.pairwise(curve or []), 1):
+        if larger <= size:
+            text = f"sizes rise from row to row; {larger:,} B come after {size:,} B"
+            raise KeyProblem("curve", text, number)
+        if faster < rate:
+            text = f"the curve falls from {rate / 1e9:.4g} GB/s at {size:,} B to {faster / 1e9:.4g} GB/s"
+            raise KeyProblem("curve", f"{text} at {larger:,} B; larger messages are never slower", number)
+
+
+def bandwidth_curve(curve: list[tuple[int, float]] | None) -> BandwidthCurve | None:
+    """What stands under `curve`, to compute with."""
+    return None if curve is None else BandwidthCurve(*(tuple(map(float, one)) for one in zip(*curve, strict=True)))
+
+
+class GpuLink(Model):
+    """NVLink or the like between the GPUs of a node: a rate, or a curve that was measured."""
+
+    profile: str | None = None
+    """A file of `hetsim calibrate nccl` with the measured curve, relative to the scenario."""
+    rate: Annotated[BytesPerSecond, Field(gt=0)] | None = None
     """Bus bandwidth of a GPU in one direction that collectives reach."""
+    curve: Curve | None = None
+    """In place of rate the bus bandwidth by bytes, rising: [[1 MB, 40 GB/s], [1 GB, 230 GB/s]]; log-log in between."""
     latency: Seconds = 0.0
-    """Time of a hop from GPU to GPU, 0 unless given."""
+    """Time of a hop from GPU to GPU, 0 unless given; a curve contains it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        return included(value, "nvlink", cls, info)
+
+    @model_validator(mode="after")
+    def _rate_or_curve(self) -> GpuLink:
+        if (self.rate is None) == (self.curve is None):
+            text = "give a rate or a curve" if self.rate is None else "the curve tells it; leave one of the two out"
+            raise KeyProblem("rate", text)
+        if self.curve is not None and self.latency:
+            raise KeyProblem("latency", "the curve contains latencies; leave this out")
+        _check_curve(self.curve)
+        return self
 
 
 Joined = Annotated[GpuLink, Short(lambda v: v if isinstance(v, dict) else {"rate": v}, {"type": "string"})]
 
 
 class NodeNetworkSpec(Model):
-    """A node's way to all others; `out` and `in`, or the same as upload and download."""
+    """A node's way to all others; `out` and `in`, or the same as upload and download; or a curve that was measured."""
 
+    profile: str | None = None
+    """A file of `hetsim calibrate nccl` with the measured curve, relative to the scenario."""
+    curve: Curve | None = None
+    """In place of out and in the bus bandwidth of a node by bytes, rising: [[1 MB, 9 GB/s], [1 GB, 90 GB/s]]."""
     out: BytesPerSecond | None = None
     """Bytes per second from this node to others; those of in, or no limit, unless given."""
     into: BytesPerSecond | None = Field(None, alias="in")
@@ -207,6 +252,11 @@ class NodeNetworkSpec(Model):
     duplex: Literal["full", "half"] = "full"
     """full (both directions at once, the default) or half (they share one rate)."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
+        return included(value, "network", cls, info)
+
     @model_validator(mode="after")
     def _once(self) -> NodeNetworkSpec:
         for first, second, words in (
@@ -217,6 +267,12 @@ class NodeNetworkSpec(Model):
                 raise ValueError(f"{words} mean the same; give one of them")
         if 0 in (self.out, self.into, self.upload, self.download):
             raise ValueError("a bandwidth must be above 0")
+        if self.curve is not None:
+            given = [key for key in ("out", "into", "upload", "download", "latency") if getattr(self, key)]
+            if given:
+                key = "in" if given[0] == "into" else given[0]
+                raise KeyProblem(key, "the curve tells rates and latencies; leave one of the two out")
+            _check_curve(self.curve)
         return self
 
 
@@ -314,7 +370,7 @@ class Nodes(Model):
     island: Count | None = None
     """Accelerators that NVLink joins directly, in order."""
     nvlink: Joined | None = None
-    """What joins its GPUs, for parallel training: a rate, or rate and latency; no limit unless given."""
+    """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
     cards: Count = 1
     """Network cards that share the rate of its network equally, for parallel training; 1 unless given."""
     price: Priced | None = None

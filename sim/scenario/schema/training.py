@@ -13,7 +13,7 @@ from sim.model.exchange import Phase
 from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
 from sim.theory import training
-from sim.theory.collectives import Pattern, over_nodes
+from sim.theory.collectives import Pattern, measured_excess, over_nodes
 from sim.workload.costs import architectures
 from sim.workload.distributions import NumberDistribution
 
@@ -98,7 +98,7 @@ class Communication(Model):
     def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
         """It, in one step, among this number of ranks on each of some nodes of this kind."""
         within = over_nodes(
-            self.pattern, nodes, each, self.bytes, spec.nvlink.upload, math.inf, spec.cards,
+            self.pattern, nodes, each, self.bytes, spec.nvlink.curve or spec.nvlink.upload, math.inf, spec.cards,
             spec.network.latency, spec.nvlink.latency,
         )  # fmt: skip
         size, ranks = float(self.bytes), nodes * each
@@ -108,6 +108,12 @@ class Communication(Model):
             "ring": size,
         }.get(self.pattern, (nodes - 1) / nodes * size)
         cards = 1 if self.pattern == "ring" else each
+        curve, used = spec.network.curve, min(cards, spec.cards) / spec.cards
+        if curve is not None and nodes > 1:
+            if self.pattern in ("all_to_all", "ring"):
+                within += sent * curve.excess(size) / used
+            else:
+                within = measured_excess(nodes, each, size, curve, used, 2 if self.pattern == "all_reduce" else 1)
         shape: Literal["all_to_all", "ring"] = "all_to_all" if self.pattern == "all_to_all" else "ring"
         return Phase(shape, nodes, sent if nodes > 1 else 0.0, within, self.overlap * self.every, cards)
 

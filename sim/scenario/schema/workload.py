@@ -10,6 +10,7 @@ from sim.model.units import Bytes, Seconds
 from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
 from sim.scenario.schema.demand import Demand
 from sim.scenario.schema.language_model import AnyService
+from sim.scenario.schema.pipeline import PipelineSpec
 from sim.scenario.schema.resample import Resample
 from sim.workload.arrivals import Arrivals
 
@@ -40,6 +41,13 @@ NOT_OF_REQUESTS = (
     "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
     "partition", "time_limit", "qos", "account", "communication",
 )  # fmt: skip
+
+
+WITH_PIPELINE = (
+    "name", "arrivals", "count", "until", "pipeline", "class_", "user", "users", "priority", "weight", "slo",
+    "deadline", "bytes_in", "bytes_out", "cpus",
+)  # fmt: skip
+"""Keys that may stand with a pipeline."""
 
 
 def refuse(demand: Demand, keys: tuple[str, ...], why: str) -> None:
@@ -97,6 +105,8 @@ class WorkloadEntry(Demand):
     """Draws the rows of a trace again in every replication."""
     service: AnyService | None = None
     """What serving a request costs, which makes this a stream of requests."""
+    pipeline: PipelineSpec | None = None
+    """A measured network in stages over the devices of the cluster, through which each arrival's items stream."""
 
     @field_validator("classes")
     @classmethod
@@ -107,6 +117,8 @@ class WorkloadEntry(Demand):
 
     @model_validator(mode="after")
     def _whole_entry(self) -> WorkloadEntry:
+        if self.pipeline is not None:
+            self._only_a_pipeline()
         if self.trace is not None:
             if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
                 others = "time_scale, arrivals, resample or a service"
@@ -140,6 +152,8 @@ class WorkloadEntry(Demand):
             for one in [self, *(self.classes or [])]:
                 refuse(one, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
             return self
+        if self.pipeline is not None:
+            return self
         forms = "gpu_time, cpu_time, modes, work or a profile"
         if self.classes is None and not self.has_times:
             raise ValueError(f"the tasks have no time on any device; give {forms}")
@@ -151,3 +165,13 @@ class WorkloadEntry(Demand):
         if any(one.dangling for one in ([one.over(self) for one in self.classes] if self.classes else [self])):
             raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
         return self
+
+    def _only_a_pipeline(self) -> None:
+        """KeyProblem for what cannot stand with `pipeline`, which tells times and devices."""
+        for field in type(self).model_fields:
+            if field in self.model_fields_set and field not in WITH_PIPELINE:
+                key = type(self).model_fields[field].alias or field
+                key = "gpu_time.TYPE" if field == "typed_gpu_time" else key
+                raise KeyProblem("pipeline", f"it tells times and devices of all stages; {key} cannot be given with it")
+        if getattr(self.arrivals, "closed", False):
+            raise KeyProblem("arrivals", "a closed loop waits for single tasks, not for the items of a pipeline")

@@ -19,7 +19,8 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.units import MOST
-from sim.theory.partition import MAX_CUTS, Cuts, Layer, chain
+from sim.theory.layer_cuts import Cuts, Layer, chain
+from sim.theory.partition import MAX_CUTS
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COLUMNS = ("layer", "activations", "weights", "forward", "backward")

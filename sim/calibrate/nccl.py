@@ -1,0 +1,203 @@
+"""Reads the output of nccl-tests (all_reduce_perf and its like) as a curve of bus bandwidth by size.
+
+The table has a row a size: size, count, type, redop, root, then time (us), algbw, busbw (GB/s) and errors, out of place
+and in place; lines that begin with # tell the ranks, the hosts and the collective, other lines are output of programs.
+Bandwidth is worked out from sizes and times, since the columns have two digits behind the point: 0.00 at small sizes.
+A curve of a cluster rises with the size.  Measured ones dip, by noise and where NCCL changes its algorithm: what falls
+is replaced by the geometric means that make the curve rise and change it least (isotonic regression).  A fall to less
+than half is no such dip, and a mean over it would say nothing: it is refused.
+Reference: github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.errors import Problem, ScenarioError
+
+DEEPEST = 0.5
+"""A bandwidth below this share of that of a smaller size is refused."""
+AGREE, ROUNDED = 0.02, 0.011
+"""The algbw of a row and its size over its time differ at most by this share, and by what two digits leave out."""
+
+BOTH_WAYS = ("all_reduce",)
+ONE_WAY = ("all_gather", "reduce_scatter")
+EACH_TO_ALL = ("alltoall", "gather", "scatter", "hypercube")
+DIRECT = ("broadcast", "reduce", "sendrecv")
+RINGS = (*BOTH_WAYS, *ONE_WAY, "broadcast", "reduce")
+"""Collectives that load the links between nodes evenly, so that their bandwidth is that of a whole node."""
+
+_TAG = re.compile(r"^\[[\d,]+\]<std(?:out|err)>:\s?")
+_RANK = re.compile(r"Rank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s*(?:\[\w+\])?\s*(.*)")
+_TEST = re.compile(r"\b(" + "|".join((*BOTH_WAYS, *ONE_WAY, *EACH_TO_ALL, *DIRECT)) + r")_perf\b")
+_VALUE = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class MeasuredCollective:
+    """A test: sizes with their times, and who took part, as far as the file tells."""
+
+    collective: str
+    ranks: int
+    hosts: int
+    device: str
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    measured: tuple[float, ...]
+    """Bus bandwidth by size, bytes per second."""
+    curve: tuple[float, ...]
+    """The same, rising."""
+
+    @property
+    def remark(self) -> str | None:
+        """What was changed to make the curve rise."""
+        changed = [
+            (abs(level / rate - 1), size)
+            for size, rate, level in zip(self.sizes, self.measured, self.curve, strict=True)
+            if level != rate
+        ]
+        if not changed:
+            return None
+        by, size = max(changed)
+        text = f"the bandwidth dips on its way up; {len(changed)} of {len(self.sizes)} sizes are leveled"
+        return f"{text}, by {by:.2g} of their value at most (at {size:,} B)"
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    column: int
+    size: int
+    seconds: float
+    algorithm: float
+    """Its algbw and busbw, bytes per second."""
+    bus: float
+
+
+def read_nccl(path: str | Path, in_place: bool = False) -> MeasuredCollective:
+    """The measured curve; ScenarioError names line and column of what is wrong."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise ScenarioError(Problem("this is not a text file in UTF-8", file=str(path))) from None
+    except OSError as error:
+        raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=str(path))) from None
+    lines = [_TAG.sub("", line) for line in lines]
+    ranks = {found[1]: (found[2], found[3].strip()) for line in lines if (found := _RANK.search(line))}
+    named = {found[1] for line in lines if line.startswith("#") and (found := _TEST.search(line))}
+    rows = _rows(lines, str(path), in_place)
+    if not rows:
+        text = "there is no table of nccl-tests: lines of size, count, type, redop, root, time, algbw, busbw"
+        raise ScenarioError(Problem(text, file=str(path)))
+    if len(named) > 1:
+        text = f"there are the tests {' and '.join(sorted(named))}; give a file for each"
+        raise ScenarioError(Problem(text, file=str(path)))
+    collective = next(iter(named), "")
+    factor = _factor(collective, len(ranks), rows)
+    measured = tuple(factor * row.size / row.seconds for row in rows)
+    _check(rows, measured, str(path))
+    hosts, devices = {host for host, _ in ranks.values()}, {device for _, device in ranks.values()}
+    return MeasuredCollective(
+        collective,
+        len(ranks),
+        len(hosts),
+        ", ".join(sorted(filter(None, devices))),
+        tuple(row.size for row in rows),
+        tuple(row.seconds for row in rows),
+        measured,
+        leveled(measured),
+    )
+
+
+def _rows(lines: list[str], file: str, in_place: bool) -> list[_Row]:
+    """Rows of the table: lines that begin with a number, below the header with busbw."""
+    found: list[_Row] = []
+    values = 0  # of a row, from time on
+    for number, line in enumerate(lines, 1):
+        if line.lstrip().startswith("#"):
+            if "busbw" in line:
+                values = 4 * line.split().count("busbw")
+            continue
+        words = list(_VALUE.finditer(line))
+        if not values or not words or not words[0][0].isdecimal():
+            continue
+        if len(words) < values + 2:
+            text = f"a row has a size, a count, a type and {values} values; here are {len(words)} words"
+            raise ScenarioError(Problem(text, "", file, number, words[0].start() + 1))
+        if in_place and values < 8:
+            raise ScenarioError(Problem("there are no columns in place", "", file, number, words[-1].start() + 1))
+        first = len(words) - (4 if in_place else values)
+        time, algorithm, bus = (_number(words[first + k], file, number, k == 0) for k in range(3))
+        wrong = words[first + 3]
+        if wrong[0] not in ("N/A", "0") and _wrong(wrong[0]):
+            text = f"{wrong[0]} wrong results: the test failed at this size, and its time says nothing"
+            raise ScenarioError(Problem(text, "", file, number, wrong.start() + 1))
+        size = int(words[0][0])
+        if size == 0:
+            continue
+        row = _Row(number, words[first].start() + 1, size, time / 1e6, algorithm * 1e9, bus * 1e9)
+        if found and size <= found[-1].size:
+            text = f"sizes rise from row to row; {size:,} B come after {found[-1].size:,} B: give a file for each test"
+            raise ScenarioError(Problem(text, "", file, number, words[0].start() + 1))
+        if abs(size / row.seconds - row.algorithm) > AGREE * row.algorithm + ROUNDED * 1e9:
+            text = f"{size:,} B in {time:g} us are {size / row.seconds / 1e9:.4g} GB/s, and algbw is {algorithm:g}"
+            raise ScenarioError(Problem(f"{text}; time is in us, algbw in GB/s", "", file, number, row.column))
+        found.append(row)
+    return found
+
+
+def _number(word: re.Match[str], file: str, line: int, positive: bool) -> float:
+    try:
+        value = float(word[0])
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1e15 or (positive and not value):
+        text = f'expected a number {"above" if positive else "of at least"} 0, not "{word[0]}"'
+        raise ScenarioError(Problem(text, "", file, line, word.start() + 1))
+    return value
+
+
+def _wrong(text: str) -> bool:
+    """Does the last column tell of wrong results?  Older versions print the largest error there, such as 4e-07."""
+    return text.isdecimal() and int(text) > 0
+
+
+def _factor(collective: str, ranks: int, rows: list[_Row]) -> float:
+    """Bus bandwidth over size by time: by the collective's formula, else as in the row that says it best."""
+    if ranks > 1 and collective:
+        part = (ranks - 1) / ranks
+        return 2 * part if collective in BOTH_WAYS else 1.0 if collective in DIRECT else part
+    best = max(rows, key=lambda row: row.algorithm)
+    return best.bus / best.algorithm if best.algorithm and best.bus else 1.0
+
+
+def _check(rows: list[_Row], measured: tuple[float, ...], file: str) -> None:
+    """ScenarioError for a fall that is no dip."""
+    highest, at = 0.0, 0
+    for row, rate in zip(rows, measured, strict=True):
+        if rate < DEEPEST * highest:
+            text = f"the curve falls from {highest / 1e9:.4g} GB/s at {at:,} B to {rate / 1e9:.4g} GB/s at"
+            text = f"{text} {row.size:,} B, which is more than noise: measure again, or delete the row"
+            raise ScenarioError(Problem(text, "", file, row.line, row.column))
+        if rate > highest:
+            highest, at = rate, row.size
+
+
+def leveled(rates: tuple[float, ...]) -> tuple[float, ...]:
+    """The rising rates that differ least from these in the squares of logarithms: neighbors that fall get their mean.
+
+    >>> leveled((1.0, 8.0, 2.0))
+    (1.0, 4.0, 4.0)
+    """
+    pools: list[tuple[float, int]] = []
+    for rate in rates:
+        pools.append((rate, 1))
+        while len(pools) > 1 and pools[-1][0] < pools[-2][0]:
+            (high, n), (low, m) = pools[-2:]
+            pools[-2:] = [(math.exp((n * math.log(high) + m * math.log(low)) / (n + m)), n + m)]
+    return tuple(itertools.chain.from_iterable([rate] * count for rate, count in pools))

@@ -1,0 +1,40 @@
+"""Bus bandwidth of a link by the bytes of a collective, as measured."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BandwidthCurve:
+    """Measured bus bandwidth (bytes per second) by the bytes that each rank has in a collective; both rise.
+
+    Between two sizes the logarithm of the bandwidth is linear in that of the size.  Below the first size a collective
+    takes the time of the first, above the last size it has the bandwidth of the last.  Latencies are part of it.
+    """
+
+    sizes: tuple[float, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def top(self) -> float:
+        """Its highest bandwidth: the rate of the link."""
+        return self.rates[-1]
+
+    def rate(self, size: float) -> float:
+        """Bus bandwidth of a collective with this number of bytes."""
+        sizes, rates = self.sizes, self.rates
+        if size <= sizes[0]:
+            return rates[0] * size / sizes[0] if size > 0 else rates[0]
+        if size >= sizes[-1]:
+            return rates[-1]
+        place = bisect_right(sizes, size)
+        below, above = sizes[place - 1], sizes[place]
+        share = math.log(size / below) / math.log(above / below)
+        return rates[place - 1] * (rates[place] / rates[place - 1]) ** share
+
+    def excess(self, size: float) -> float:
+        """Seconds by which each byte of a collective of this size takes longer than at the highest bandwidth."""
+        return 1 / self.rate(size) - 1 / self.top if size > 0 else 0.0

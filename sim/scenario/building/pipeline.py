@@ -1,0 +1,269 @@
+"""Streams of items through the stages of a pipeline: the plan for a cluster, and a task for each item and stage.
+
+The plan is that of `sim.theory.partition` for the groups of equal devices of the cluster, with the way of a result
+from device to device as the engine has it: down to the host, over the network, up to the next device, one after the
+other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from sim.errors import ScenarioError, UsageError, suggestion
+from sim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
+from sim.scenario.building.streams import NO_STOPPING, Context, TaskStream, unfit, users_of
+from sim.scenario.file.document import Path_
+from sim.scenario.schema.demand import Factor
+from sim.scenario.schema.pipeline import PipelineSpec
+from sim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
+from sim.theory import partition as theory
+from sim.theory.layer_cuts import Cuts
+from sim.theory.partition import Group, Stage, Way, seconds_on
+from sim.workload.readers.layer_profiles import read_profile
+
+MAX_DEVICES = 32
+"""More devices than this are refused: the time to plan grows with their third power."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The devices of a group: of one node, or one of each of several nodes."""
+
+    group: Group
+    type: DeviceType
+    nodes: tuple[Node, ...]
+
+
+def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, context: Context) -> TaskStream:
+    """The stream of an entry with `pipeline`: for each item a task a stage, the last of which is named as the entry."""
+    spec = entry.pipeline
+    assert spec is not None
+    where = (*path, "pipeline")
+    cuts = read_profile(spec.profile)
+    places = _places(spec, cuts, where, context)
+    plan = _plan(entry, spec, places, where, context)
+    stages = plan.stages
+    context.notes.append(f"{name}: {_told(cuts, plan)}")
+    rows = len(arrival) * spec.items * len(stages)
+    if rows > MAX_TASKS:
+        raise context.fail(where, f"{rows:.3g} stages of items are more than the {MAX_TASKS:,} tasks of a stream")
+    by_name = {one.group.name: one for one in places}
+    used: dict[str, int] = {}
+    shapes, seconds = [], []
+    for number, stage in enumerate(stages, 1):
+        place = by_name[stage.device]
+        mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster)
+        mode = context.modes.mode(place.type, cpus=entry.cpus, partition=mode_partition)
+        if not context.modes.fits(mode):
+            raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode]))
+        shapes.append(context.modes.shape([mode], NO_STOPPING, True))
+        seconds.append(_seconds(cuts, stage, place.group, spec))
+    return _stream(entry, name, path, arrival, cuts, plan, shapes, seconds, context)
+
+
+def _stream(
+    entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts, plan: theory.Partition,
+    shapes: Sequence[int], seconds: Sequence[float], context: Context,
+) -> TaskStream:  # fmt: skip
+    """The columns: arrival by arrival, item by item, stage by stage."""
+    spec = entry.pipeline
+    assert spec is not None
+    count, each = len(plan.stages), spec.items
+    items = len(arrival) * each
+    stage = np.tile(np.arange(count), items)
+    stream = TaskStream(
+        name,
+        path,
+        np.repeat(arrival, each * count),
+        np.asarray(shapes, dtype=np.int32)[stage],
+        np.asarray(seconds)[stage][:, np.newaxis],
+    )
+    stream.predecessors = [(row - 1,) if row % count else () for row in range(len(stage))]
+    numbers = [f"{k}" if each == 1 else f"{k}.{i}" for k in range(len(arrival)) for i in range(each)]
+    stream.id = np.array([f"{item}/{s + 1}" for item in numbers for s in range(count)], dtype=object)
+    label = entry.class_ or name
+    stream.classes = [*(f"{label}-stage{s + 1}" for s in range(count - 1)), label]
+    stream.class_code = stage.astype(np.int32)
+    rng = context.random.stream
+    codes, stream.users = users_of(entry, len(arrival), rng("users", name))
+    stream.user_code = None if codes is None else np.repeat(codes, each * count)
+    for key in ("priority", "weight"):
+        value = getattr(entry, key)
+        if value is not None:
+            setattr(stream, key, np.full(len(stage), float(value)))
+    limit = entry.limit
+    if limit is not None:
+        assert plan.latency is not None
+        due = limit.factor * plan.latency if isinstance(limit, Factor) else float(limit)
+        stream.deadline = np.where(stage == count - 1, due, np.nan)
+    ways = 2 if spec.training else 1
+    sent = [ways * float(cuts.crossing[one.last]) for one in plan.stages]
+    sent[-1] = 0.0 if spec.training else float(cuts.crossing[-1])
+    stream.bytes_out = np.rint(np.asarray(sent))[stage]
+    if entry.bytes_out is not None:
+        stream.bytes_out[stage == count - 1] = np.repeat(
+            np.rint(entry.bytes_out.sample(rng("bytes_out", name), len(arrival))), each
+        )
+    stream.bytes_in = np.zeros(len(stage))
+    if entry.bytes_in is not None:
+        drawn = np.rint(entry.bytes_in.sample(rng("bytes_in", name), len(arrival)))
+        stream.bytes_in[stage == 0] = np.repeat(drawn, each)
+    if any(sent[:-1]) and any(context.modes.shapes[shape].modes[0].type.streams < 2 for shape in shapes):
+        text = "with one stream a device sends and computes in turn; streams: 2 lets transfers pass behind computing"
+        context.notes.append(f"{name}: {text}")
+    return stream
+
+
+# The plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(
+    entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
+) -> theory.Partition:
+    """The best stages on these devices; ScenarioError with both figures where none fits, or keeps the deadline."""
+    devices = sum(place.group.count for place in places)
+    if devices > MAX_DEVICES:
+        text = f"{devices} devices are more than the {MAX_DEVICES} of a pipeline; name some of their types (devices)"
+        raise context.fail(where, text)
+    limit = entry.limit
+    due = math.inf if limit is None or isinstance(limit, Factor) or spec.training else float(limit)
+    ways = tuple(((a.group.name, b.group.name), _way(a, b)) for a in places for b in places)
+    about = spec.profile.stat()
+    try:
+        return _planned(
+            spec.profile, about.st_mtime_ns, about.st_size, tuple(place.group for place in places), ways,
+            spec.training, spec.replication, due,
+        )  # fmt: skip
+    except UsageError as error:
+        raise context.fail(where, str(error)) from None
+
+
+@lru_cache(maxsize=64)
+def _planned(
+    profile: Path, changed: int, size: int, groups: tuple[Group, ...], ways: tuple[tuple[tuple[str, str], Way], ...],
+    training: bool, replication: bool, due: float,
+) -> theory.Partition:  # fmt: skip
+    """The plan, found once for all replications; when the profile changed, and its size, are part of the key."""
+    known = dict(ways)
+    return theory.unlike_partition(
+        read_profile(profile), groups, inference=not training, replication=replication, deadline=due,
+        ways=lambda a, b: known[a.name, b.name],
+    )  # fmt: skip
+
+
+def _places(spec: PipelineSpec, cuts: Cuts, where: Path_, context: Context) -> list[_Place]:
+    """The groups of equal devices: those of a node, or, with one a node, those of all nodes alike."""
+    measured = cuts.layers[0].on or {}
+    general = any(one.seconds for one in cuts.layers)
+    types = [one for one in context.cluster.types.values() if one.kind != "cpu"]
+    for number, wanted in enumerate(spec.devices or ()):
+        if not any(wanted in (one.name, one.kind) for one in types):
+            near = suggestion(wanted, [one.name for one in types])
+            raise context.fail((*where, "devices", number), f'the cluster has no accelerator "{wanted}"{near}')
+    if spec.devices is not None:
+        types = [one for one in types if one.name in spec.devices or one.kind in spec.devices]
+    timed = [one for one in types if general or one.name in measured]
+    missing = [one.name for one in types if one not in timed]
+    if missing and (spec.devices is not None or not timed):
+        columns = f"there are columns for {', '.join(sorted(measured))}"
+        raise context.fail((*where, "profile"), f"it has no times for {' and '.join(missing)}; {columns}")
+    found = [place for one in timed for place in _groups(one, one.name in measured, context.cluster)]
+    if not found:
+        raise context.fail(where, "the cluster has no accelerators, on which the stages of a pipeline run")
+    return found
+
+
+def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
+    """The groups of one type."""
+    nodes: list[tuple[Node, int]] = []
+    for node in cluster.nodes:
+        count = sum(device.type is kind for device in node.accelerators)
+        if count:
+            nodes.append((node, count))
+    alike: dict[tuple[int, Link, Link, int], list[Node]] = {}
+    for node, count in nodes:
+        key = (count, node.spec.network, node.spec.switch, node.index if count > 1 else -1)
+        alike.setdefault(key, []).append(node)
+    found = []
+    for (count, *_), members in alike.items():
+        first = members[0]
+        name = kind.name if len(alike) == 1 else f"{kind.name} of {first.name}"
+        number = len(members) if count == 1 else count
+        link = first.spec.nvlink if count != 1 else first.spec.network
+        inside = min(link.upload, link.download)
+        if count != 1 and math.isinf(inside):
+            inside = min(_hop(_device(first, kind), up) for up in (True, False))
+        group = Group(
+            name, number, 1.0 if measured else kind.speed, inside=inside,
+            memory=math.inf if kind.memory is None else kind.memory, measured=kind.name,
+        )  # fmt: skip
+        found.append(_Place(group, kind, tuple(members)))
+    return found
+
+
+def _device(node: Node, kind: DeviceType) -> Device:
+    return next(device for device in node.accelerators if device.type is kind)
+
+
+def _hop(device: Device, up: bool, switch: Link | None = None) -> float:
+    """Bytes per second between a device and its host."""
+    link = device.type.link
+    rate = link.upload if up else link.download
+    return rate if switch is None or device.switch is None else min(rate, switch.upload if up else switch.download)
+
+
+def _way(a: _Place, b: _Place) -> Way:
+    """From a device of one group to one of another, hop by hop."""
+    first, last = a.nodes[0], b.nodes[0]
+    source, target = _device(first, a.type), _device(last, b.type)
+    hops = [_hop(source, False, first.spec.switch), _hop(target, True, last.spec.switch)]
+    latency = 0.0
+    for device, node in ((source, first), (target, last)):
+        latency += device.type.link.latency + (0.0 if device.switch is None else node.spec.switch.latency)
+    together = math.inf
+    if not (len(a.nodes) == len(b.nodes) == 1 and first is last):
+        hops.append(min(first.spec.network.upload, last.spec.network.download))
+        latency += first.spec.network.latency + last.spec.network.latency
+        if len(a.nodes) == 1 or len(b.nodes) == 1:  # its devices share the network of their node
+            together = hops[-1]
+    slowness = sum(1 / rate for rate in hops)
+    return Way(1 / slowness if slowness else math.inf, latency, together)
+
+
+def _nodes_of(place: _Place, stage: Stage, used: dict[str, int], name: str, cluster: Cluster) -> Partition | None:
+    """The nodes on which a stage runs; None where these are all that have its type."""
+    nodes = place.nodes
+    if len(nodes) > 1:
+        begin = used.get(place.group.name, 0)
+        nodes = nodes[begin : begin + stage.replicas]
+        used[place.group.name] = begin + stage.replicas
+    mask = sum(1 << node.index for node in nodes)
+    others = any(place.type is d.type for n in cluster.nodes if not mask >> n.index & 1 for d in n.accelerators)
+    return Partition(name, mask) if others else None
+
+
+def _seconds(cuts: Cuts, stage: Stage, group: Group, spec: PipelineSpec) -> float:
+    """Seconds of an item in a stage, with the gradients that its replicas reduce."""
+    layers = cuts.between(stage.first, stage.last)
+    found = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
+    if spec.training and stage.replicas > 1:
+        weights = math.fsum(one.weights for one in layers)
+        found += 4 * (stage.replicas - 1) * weights / (group.inside * stage.replicas)
+    return found
+
+
+def _told(cuts: Cuts, plan: theory.Partition) -> str:
+    """The plan in a sentence."""
+    parts = []
+    for stage in plan.stages:
+        layers = cuts.between(stage.first, stage.last)
+        replicas = f"{stage.replicas} × " if stage.replicas > 1 else ""
+        parts.append(f"{replicas}{stage.device} has {layers[0].name} to {layers[-1].name}")
+    assert plan.latency is not None
+    return f"{', '.join(parts)}; an item every {plan.seconds:.4g} s, latency {plan.latency:.4g} s"

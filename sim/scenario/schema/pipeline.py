@@ -1,0 +1,25 @@
+"""`pipeline:` of an entry: a measured network in stages over the devices of the cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sim.model.paths import ExistingFile
+from sim.scenario.fields import Count, Flag, Model, Name, Short
+
+
+class PipelineSpec(Model):
+    """A measured network, cut into stages over unlike devices as `hetsim partition` does; items stream through."""
+
+    profile: ExistingFile
+    """Measured layers, as `hetsim partition` reads them, relative to the scenario."""
+    devices: Annotated[list[Name], Field(min_length=1), Short(lambda v: [v] if isinstance(v, str) else v)] | None = None
+    """Types or kinds of device that take stages; all accelerators with times in the profile unless given."""
+    items: Annotated[Count, Field(le=1_000_000)] = 1
+    """Items that each arrival brings: 1, a request, unless given; micro-batches of a training job."""
+    training: Flag = False
+    """Do items go forward and backward, gradients the way of the activations? false, forward alone, unless given."""
+    replication: Flag = True
+    """May a stage be on several devices, which take items in turn? true unless given."""
