@@ -132,7 +132,7 @@ class WorkloadEntry(Demand):
         return [self, *(self.classes or [])]
 
     @property
-    def _whole_demands(self) -> list[Demand]:
+    def whole_demands(self) -> list[Demand]:
         """What each class of tasks demands, with the keys of the entry; the entry itself if it has no classes."""
         return [one.over(self) for one in self.classes] if self.classes else [self]
 
@@ -169,7 +169,7 @@ class WorkloadEntry(Demand):
         for number, one in enumerate(self.classes or []):
             if not one.over(self).has_times:
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
-        for whole in self._whole_demands:
+        for whole in self.whole_demands:
             whole.check_whole()
-        if any(whole.dangling for whole in self._whole_demands):
+        if any(whole.dangling for whole in self.whole_demands):
             raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
