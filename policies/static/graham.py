@@ -59,6 +59,10 @@ class Graham(PlannedScheduler):
         return order
 
 
+OPENS, ENDS, COMES = -1, 0, 1
+"""What happens, in this order at one time: a lane is free at first, a task ends, a task can start."""
+
+
 def graham(
     times: np.ndarray,
     counts: Sequence[int],
@@ -82,29 +86,29 @@ def graham(
     idle: list[list[int]] = [[] if since else list(range(count)) for count in counts]  # heaps
     position = np.empty(size, dtype=np.int64)
     position[list(order)] = np.arange(size)
-    missing = [len(set(p)) for p in predecessors] if predecessors is not None else [0] * size
-    after = successors(predecessors) if predecessors is not None else None
-    # (time, lane is given back by a task (0), a task is there (1), a lane is free at first (-1), number, type)
-    events = [(0.0 if ready is None else float(ready[j]), 1, j, 0) for j in range(size) if not missing[j]]
+    there = [0.0] * size if ready is None else [float(at) for at in ready]
+    graph: Graph = [()] * size if predecessors is None else predecessors
+    missing, after = [len(set(before)) for before in graph], successors(graph)
+    # (time, what happens, number of the task or lane, type of the lane)
+    events = [(there[task], COMES, task, 0) for task in range(size) if not missing[task]]
     for kind, times_free in enumerate(since or ()):
-        events += [(float(at), -1, lane, kind) for lane, at in enumerate(times_free)]
+        events += [(float(at), OPENS, lane, kind) for lane, at in enumerate(times_free)]
     heapq.heapify(events)
     while events:
         now = events[0][0]
         while events and events[0][0] == now:
             _, what, number, kind = heapq.heappop(events)
-            if what == 1:
+            if what == COMES:
                 heapq.heappush(waiting[group_of[number]], (int(position[number]), number))
                 continue
-            if what == -1:
+            if what == OPENS:
                 heapq.heappush(idle[kind], number)
                 continue
             heapq.heappush(idle[kind], int(schedule.lane[number]))
-            for successor in after[number] if after is not None else ():
+            for successor in after[number]:
                 missing[successor] -= 1
                 if not missing[successor]:
-                    there = now if ready is None else max(now, float(ready[successor]))
-                    heapq.heappush(events, (there, 1, successor, 0))
+                    heapq.heappush(events, (max(now, there[successor]), COMES, successor, 0))
         for kind in range(kinds):
             while idle[kind]:
                 heaps = [waiting[group] for group in serves[kind] if waiting[group]]
@@ -112,5 +116,5 @@ def graham(
                     break
                 task = heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1]
                 end = schedule.put(task, now, float(times[task, kind]), kind, heapq.heappop(idle[kind]))
-                heapq.heappush(events, (end, 0, task, kind))
+                heapq.heappush(events, (end, ENDS, task, kind))
     return schedule
