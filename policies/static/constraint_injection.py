@@ -129,45 +129,65 @@ class ConstraintInjection(PlannedScheduler):
         free = [plan_of(instance, schedule, max(bound, better)) for schedule in (linear, integer)]
         spans = [simulated(problem, plan) for plan in free]
         unconstrained = min(spans)
-        best, won, least = free[spans.index(unconstrained)], "", unconstrained
-        tried, seen = 2, [plan.steps for plan in free]
-        traffic = traffic_of(instance, graph_of(problem.tasks))
-        if traffic is not None:
-            sites = by_place(instance)
-            near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
-            at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
-            solver = Solver(instance, sites, traffic, near, self.node_limit, self.max_variables, at_once)
-            for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
-                for plan in (made, apart(made)) if made.fused else (made,):
-                    if plan.steps in seen or tried == self.candidates:
-                        continue
-                    seen.append(plan.steps)
-                    tried += 1
-                    makespan = simulated(problem, plan)
-                    if makespan < least:
-                        best, won, least = plan, " > ".join(names), makespan
-                if tried == self.candidates:
-                    break
+        race = _Race(problem, free[spans.index(unconstrained)], unconstrained, len(free))
+        near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
+        self._constrain(race, instance, near, free)
         if not problem.in_mid_run:
-            joined = launched_together(best, problem.tasks, self.max_fused, self.patterns)
-            if joined.fused != best.fused:
-                tried += 1
-                makespan = simulated(problem, joined)
-                if makespan < least:
-                    best, least = joined, makespan
-        ahead = brought_ahead(instance, best)
+            joined = launched_together(race.best, problem.tasks, self.max_fused, self.patterns)
+            if joined.fused != race.best.fused:
+                race.enter(joined)
+        ahead = brought_ahead(instance, race.best)
         if ahead.copies:
-            tried += 1
-            makespan = simulated(problem, ahead)
-            if makespan < least:
-                best, least = ahead, makespan
-        notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
+            race.enter(ahead)
+        best, least = race.best, race.makespan
+        notes = {"constraints": race.won, "candidates": race.tried, "unconstrained_makespan": unconstrained}
         if best.fused:
             return _with_launches(problem, replace(best, makespan=least, notes=best.notes | notes))
         known = free[0].bound
         return replace(
             best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
         )
+
+
+    def _constrain(self, race: _Race, instance: Instance, near: float, free: Sequence[Plan]) -> None:
+        """Let plans under the constraints of transfers compete, as many as there may be; none without transfers.
+
+        near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
+        """
+        problem = race.problem
+        traffic = traffic_of(instance, graph_of(problem.tasks))
+        if traffic is None:
+            return
+        sites, seen = by_place(instance), [plan.steps for plan in free]
+        at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
+        solver = Solver(instance, sites, traffic, near, self.node_limit, self.max_variables, at_once)
+        for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
+            for plan in (made, apart(made)) if made.fused else (made,):
+                if plan.steps not in seen and race.tried < self.candidates:
+                    seen.append(plan.steps)
+                    race.enter(plan, " > ".join(names))
+            if race.tried == self.candidates:
+                return
+
+
+@dataclass
+class _Race:
+    """The best of the plans so far, by a simulation of each."""
+
+    problem: PlanProblem
+    best: Plan
+    makespan: float
+    tried: int
+    won: str = ""
+    """The constraints under which the best one was made."""
+
+    def enter(self, plan: Plan, constraints: str | None = None) -> None:
+        """Simulate one more; `constraints`: those under which it was made, None where it changes the best so far."""
+        self.tried += 1
+        makespan = simulated(self.problem, plan)
+        if makespan < self.makespan:
+            self.best, self.makespan = plan, makespan
+            self.won = self.won if constraints is None else constraints
 
 
 def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | None) -> Plan:

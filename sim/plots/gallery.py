@@ -26,9 +26,7 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
-    axes = [
-        axis for axis in table.axes if axis in rows.columns and rows[axis].notna().all() and rows[axis].nunique() > 1
-    ]
+    axes = [axis for axis in table.axes if axis in rows.columns and _varies(rows[axis])]
     values = [name for name in table.values if (rows["value"] == name).any()]
     across = table.across if table.across in axes else axes[-1] if axes else None
     panels = [axis for axis in axes if axis != across]
@@ -56,6 +54,11 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     handles, names = grid[0, 0].get_legend_handles_labels()
     style.legend_above(picture, handles, names)
     return picture
+
+
+def _varies(axis: pd.Series) -> bool:
+    """Has an axis a value in every row, and several of them?"""
+    return bool(axis.notna().all()) and axis.nunique() > 1
 
 
 def _pairs_of_bars(

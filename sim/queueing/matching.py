@@ -47,6 +47,7 @@ def match(scenario: Scenario) -> Match:
 
 
 def _family(facts: Facts) -> Any:
+    """The family of models in which one is looked for: by the workload, the admission, the tasks, the scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
         return _services
@@ -54,14 +55,8 @@ def _family(facts: Facts) -> Any:
         return _delay
     if any(getattr(entry.arrivals, "closed", False) for entry in entries):
         return _closed
-    if facts.admission == LIMIT:
-        return _limited
-    if facts.admission == BUCKET:
-        return _bucket
-    if facts.admission == TRUNKS:
-        return _trunks
-    if facts.admission == TOLLS:
-        return _naor
+    if facts.admission in BY_ADMISSION:
+        return BY_ADMISSION[facts.admission]
     if facts.admission == WORK and facts.parameter("admission", "max_wait", None) is not None:
         return _workload
     if any(one.demand.patience is not None for one in facts.customers):
@@ -511,3 +506,7 @@ def _batches_take_a_line(facts: Facts, mode: Mode) -> bool:
     measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
     return facts.suppose("batches take a line in their size", not measured, "workload.0.service.compute",
                          "measured by size" if measured else "")  # fmt: skip
+
+
+BY_ADMISSION = {LIMIT: _limited, BUCKET: _bucket, TRUNKS: _trunks, TOLLS: _naor}
+"""Families of models of which the admission decides."""
