@@ -249,15 +249,20 @@ def decide(
         search = _Search(judge, cases, about, known, tell)
         best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
     tried = [search.tried[number] for number in sorted(search.tried)]
-    if all(one.trial.reason for one in tried):
-        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
-    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
-        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
+    _check_tried(tried)
     return Decision(
         base.name, list(values), list(targets), objective, confidence, delta,
         None if best is None else search.tried[best], tried, len(cases), labels,
         [search.tried[number] for number in search.tied],
     )  # fmt: skip
+
+
+def _check_tried(tried: Sequence[Candidate]) -> None:
+    """UsageError where no combination tells anything."""
+    if all(one.trial.reason for one in tried):
+        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
+    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
+        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
 
 
 def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:

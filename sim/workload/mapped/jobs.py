@@ -226,8 +226,8 @@ class MappedJobs:
             found |= {self.times_of[name]: times.get(name, math.inf) for name in self.typed}
         if start is not None:
             found["start"] = start
-        texts = {name: value for name, value in found.items() if not (isinstance(value, str) and not value)}
-        log.add(line, id_, arrival, math.nan if took is None else took, key, **texts)
+        columns = {name: value for name, value in found.items() if value != ""}
+        log.add(line, id_, arrival, math.nan if took is None else took, key, **columns)
 
     def _run_time(self, duration: float | None, times: dict[str, float], span: float | None) -> float | None:
         """How long a job ran: its duration, its time on the one kind of device, or else from its start to its end."""
