@@ -28,7 +28,7 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
         return None
     axes = [axis for axis in table.axes if axis in rows.columns and _varies(rows[axis])]
     values = [name for name in table.values if (rows["value"] == name).any()]
-    across = table.across if table.across in axes else axes[-1] if axes else None
+    across = _across(table, axes)
     panels = [axis for axis in axes if axis != across]
     groups = [(value, key) for value in values for key in _keys(rows, panels)]
     places = {label: x for x, label in enumerate(dict.fromkeys(rows[across]))} if across is not None else {}
@@ -54,6 +54,13 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     handles, names = grid[0, 0].get_legend_handles_labels()
     style.legend_above(picture, handles, names)
     return picture
+
+
+def _across(table: FiguresTable, axes: list[str]) -> str | None:
+    """The axis along which bars stand side by side: the one that is named, or else the last; None without any."""
+    if table.across in axes:
+        return table.across
+    return axes[-1] if axes else None
 
 
 def _varies(axis: pd.Series) -> bool:
