@@ -223,12 +223,7 @@ def laid_out(
 ) -> LinesLayout | None:
     """Affinity and balance for one guess; None if it is too small."""
     layout = LinesLayout(given)
-    room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
-    for task, line in pairs:
-        work = float(given.seconds[task, line] * given.need[task, line])
-        if layout.line[task] < 0 and work <= room[line] * (1 + ROUNDING):
-            room[line] -= work
-            layout.put(task, line)
+    _put_near_data(layout, guess, alpha, pairs)
     accelerators = np.flatnonzero(~given.on_cores).tolist()
     cores = np.flatnonzero(given.on_cores).tolist()
     limit = guess * (1 + ROUNDING)
@@ -239,13 +234,27 @@ def laid_out(
         return None
     forced = [task for task in left if slow[task] > limit]
     for task in [*forced, *(task for task in left if slow[task] <= limit)]:
-        open_ = [line for line in accelerators if layout.free[line][0] < guess or slow[task] > limit]
-        sides = [open_, cores] if fast[task] <= limit else [cores]
-        found = next((line for line in (_first(layout, task, side) for side in sides) if line is not None), None)
+        found = None
+        if fast[task] <= limit:
+            open_ = [line for line in accelerators if layout.free[line][0] < guess or slow[task] > limit]
+            found = _first(layout, task, open_)
+        if found is None:
+            found = _first(layout, task, cores)
         if found is None:
             return None
         layout.put(task, found)
     return layout if layout.end <= max(2 + alpha, 1.0) * limit else None
+
+
+def _put_near_data(layout: LinesLayout, guess: float, alpha: float, pairs: Sequence[tuple[int, int]]) -> None:
+    """Put tasks on the lines that have their data, best pairs first, up to the share alpha of a line's time."""
+    given = layout.given
+    room = [alpha * sum(max(0.0, guess - free) for free in times) for times in given.free]
+    for task, line in pairs:
+        work = float(given.seconds[task, line] * given.need[task, line])
+        if layout.line[task] < 0 and work <= room[line] * (1 + ROUNDING):
+            room[line] -= work
+            layout.put(task, line)
 
 
 def _shortest(given: Activation, task: int, lines: Sequence[int]) -> float:

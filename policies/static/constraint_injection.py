@@ -129,45 +129,65 @@ class ConstraintInjection(PlannedScheduler):
         free = [plan_of(instance, schedule, max(bound, better)) for schedule in (linear, integer)]
         spans = [simulated(problem, plan) for plan in free]
         unconstrained = min(spans)
-        best, won, least = free[spans.index(unconstrained)], "", unconstrained
-        tried, seen = 2, [plan.steps for plan in free]
-        traffic = traffic_of(instance, graph_of(problem.tasks))
-        if traffic is not None:
-            sites = by_place(instance)
-            near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
-            at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
-            solver = Solver(instance, sites, traffic, near, self.node_limit, self.max_variables, at_once)
-            for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
-                for plan in (made, apart(made)) if made.fused else (made,):
-                    if plan.steps in seen or tried == self.candidates:
-                        continue
-                    seen.append(plan.steps)
-                    tried += 1
-                    makespan = simulated(problem, plan)
-                    if makespan < least:
-                        best, won, least = plan, " > ".join(names), makespan
-                if tried == self.candidates:
-                    break
+        race = _Race(problem, free[spans.index(unconstrained)], unconstrained, len(free))
+        near = unconstrained if np.isfinite(unconstrained) else max(bound, better)
+        self._constrain(race, instance, near, free)
         if not problem.in_mid_run:
-            joined = launched_together(best, problem.tasks, self.max_fused, self.patterns)
-            if joined.fused != best.fused:
-                tried += 1
-                makespan = simulated(problem, joined)
-                if makespan < least:
-                    best, least = joined, makespan
-        ahead = brought_ahead(instance, best)
+            joined = launched_together(race.best, problem.tasks, self.max_fused, self.patterns)
+            if joined.fused != race.best.fused:
+                race.enter(joined)
+        ahead = brought_ahead(instance, race.best)
         if ahead.copies:
-            tried += 1
-            makespan = simulated(problem, ahead)
-            if makespan < least:
-                best, least = ahead, makespan
-        notes = {"constraints": won, "candidates": tried, "unconstrained_makespan": unconstrained}
+            race.enter(ahead)
+        best, least = race.best, race.makespan
+        notes = {"constraints": race.won, "candidates": race.tried, "unconstrained_makespan": unconstrained}
         if best.fused:
             return _with_launches(problem, replace(best, makespan=least, notes=best.notes | notes))
         known = free[0].bound
         return replace(
             best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
         )
+
+
+    def _constrain(self, race: _Race, instance: Instance, near: float, free: Sequence[Plan]) -> None:
+        """Let plans under the constraints of transfers compete, as many as there may be; none without transfers.
+
+        near: seconds of the best plan so far, or the bound.  free: the unconstrained plans, which compete already.
+        """
+        problem = race.problem
+        traffic = traffic_of(instance, graph_of(problem.tasks))
+        if traffic is None:
+            return
+        sites, seen = by_place(instance), [plan.steps for plan in free]
+        at_once = 1 if self.patterns is not None or problem.in_mid_run else self.max_fused
+        solver = Solver(instance, sites, traffic, near, self.node_limit, self.max_variables, at_once)
+        for names, made in walk(SharingTree(instance, sites, traffic, near).tree(), solver.plan):
+            for plan in (made, apart(made)) if made.fused else (made,):
+                if plan.steps not in seen and race.tried < self.candidates:
+                    seen.append(plan.steps)
+                    race.enter(plan, " > ".join(names))
+            if race.tried == self.candidates:
+                return
+
+
+@dataclass
+class _Race:
+    """The best of the plans so far, by a simulation of each."""
+
+    problem: PlanProblem
+    best: Plan
+    makespan: float
+    tried: int
+    won: str = ""
+    """The constraints under which the best one was made."""
+
+    def enter(self, plan: Plan, constraints: str | None = None) -> None:
+        """Simulate one more; `constraints`: those under which it was made, None where it changes the best so far."""
+        self.tried += 1
+        makespan = simulated(self.problem, plan)
+        if makespan < self.makespan:
+            self.best, self.makespan = plan, makespan
+            self.won = self.won if constraints is None else constraints
 
 
 def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | None) -> Plan:
@@ -272,6 +292,40 @@ def _together(groups: Sequence[tuple[int, ...]]) -> tuple[Constraint, ...]:
 
 
 # Not in the program ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Merging:
+    """Groups of tasks by number: what each is, takes and shares with others."""
+
+    members: dict[int, list[int]]
+    work: dict[int, np.ndarray]
+    """Seconds of each group on each site, those of merged ones as well."""
+    items: dict[int, dict[int, None]]
+    """What each group reads."""
+    flow: dict[int, dict[int, float]]
+    """Seconds to move what one group writes for another, both ways."""
+    cost: np.ndarray
+    """Seconds to move each item."""
+
+    def saved(self, one: int, other: int) -> float:
+        """Seconds of transfers that two groups at one site save."""
+        few, many = sorted((self.items.get(one, {}), self.items.get(other, {})), key=len)
+        return self.flow[one].get(other, 0.0) + sum(float(self.cost[item]) for item in few if item in many)
+
+    def merge(self, one: int, other: int) -> int:
+        """Make one group of two; its number, which no other group had."""
+        new = len(self.work)
+        self.members[new] = self.members.pop(one) + self.members.pop(other)
+        self.work[new] = self.work[one] + self.work[other]
+        self.items[new] = {**self.items.get(one, {}), **self.items.get(other, {})}
+        joint = dict(self.flow[one])
+        for third, seconds in self.flow[other].items():
+            joint[third] = joint.get(third, 0.0) + seconds
+        self.flow[new] = {third: seconds for third, seconds in joint.items() if third in self.members}
+        for third, seconds in self.flow[new].items():
+            self.flow[third][new] = seconds
+        return new
 
 
 class SharingTree:
@@ -416,42 +470,30 @@ class SharingTree:
 
     def groups(self, view: View, limit: float, given: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Merge groups, the pair that saves most seconds of transfers first, as long as one site does it in `limit`."""
-        members = {number: list(group) for number, group in enumerate(given)}
-        work = {number: self.times[list(group)].sum(axis=0) for number, group in members.items()}
-        items = {number: self._items(group) for number, group in members.items()} if view != "flow" else {}
-        flow = self._flow(given) if view != "inputs" else {number: {} for number in members}
-        near: dict[int, dict[int, None]] = {number: dict.fromkeys(flow[number]) for number in members}
-        for one, other in self._neighbors(items):
+        merging = _Merging(
+            {number: list(group) for number, group in enumerate(given)},
+            {number: self.times[list(group)].sum(axis=0) for number, group in enumerate(given)},
+            {number: self._items(group) for number, group in enumerate(given)} if view != "flow" else {},
+            self._flow(given) if view != "inputs" else {number: {} for number in range(len(given))},
+            self.cost,
+        )
+        near = {number: dict.fromkeys(flow) for number, flow in merging.flow.items()}
+        for one, other in self._neighbors(merging.items):
             near[one][other] = near[other][one] = None
-
-        def saved(one: int, other: int) -> float:
-            few, many = sorted((items.get(one, {}), items.get(other, {})), key=len)
-            return flow[one].get(other, 0.0) + sum(float(self.cost[item]) for item in few if item in many)
-
-        heap = [(-saved(one, other), one, other) for one in near for other in near[one] if one < other]
+        heap = [(-merging.saved(one, other), one, other) for one in near for other in near[one] if one < other]
         heapq.heapify(heap)
         while heap:
             gain, one, other = heapq.heappop(heap)
-            if one not in members or other not in members or gain >= 0:
+            if one not in merging.members or other not in merging.members or gain >= 0:
                 continue
-            joint = work[one] + work[other]
-            if joint.min() > limit:
+            if (merging.work[one] + merging.work[other]).min() > limit:
                 continue
-            new = len(given) + len(work)  # a number of its own: what the heap says of the old ones is void
-            members[new] = members.pop(one) + members.pop(other)
-            work[new] = joint
-            items[new] = {**items.get(one, {}), **items.get(other, {})}
-            flow[new] = dict(flow[one])
-            for third, seconds in flow[other].items():
-                flow[new][third] = flow[new].get(third, 0.0) + seconds
-            near[new] = {t: None for t in {**near[one], **near[other]} if t in members and t != new}
-            flow[new] = {third: seconds for third, seconds in flow[new].items() if third in members and third != new}
+            new = merging.merge(one, other)
+            near[new] = {third: None for third in {**near[one], **near[other]} if third in merging.members}
             for third in near[new]:
                 near[third][new] = None
-                if third in flow[new]:
-                    flow[third][new] = flow[new][third]
-                heapq.heappush(heap, (-saved(third, new), third, new))
-        return sorted(tuple(sorted(group)) for group in members.values())
+                heapq.heappush(heap, (-merging.saved(third, new), third, new))
+        return sorted(tuple(sorted(group)) for group in merging.members.values())
 
     def _items(self, group: Sequence[int]) -> dict[int, None]:
         return dict.fromkeys(item for task in group for item in self.traffic.firsts[task])

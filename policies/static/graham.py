@@ -59,6 +59,31 @@ class Graham(PlannedScheduler):
         return order
 
 
+class _WaitingTasks:
+    """Tasks that can start, by the types of lanes on which they can run (`usable`), in the order of the list."""
+
+    def __init__(self, usable: np.ndarray, order: Sequence[int]):
+        groups, group_of = np.unique(usable, axis=0, return_inverse=True)
+        self._heaps: list[list[tuple[int, int]]] = [[] for _ in groups]  # of (position in the list, task)
+        self._heap_of = [self._heaps[group] for group in group_of.reshape(-1).tolist()]
+        self._served = [[self._heaps[n] for n in np.flatnonzero(groups[:, kind])] for kind in range(usable.shape[1])]
+        position = np.empty(len(usable), dtype=np.int64)
+        position[list(order)] = np.arange(len(usable))
+        self._position: list[int] = position.tolist()
+
+    def add(self, task: int) -> None:
+        heapq.heappush(self._heap_of[task], (self._position[task], task))
+
+    def take(self, kind: int) -> int | None:
+        """The first of the list that can run on a type of lane; None if none waits."""
+        heaps = [heap for heap in self._served[kind] if heap]
+        return heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1] if heaps else None
+
+
+OPENS, ENDS, COMES = -1, 0, 1
+"""What happens, in this order at one time: a lane is free at first, a task ends, a task can start."""
+
+
 def graham(
     times: np.ndarray,
     counts: Sequence[int],
@@ -74,43 +99,36 @@ def graham(
     """
     size, kinds = times.shape
     schedule = Schedule.empty(size)
-    usable = np.isfinite(times)
-    groups, group_of = np.unique(usable, axis=0, return_inverse=True)
-    group_of = group_of.reshape(-1)
-    waiting: list[list[tuple[int, int]]] = [[] for _ in groups]  # heaps of (position in the list, task)
-    serves = [[number for number, group in enumerate(groups) if group[kind]] for kind in range(kinds)]
+    waiting = _WaitingTasks(np.isfinite(times), order)
     idle: list[list[int]] = [[] if since else list(range(count)) for count in counts]  # heaps
-    position = np.empty(size, dtype=np.int64)
-    position[list(order)] = np.arange(size)
-    missing = [len(set(p)) for p in predecessors] if predecessors is not None else [0] * size
-    after = successors(predecessors) if predecessors is not None else None
-    # (time, lane is given back by a task (0), a task is there (1), a lane is free at first (-1), number, type)
-    events = [(0.0 if ready is None else float(ready[j]), 1, j, 0) for j in range(size) if not missing[j]]
+    there = [0.0] * size if ready is None else [float(at) for at in ready]
+    graph: Graph = [()] * size if predecessors is None else predecessors
+    missing, after = [len(set(before)) for before in graph], successors(graph)
+    # (time, what happens, number of the task or lane, type of the lane)
+    events = [(there[task], COMES, task, 0) for task in range(size) if not missing[task]]
     for kind, times_free in enumerate(since or ()):
-        events += [(float(at), -1, lane, kind) for lane, at in enumerate(times_free)]
+        events += [(float(at), OPENS, lane, kind) for lane, at in enumerate(times_free)]
     heapq.heapify(events)
     while events:
         now = events[0][0]
         while events and events[0][0] == now:
             _, what, number, kind = heapq.heappop(events)
-            if what == 1:
-                heapq.heappush(waiting[group_of[number]], (int(position[number]), number))
+            if what == COMES:
+                waiting.add(number)
                 continue
-            if what == -1:
+            if what == OPENS:
                 heapq.heappush(idle[kind], number)
                 continue
             heapq.heappush(idle[kind], int(schedule.lane[number]))
-            for successor in after[number] if after is not None else ():
+            for successor in after[number]:
                 missing[successor] -= 1
                 if not missing[successor]:
-                    there = now if ready is None else max(now, float(ready[successor]))
-                    heapq.heappush(events, (there, 1, successor, 0))
+                    heapq.heappush(events, (max(now, there[successor]), COMES, successor, 0))
         for kind in range(kinds):
             while idle[kind]:
-                heaps = [waiting[group] for group in serves[kind] if waiting[group]]
-                if not heaps:
+                task = waiting.take(kind)
+                if task is None:
                     break
-                task = heapq.heappop(min(heaps, key=lambda heap: heap[0]))[1]
                 end = schedule.put(task, now, float(times[task, kind]), kind, heapq.heappop(idle[kind]))
-                heapq.heappush(events, (end, 0, task, kind))
+                heapq.heappush(events, (end, ENDS, task, kind))
     return schedule

@@ -10,7 +10,7 @@ Reference: docs/measurements_metrics.md of triton-inference-server/perf_analyzer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,8 @@ def table(path: Path, batch: str, time: str, unit: str | None, where: Mapping[st
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
     """The stages in files of perf_analyzer, each with its batch size unless it has a column that tells it."""
-    found: dict[int, tuple[float, dict[str, float], Path]] = {}
+    found: dict[int, _Measured] = {}
     remarks = []
-    flying: set[int] = set()
     for size, path in files:
         rows = rows_of(path, form_of(path))
         load = next((name for name in LOADS if name in rows.names), None)
@@ -74,28 +73,50 @@ def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:
         for line, row in _rows(path, rows):
             of_size = _size(path, line, row, size)
             at = _number(path, line, row, load) if load is not None else 1.0
-            if of_size not in found or at < found[of_size][0]:
-                found[of_size] = (at, _stages(path, line, row), path)
-                (flying.add if load == LOADS[0] and at > 1 else flying.discard)(of_size)
-            elif at == found[of_size][0] and found[of_size][2] != path:
-                raise fail(path, f"batches of {of_size} are measured in {found[of_size][2]} too", line)
+            known = found.get(of_size)
+            if known is None or at < known.load:
+                found[of_size] = _Measured(at, _stages(path, line, row), path, load == LOADS[0] and at > 1)
+            elif at == known.load and known.path != path:
+                raise fail(path, f"batches of {of_size} are measured in {known.path} too", line)
     if not found:
         raise fail(files[0][1], "has no rows")
+    stages, left_out = _by_stage(found)
+    source = ", ".join(str(path) for _, path in files)
+    return Elsewhere(source, stages, [*remarks, *_under_load(found), *left_out])
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Seconds of the stages of a batch, at the least load at which it was measured."""
+
+    load: float
+    stages: dict[str, float]
+    path: Path
+    overlapping: bool
+    """Was more than one request in flight?"""
+
+
+def _under_load(found: Mapping[int, _Measured]) -> Iterator[str]:
+    """What is to be said of batches that were not alone at the server."""
+    flying = [size for size in sorted(found) if found[size].overlapping]
     if flying:
-        text = f"batches of {', '.join(map(str, sorted(flying)))} were measured with more than one request in flight"
-        remarks.append(f"{text}: their stages may contain each other's (measure with --concurrency-range 1)")
-    waited = [n for n, (_, s, _) in sorted(found.items()) if s["queue"] > BUSY * s["compute"]]
+        text = f"batches of {', '.join(map(str, flying))} were measured with more than one request in flight"
+        yield f"{text}: their stages may contain each other's (measure with --concurrency-range 1)"
+    waited = [size for size in sorted(found) if found[size].stages["queue"] > BUSY * found[size].stages["compute"]]
     if waited:
-        remarks.append(
-            f"requests of batches of {', '.join(map(str, waited))} waited at the server; that is not counted"
-        )
-    names = [name for name in STAGES if any(one[1][name] > 0 for one in found.values())]
-    stages = {name: {size: found[size][1][name] for size in sorted(found)} for name in names}
-    for name in list(stages):
-        if name != "compute" and not all(value > 0 for value in stages[name].values()):
-            remarks.append(f"{name} took no time at some sizes; it is left out")
-            del stages[name]
-    return Elsewhere(", ".join(str(path) for _, path in files), stages, remarks)
+        yield f"requests of batches of {', '.join(map(str, waited))} waited at the server; that is not counted"
+
+
+def _by_stage(found: Mapping[int, _Measured]) -> tuple[dict[str, dict[int, float]], list[str]]:
+    """Seconds by stage and batch size, and the stages left out because they took no time at some sizes."""
+    stages, left_out = {}, []
+    for name in STAGES:
+        seconds = {size: found[size].stages[name] for size in sorted(found)}
+        if name == "compute" or all(value > 0 for value in seconds.values()):
+            stages[name] = seconds
+        elif any(value > 0 for value in seconds.values()):
+            left_out.append(f"{name} took no time at some sizes; it is left out")
+    return stages, left_out
 
 
 def _rows(path: Path, rows: FileRows) -> list[tuple[int, dict[str, Any]]]:

@@ -149,10 +149,8 @@ def calibrate(
 
     begin = out / folder_name(name or model.partition(":")[2])
     targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
-    if not force:
-        for target in targets:
-            if target.exists():
-                raise click.UsageError(f"{target} exists; --force replaces it")
+    for target in targets:
+        console.check_replaceable(target, force)
     _measure(load_device(model, where), sizes, repeats, targets, as_json, quiet)
 
 
@@ -178,8 +176,7 @@ def _from_tables(
     files = [_sized(text) for text in tables]
     begin = out / folder_name(name or files[0][1].stem)
     target = begin.with_name(f"{begin.name}.service.yaml")
-    if target.exists() and not force:
-        raise click.UsageError(f"{target} exists; --force replaces it")
+    console.check_replaceable(target, force)
     wanted = None if shape is None else shape.replace("-", " ")
     kind = language.kind_of(files[0][1])
     if kind is not None:

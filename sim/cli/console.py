@@ -34,6 +34,23 @@ def note(text: str, quiet: bool = False) -> None:
         click.echo(text, err=True)
 
 
+def check_replaceable(target: Path, force: bool) -> None:
+    """Refuse to replace a file without --force, before anything is computed for it."""
+    if target.exists() and not force:
+        raise click.UsageError(f"{target} exists; --force replaces it")
+
+
+def check_written(option: str, target: Path | None, force: bool) -> None:
+    """The same of the file of an option, if it is given, and that its folder is there."""
+    from sim.errors import UsageError
+
+    if target is None:
+        return
+    check_replaceable(target, force)
+    if not target.parent.is_dir():
+        raise UsageError(f'{option} {target}: there is no folder "{target.parent}"')
+
+
 def warnings(texts: Iterable[str], quiet: bool = False) -> None:
     for text in texts:
         note(f"{click.style('warning:', fg='yellow')} {text}", quiet)

@@ -84,13 +84,18 @@ def gallery(
         done.append((entry, found, found.comparison()))
     if out is not None:
         _write(done, out, quiet)
+    _print(done, as_json)
+    outside = sum(int((~table["within"].dropna().astype(bool)).sum()) for _, _, table in done)
+    if outside and not short:
+        click.get_current_context().exit(1)
+
+
+def _print(done: list[tuple[Entry, Outcome, pd.DataFrame]], as_json: bool) -> None:
+    """What came out of entries, compared with what was published."""
     if as_json:
         console.as_json([_json(entry, found, table) for entry, found, table in done])
     else:
         console.lines(line for entry, found, table in done for line in _text(entry, found, table))
-    outside = sum(int((~table["within"].dropna().astype(bool)).sum()) for _, _, table in done)
-    if outside and not short:
-        click.get_current_context().exit(1)
 
 
 def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:

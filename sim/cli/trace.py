@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +105,8 @@ def map_(
     path = Path(file)
     if not path.is_file():
         raise ScenarioError(Problem("there is no such file", file=file))
-    if out is not None and out.exists() and not force:
-        raise click.UsageError(f"{out} exists; --force replaces it")
+    if out is not None:
+        console.check_replaceable(out, force)
     nodes = node_list(path)
     if nodes is not None:
         text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
@@ -177,54 +178,79 @@ def validate(
     reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
     was inferred, step by step; --out writes the last of these scenarios.
     """
-    from sim.cli import recorded_waits
     from sim.errors import UsageError
-    from sim.report import recorded_waits as report
-    from sim.report.html.of_waits import write_waits
 
-    for option, target in (("--out", out), ("--page", page)):
-        if target is not None and target.exists() and not force:
-            raise click.UsageError(f"{target} exists; --force replaces it")
-        if target is not None and not target.parent.is_dir():
-            raise UsageError(f'{option} {target}: there is no folder "{target.parent}"')
+    console.check_written("--out", out, force)
+    console.check_written("--page", page, force)
     if not _in_yaml(file):
         form = format_of(file, form)
     source = _source(file, form, options, cluster)
-    found: dict[str, Any] = {"file": file}
-    text: list[str] = []
-    remarks: list[str] = []
-    given = source is not None and "cluster" in source
-    if given:
-        assert source is not None
-        found |= _replayed(file, source, policy, text, remarks)
-    spec = _spec(file, form, options)
-    table = spec.read()
-    if not given:
-        found |= {"valid": True, rows_word(table): len(table), "notes": table.notes}
-        text.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
-        remarks += table.notes
-    simulate = (source is not None or out is not None) and policy != "as_recorded"
+    told = _Told({"file": file})
+    on_cluster = source is not None and "cluster" in source
+    if source is not None and on_cluster:
+        _replay(told, file, source, policy)
+    table = _spec(file, form, options).read()
+    if not on_cluster:
+        told.mapping |= {"valid": True, rows_word(table): len(table), "notes": table.notes}
+        told.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
+        told.remarks += table.notes
     if not table.requests and (source is None or _one_trace(source)):
-        trace = _trace_of(file, form, options)
-        subject = recorded_waits.subject_of(Path(file), source, trace, table)
-        explained, compared = recorded_waits.told(subject, policy, simulate, out, as_json)
-        if explained is not None:
-            found["waits"] = report.mapping(explained, compared, simulate)
-            text += report.lines(explained, compared, simulate)
-            remarks += compared.notes if compared is not None and simulate else []
-        if page is not None:
-            if explained is None:
-                raise UsageError(f"--page: nothing is to be said of waits in {file}: no job has a recorded one")
-            write_waits(page, Path(file).name, explained, compared, simulate, remarks)
-            console.note(f"page: {page}")
+        waits = _Waits(file, source, _trace_of(file, form, options), table, policy, out, page)
+        waits.tell(told, as_json)
     elif out is not None or page is not None:
         raise UsageError("--out and --page are for one log of jobs; this is none")
-    if as_json:
-        console.as_json(found)
-    else:
-        console.lines(text)
-    for remark in remarks:
-        console.note(remark)
+    told.print(as_json)
+
+
+@dataclass
+class _Told:
+    """What is printed in the end: a mapping as JSON, or lines; and remarks."""
+
+    mapping: dict[str, Any]
+    lines: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    def print(self, as_json: bool) -> None:
+        if as_json:
+            console.as_json(self.mapping)
+        else:
+            console.lines(self.lines)
+        for remark in self.remarks:
+            console.note(remark)
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """A log whose recorded waits are explained, and simulated where that is asked for."""
+
+    file: str
+    source: dict[str, Any] | None
+    trace: dict[str, Any]
+    table: TaskTable
+    policy: str | None
+    out: Path | None
+    page: Path | None
+
+    def tell(self, told: _Told, as_json: bool) -> None:
+        """Add what there is to say of the waits, and write the page."""
+        from sim.cli import recorded_waits
+        from sim.errors import UsageError
+        from sim.report import recorded_waits as report
+        from sim.report.html.of_waits import write_waits
+
+        simulate = (self.source is not None or self.out is not None) and self.policy != "as_recorded"
+        subject = recorded_waits.subject_of(Path(self.file), self.source, self.trace, self.table)
+        explained, compared = recorded_waits.told(subject, self.policy, simulate, self.out, as_json)
+        if explained is not None:
+            told.mapping["waits"] = report.mapping(explained, compared, simulate)
+            told.lines += report.lines(explained, compared, simulate)
+            told.remarks += compared.notes if compared is not None and simulate else []
+        if self.page is None:
+            return
+        if explained is None:
+            raise UsageError(f"--page: nothing is to be said of waits in {self.file}: no job has a recorded one")
+        write_waits(self.page, Path(self.file).name, explained, compared, simulate, told.remarks)
+        console.note(f"page: {self.page}")
 
 
 def _in_yaml(file: str) -> bool:
@@ -273,9 +299,7 @@ def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str
     return {**entry["trace"], "path": str(path if path.is_absolute() else Path(file).parent / path)}
 
 
-def _replayed(
-    file: str, source: dict[str, Any], policy: str | None, text: list[str], remarks: list[str]
-) -> dict[str, Any]:
+def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
     """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
     from sim.experiment.run import prepare
     from sim.experiment.run import run as run_scenario
@@ -286,11 +310,13 @@ def _replayed(
     table = against_record(outcome)
     notes = {name: value for name, value in outcome.record.notes.items() if isinstance(value, int | float)}
     warnings = list(outcome.record.input.warnings)
-    text += _compared(file, table, notes)
-    remarks += [*loaded.notes, *warnings]
+    told.lines += _compared(file, table, notes)
+    told.remarks += [*loaded.notes, *warnings]
     pair = ("recorded", "simulated")
     rows = {str(name): {key: float(row[key]) for key in pair} for name, row in table.iterrows()}
-    return {"tasks": int(table["tasks"].iloc[0]), "metrics": rows, "notes": notes, "warnings": warnings}
+    told.mapping |= {
+        "tasks": int(table["tasks"].iloc[0]), "metrics": rows, "notes": notes, "warnings": warnings,
+    }  # fmt: skip
 
 
 def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
@@ -388,8 +414,7 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
     from sim.model.files import naming
     from sim.workload.readers.task_table import PARQUET, write, write_parts
 
-    if target.exists() and not force:
-        raise click.UsageError(f"{target} exists; --force replaces it")
+    console.check_replaceable(target, force)
     if not target.parent.is_dir():
         raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
     spec = _spec(file, form, options)

@@ -160,8 +160,7 @@ def _check_target(target: Path, force: bool) -> None:
     """Said before an hour of training rather than after it."""
     from sim.learning.training.train import check_writable
 
-    if target.exists() and not force:
-        raise click.UsageError(f"{target} exists; --force replaces it")
+    console.check_replaceable(target, force)
     check_writable(target)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from sim.cli.options import JSON, QUIET, SET, VERBOSITY, Whole
 if TYPE_CHECKING:
     from sim.experiment.twin import SnapshotCluster
     from sim.workload.logs.history import JobHistory
-    from sim.workload.readers.snapshot import SnapshotJob
+    from sim.workload.readers.snapshot import Snapshot, SnapshotJob
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EARLIER_SAMPLES = 20
@@ -66,13 +68,7 @@ def twin(
     limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
     says how good predicted starts were.
     """
-    from sim.errors import UsageError
-    from sim.workload.logs.history import forecast_errors
-
-    if out is not None and out.exists() and not force:
-        raise click.UsageError(f"{out} exists; --force replaces it")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
+    console.check_written("--out", out, force)
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
     log, table = _history(history)
@@ -83,75 +79,112 @@ def twin(
         _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), as_json, quiet)
         return
     assert squeue is not None and nodes is not None
-    from sim.workload.readers import snapshot
-
-    listed = _nodes(nodes)
-    jobs = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
-    listed = _in_use(listed, _nodes(nodes, down=False), jobs.jobs)
-    unknown = [name for name in only if name not in {job.id for job in jobs.jobs if not job.runs}]
-    if unknown:
-        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
-    instant = _instant(now) if now is not None else jobs.latest
-    late = sum(job.runs and job.start > instant for job in jobs.jobs)
-    if late:
-        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
-    widened, before = _widened(log, instant, listed, more, hours, policy, overrides, look_back, seed, quiet)
-    made = [_forecast(jobs.jobs, instant, log, listed, more, hours, policy, overrides, samples, seed)]
+    listed, snapshot = _snapshot(squeue, nodes)
+    _check_waiting(only, snapshot, squeue)
+    known = _Known(snapshot.jobs, _time_of(snapshot, now), log, more, hours, overrides, seed)
+    widened, before = known.widened(listed, policy, look_back, quiet)
+    made = [known.forecast(listed, policy, samples)]
     if changes:
         kept, other, altered = _changed(listed, changes, policy)
-        made.append(_forecast(jobs.jobs, instant, log, kept, more, hours, other, (*overrides, *altered), samples, seed))
+        made.append(known.forecast(kept, other, samples, altered))
     for one in made:
         one.widening = widened
-    from sim.report import twin as report
-
-    told, changed = made[0], ", ".join(changes)
-    beside = made[1] if changes else None
-    errors = forecast_errors(log, hours * 3600)
-    notes = [*jobs.notes, *told.notes, *before, *table.notes]
-    if out is not None:
-        from sim.report.html.of_twin import write_twin
-
-        write_twin(out, told, instant, errors, beside, changed, notes)
-    if as_json:
-        console.as_json(report.mapping(told, instant, errors, beside, changed))
-    else:
-        console.lines(report.lines(told, instant, errors, beside, changed, only))
+    notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
+    _report(made, known, changes, only, notes, out, as_json)
     for remark in notes:
         console.note(remark, quiet)
     if out is not None:
         console.note(f"page: {out}", quiet)
 
 
-def _forecast(
-    jobs: Any, now: float, log: JobHistory, listed: list[dict[str, Any]], more: dict[str, Any], hours: float,
-    policy: str,
-    overrides: tuple[str, ...], samples: int, seed: int,
-) -> Any:  # fmt: skip
-    from sim.experiment.twin import Twin
+def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
+    """The nodes that are in use, and the jobs there."""
+    from sim.workload.readers import snapshot
 
-    return Twin(jobs, now, log, _cluster(listed, more), hours * 3600, policy, overrides).forecast(samples, seed)
+    listed = _nodes(nodes)
+    found = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
+    return _in_use(listed, _nodes(nodes, down=False), found.jobs), found
 
 
-def _widened(
-    log: JobHistory, now: float, listed: list[dict[str, Any]], more: dict[str, Any], hours: float, policy: str,
-    overrides: tuple[str, ...], count: int, seed: int, quiet: bool,
-) -> tuple[Any, list[str]]:  # fmt: skip
-    """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
-    from sim.experiment.twin_judge import earlier_instants, look_back
-    from sim.experiment.widening import ENOUGH_STARTS, widening
+def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> None:
+    """Refuse to tell the start of a job that does not wait."""
+    from sim.errors import UsageError
 
-    if not count:
-        return None, []
-    instants = earlier_instants(float(log.submit[0]), now, hours * 3600, count)
-    pasts = look_back(log, _cluster(listed, more), instants, hours * 3600, EARLIER_SAMPLES, policy, seed,
-                      lambda text: console.note(text, quiet), overrides)  # fmt: skip
-    found = widening(pasts, now)
-    if found is not None:
-        return found, []
-    starts = sum(len(past.actual) for past in pasts)
-    text = (f"intervals hold only what is random: of earlier snapshots {starts} starts are known {hours:g} h ahead, "
-            f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)")  # fmt: skip
-    return None, [text]
+    waiting = {job.id for job in snapshot.jobs if not job.runs}
+    unknown = [name for name in only if name not in waiting]
+    if unknown:
+        raise UsageError(f"--job {unknown[0]}: no job of that id waits in {squeue}")
+
+
+def _time_of(snapshot: Snapshot, now: str | None) -> float:
+    """When a snapshot was made: at `now`, or at the latest time that stands in it."""
+    from sim.errors import UsageError
+
+    instant = _instant(now) if now is not None else snapshot.latest
+    late = sum(job.runs and job.start > instant for job in snapshot.jobs)
+    if late:
+        raise UsageError(f"--now lies before the start of {late:,} jobs that run: it is when the snapshot was made")
+    return instant
+
+
+def _report(
+    made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
+    out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Print the forecast, with that of the changed cluster if there is one, and write the page."""
+    from sim.report import twin as report
+    from sim.report.html.of_twin import write_twin
+    from sim.workload.logs.history import forecast_errors
+
+    told, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
+    errors = forecast_errors(known.log, known.hours * 3600)
+    if out is not None:
+        write_twin(out, told, known.now, errors, beside, changed, notes)
+    if as_json:
+        console.as_json(report.mapping(told, known.now, errors, beside, changed))
+    else:
+        console.lines(report.lines(told, known.now, errors, beside, changed, only))
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What all forecasts of one snapshot begin with: its jobs and time, the history, and keys of the scenario."""
+
+    jobs: list[SnapshotJob]
+    now: float
+    log: JobHistory
+    more: dict[str, Any]
+    hours: float
+    overrides: tuple[str, ...]
+    seed: int
+
+    def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
+        """What comes on these nodes."""
+        from sim.experiment.twin import Twin
+
+        overrides = (*self.overrides, *altered)
+        model = Twin(self.jobs, self.now, self.log, _cluster(listed, self.more), self.hours * 3600, policy, overrides)
+        return model.forecast(samples, self.seed)
+
+    def widened(
+        self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
+    ) -> tuple[Any, list[str]]:
+        """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
+        from sim.experiment.twin_judge import earlier_instants, look_back
+        from sim.experiment.widening import ENOUGH_STARTS, widening
+
+        if not count:
+            return None, []
+        instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
+        pasts = look_back(self.log, _cluster(listed, self.more), instants, self.hours * 3600, EARLIER_SAMPLES, policy,
+                          self.seed, lambda text: console.note(text, quiet), self.overrides)  # fmt: skip
+        found = widening(pasts, self.now)
+        if found is not None:
+            return found, []
+        starts = sum(len(past.actual) for past in pasts)
+        known = f"of earlier snapshots {starts} starts are known {self.hours:g} h ahead"
+        text = f"and errors are learned from {ENOUGH_STARTS} or more (a longer log, or fewer --hours)"
+        return None, [f"intervals hold only what is random: {known}, {text}"]
 
 
 def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import ScenarioError, UsageError
-from sim.experiment.points import check_all, rows
+from sim.experiment.points import PointRow, check_all, rows
 from sim.experiment.policies import PolicyLike
 from sim.experiment.progress import Progress
 from sim.experiment.run import Where
@@ -237,6 +237,36 @@ def decide(
         raise UsageError(f"there are more than the {MAX_CANDIDATES:,} combinations that one search takes")
     points = [dict(zip(values, one, strict=True)) for one in product(*values.values())]
     _, given = rows(base, points=points, policies=policies)
+    cases, labels, prices = _cases(base, given, seed)
+    objective = minimize or (PRICE if any(prices) else TOTAL)
+    known = _known(objective, prices, given)
+    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
+    allowed = (1 - confidence) / (1 if known else 2)
+    with where.study(Setup((base,), tuple(metrics)), progress, first * len(cases)) as study:
+        where.stop(study, [Replicates(case, first) for case in cases if not case.auto_warmup])
+        judge = Judge(study, targets, first, allowed / (2 * len(targets) * len(cases)))
+        about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
+        search = _Search(judge, cases, about, known, tell)
+        best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
+    tried = [search.tried[number] for number in sorted(search.tried)]
+    _check_tried(tried)
+    return Decision(
+        base.name, list(values), list(targets), objective, confidence, delta,
+        None if best is None else search.tried[best], tried, len(cases), labels,
+        [search.tried[number] for number in search.tied],
+    )  # fmt: skip
+
+
+def _check_tried(tried: Sequence[Candidate]) -> None:
+    """UsageError where no combination tells anything."""
+    if all(one.trial.reason for one in tried):
+        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
+    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
+        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
+
+
+def _cases(base: Scenario, given: Sequence[PointRow], seed: int | None) -> tuple[list[Case], list[str], list[float]]:
+    """What is run for each combination, under the name of which policy, and the price of its cluster."""
     cases, labels, prices = [], [], []
     for row in given:
         cases.append(Case(base, row.overrides, seed))
@@ -247,32 +277,21 @@ def decide(
             raise
         labels.append(row.policy or one.policies.label)
         prices.append(_price(one))
-    objective = minimize or (PRICE if any(prices) else TOTAL)
-    if objective == PRICE and not any(prices):
-        raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
-    known: list[float] = {PRICE: prices, TOTAL: [float(sum(row.values.values())) for row in given]}.get(objective, [])
-    if not known:
-        metric(objective)
-        if objective in NO_DIRECTION:
-            raise UsageError(f"neither more nor less {metric_name(objective)} is better: minimize another metric")
-    metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
-    allowed = (1 - confidence) / (1 if known else 2)
-    with where.study(Setup((base,), tuple(metrics)), progress, first * len(cases)) as study:
-        where.stop(study, [Replicates(case, first) for case in cases if not case.auto_warmup])
-        judge = Judge(study, targets, first, allowed / (2 * len(targets) * len(cases)))
-        about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
-        search = _Search(judge, cases, about, known, tell)
-        best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
-    tried = [search.tried[number] for number in sorted(search.tried)]
-    if all(one.trial.reason for one in tried):
-        raise UsageError(f"no combination can run: {tried[-1].trial.reason}")
-    if all(one.trial.verdict == UNDEFINED or one.trial.reason for one in tried):
-        raise UsageError("a target's metric is not defined with any combination tried: choose another metric")
-    return Decision(
-        base.name, list(values), list(targets), objective, confidence, delta,
-        None if best is None else search.tried[best], tried, len(cases), labels,
-        [search.tried[number] for number in search.tied],
-    )  # fmt: skip
+    return cases, labels, prices
+
+
+def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> list[float]:
+    """What each combination costs, where that is known without a run; none where the objective is a metric."""
+    if objective == PRICE:
+        if not any(prices):
+            raise UsageError("the cluster has no prices (cluster.prices): nothing to minimize by price")
+        return prices
+    if objective == TOTAL:
+        return [float(sum(row.values.values())) for row in given]
+    metric(objective)
+    if objective in NO_DIRECTION:
+        raise UsageError(f"neither more nor less {metric_name(objective)} is better: minimize another metric")
+    return []
 
 
 def _numbers(key: str, given: Any) -> list[int]:

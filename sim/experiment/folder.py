@@ -73,13 +73,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
     UsageError if the directory is not to be used for this sweep, and why; nothing is written.
     """
     folder = Path(target)
-    try:
-        there = folder.is_symlink() or folder.exists()
-        names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{shown(str(target))} cannot be used: {getattr(error, 'strerror', None) or error}") from None
-    if there and not folder.is_dir():
-        raise UsageError(f"{folder} exists and is not a folder; it was not touched")
+    names = _contents(folder, target)
     if MARK not in names:
         if any(not name.startswith(TEMPORARY) for name in names):
             raise UsageError(f"{folder} exists and is not the directory of a sweep; it was not touched")
@@ -97,9 +91,7 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
         raise UsageError(
             f"{why}; with --resume it is written anew, and the runs that are whole stay; or --fresh to begin anew"
         ) from None
-    other = [text for part, text in _PARTS.items() if found.get(part) != about[part]]
-    if not other and found.get("rows") != about["rows"]:
-        other = ["the contents of files that it names, or the code of a policy"]
+    other = _differences(found, about)
     if not other:
         return "same"
     said = f"{folder} holds another sweep (it differs in {_listed(other)})"
@@ -111,6 +103,26 @@ def check_folder(target: str | Path, about: Mapping[str, Any], *, resume: bool, 
     if not set(found.get("rows", ())) & set(about["rows"]):
         raise UsageError(f"{said}, and none of its runs is one of this; give another directory, or --fresh")
     return "extended"
+
+
+def _contents(folder: Path, target: str | Path) -> list[str]:
+    """The names in a folder, none where there is none; UsageError for what is no folder or cannot be read."""
+    try:
+        there = folder.is_symlink() or folder.exists()
+        names = [inner.name for inner in folder.iterdir()] if there and folder.is_dir() else []
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{shown(str(target))} cannot be used: {getattr(error, 'strerror', None) or error}") from None
+    if there and not folder.is_dir():
+        raise UsageError(f"{folder} exists and is not a folder; it was not touched")
+    return names
+
+
+def _differences(found: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
+    """In which parts two sweeps differ."""
+    other = [text for part, text in _PARTS.items() if found.get(part) != about[part]]
+    if not other and found.get("rows") != about["rows"]:
+        return ["the contents of files that it names, or the code of a policy"]
+    return other
 
 
 def _listed(texts: list[str]) -> str:

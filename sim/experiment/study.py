@@ -311,75 +311,101 @@ class Study:
             return RunOutcome({})
         return RunOutcome(replication_values(result, self.setup.metrics), result.warnings)
 
-    def _spread(self, again: deque[Place]) -> None:
-        """Make what is needed on the workers; what has to be made here is, meanwhile.
-
-        A run is tried again if its worker died, and then alone; if that worker dies too, its outcome is the error.
-        """
+    def _spread(self, first: deque[Place]) -> None:
+        """Make what is needed on the workers; what has to be made here is, meanwhile."""
         pool = self.workers.pool
         assert pool is not None
-        setup = packed((self.setup, fingerprint() if pool.elsewhere else None))
-        suspects = deque[Place]()
-        deaths: dict[tuple[int, int], int] = {}
-        flight: dict[Future, Place] = {}
-        alone = False  # what is under way was submitted as a suspect
-
-        def needed() -> Place | None:
-            while (place := again.popleft() if again else self._next()) is not None:
-                if place[1] >= place[0].whole:
-                    return place
-                self._local.append(place)
-            return None
-
-        def fill(take: Callable[[], Place | None], room: int) -> bool:
-            """Submit what there is room for; False if the pool turned out to be broken."""
-            while len(flight) < room and (place := take()) is not None:
-                try:
-                    flight[pool.submit(work, setup, self.job(*place))] = place
-                except BrokenExecutor:
-                    again.appendleft(place)
-                    return False
-            return True
-
+        flight = _Flight(self, pool, first)
         while True:
-            broken = False
-            if not (alone and flight):
-                alone = bool(suspects) and not flight
-                if suspects:
-                    broken = not fill(lambda: suspects.popleft() if suspects else None, 1)
-                else:
-                    broken = not (fill(needed, pool.room) and fill(self._ahead, pool.workers))
+            intact = flight.submit()
             if not self._open:
                 break
             if self._local:
                 place = self._local.popleft()
                 self._land(*place, self._here(*place))
                 continue
-            done, _ = wait(flight, timeout=POLL, return_when=FIRST_COMPLETED)
-            lost = []
-            while done:
-                for future in done:
-                    place = flight.pop(future)
-                    outcome = _outcome(future)
-                    if outcome is None:
-                        lost.append(place)
-                    else:
-                        self._land(*place, outcome)
-                # When one worker has died none is left, and all futures are about to say so.
-                done = set(flight) if lost else set()
-            if not (broken or lost):
-                continue
-            pool.renew()
-            if alone and lost:
-                self._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
-            alone = False
-            for series, number in lost:
-                key = id(series), number
-                deaths[key] = deaths.get(key, 0) + 1
-                (again.appendleft if deaths[key] == 1 else suspects.append)((series, number))
-        for future in flight:  # made ahead for nothing
+            lost = flight.land()
+            if lost or not intact:
+                pool.renew()
+                flight.try_again(lost)
+        pool.unwanted = flight.cancel()
+
+
+class _Flight:
+    """The replications under way on the workers of a pool.
+
+    A run is tried again if its worker died, and then alone; if that worker dies too, its outcome is the error.
+    """
+
+    def __init__(self, study: Study, pool: Any, first: deque[Place]):
+        self.study, self.pool = study, pool
+        self.setup = packed((study.setup, fingerprint() if pool.elsewhere else None))
+        self.again = first
+        """To be submitted before anything else."""
+        self.suspects = deque[Place]()
+        """Whose workers died twice: tried alone."""
+        self.deaths: dict[tuple[int, int], int] = {}
+        self.places: dict[Future, Place] = {}
+        self.alone = False
+        """Was what is under way submitted as a suspect?"""
+
+    def submit(self) -> bool:
+        """Submit what there is room for; False if the pool turned out to be broken."""
+        if self.alone and self.places:
+            return True
+        self.alone = bool(self.suspects) and not self.places
+        if self.suspects:
+            return self._fill(lambda: self.suspects.popleft() if self.suspects else None, 1)
+        return self._fill(self._needed, self.pool.room) and self._fill(self.study._ahead, self.pool.workers)
+
+    def _fill(self, take: Callable[[], Place | None], room: int) -> bool:
+        while len(self.places) < room and (place := take()) is not None:
+            try:
+                self.places[self.pool.submit(work, self.setup, self.study.job(*place))] = place
+            except BrokenExecutor:
+                self.again.appendleft(place)
+                return False
+        return True
+
+    def _needed(self) -> Place | None:
+        """A replication that is needed and need not be made here."""
+        while (place := self.again.popleft() if self.again else self.study._next()) is not None:
+            if place[1] >= place[0].whole:
+                return place
+            self.study._local.append(place)
+        return None
+
+    def land(self) -> list[Place]:
+        """Wait a while for outcomes and take them; those whose worker died."""
+        done, _ = wait(self.places, timeout=POLL, return_when=FIRST_COMPLETED)
+        lost: list[Place] = []
+        while done:
+            for future in done:
+                place = self.places.pop(future)
+                outcome = _outcome(future)
+                if outcome is None:
+                    lost.append(place)
+                else:
+                    self.study._land(*place, outcome)
+            # When one worker has died none is left, and all futures are about to say so.
+            done = set(self.places) if lost else set()
+        return lost
+
+    def try_again(self, lost: list[Place]) -> None:
+        """What becomes of runs whose worker died."""
+        if self.alone and lost:
+            self.study._land(*lost.pop(), RunOutcome(None, error=LOST, lasting=False))
+        self.alone = False
+        for series, number in lost:
+            key = id(series), number
+            self.deaths[key] = self.deaths.get(key, 0) + 1
+            (self.again.appendleft if self.deaths[key] == 1 else self.suspects.append)((series, number))
+
+    def cancel(self) -> bool:
+        """Give up what was made ahead for nothing; is there any?"""
+        for future in self.places:
             future.cancel()
-        pool.unwanted = bool(flight)
+        return bool(self.places)
 
 
 def _scenario(case: Case) -> Scenario:

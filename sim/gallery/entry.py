@@ -25,6 +25,7 @@ RECORDED = "recorded.csv"
 """What came out when the entry was run last, next to its expected file."""
 
 Labels = tuple[tuple[str, str], ...]
+Key = documents.Path_
 """Axes and values of a case, in the order of the axes."""
 
 
@@ -58,10 +59,10 @@ class Entry:
     def folder(self) -> Path:
         return self.path.parent
 
-    def problem(self, key: tuple[str | int, ...], message: str) -> ScenarioError:
+    def problem(self, key: Key, message: str) -> ScenarioError:
         return ScenarioError(self.document.problem(key, message))
 
-    def scenario_of(self, given: str | None, key: tuple[str | int, ...]) -> Path | str:
+    def scenario_of(self, given: str | None, key: Key) -> Path | str:
         """A scenario that the expected file names: a file relative to it, or a shipped one."""
         if given is None:
             beside = self.folder.parent / f"{self.folder.name}.yaml"
@@ -115,7 +116,7 @@ class Entry:
             self._has(frame, table.seeds, ("tables", number, "seeds"), table)
         return frame.reset_index(drop=True)
 
-    def _csv(self, name: str, key: tuple[str | int, ...]) -> pd.DataFrame:
+    def _csv(self, name: str, key: Key) -> pd.DataFrame:
         import pandas as pd
 
         path = self.folder / name
@@ -126,7 +127,7 @@ class Entry:
         except (ValueError, UnicodeDecodeError, OSError, EOFError) as error:
             raise self.problem(key, f"{path} cannot be read as a table: {error}") from None
 
-    def _has(self, frame: pd.DataFrame, column: str, key: tuple[str | int, ...], table: FiguresTable) -> None:
+    def _has(self, frame: pd.DataFrame, column: str, key: Key, table: FiguresTable) -> None:
         if column not in frame:
             there = ", ".join(map(str, frame.columns))
             raise self.problem(key, f'the figures of table {table.name} have no column "{column}"; they have {there}')
@@ -145,31 +146,44 @@ class Entry:
         figures = self.figures[table.name]
         found = list(dict.fromkeys(figures[name])) if name in figures else None
         if axis.values is not None:
-            missing = [value for value in found or [] if value not in axis.values]
-            if missing:
-                told = f'the figures have {name} "{missing[0]}", and nothing is said of how it is run'
-                raise self.problem((*key, "values"), f"{told}; there are {', '.join(axis.values)}")
-            if found is not None and (extra := [value for value in axis.values if value not in found]):
-                told = f'the figures of table {table.name} have nothing of {name} "{extra[0]}"'
-                raise self.problem((*key, "values", extra[0]), f"{told}; put it under beside if that is meant")
-            ways = dict(axis.values)
-        else:
-            assert axis.each is not None
-            rows: dict[str, dict[str, str]]
-            if axis.table is None:
-                if found is None:
-                    raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
-                rows = {value: {name: value} for value in found}
-            else:
-                rows = self._rows(axis, name, (*key, "table"))
-                if found is not None and (missing := [value for value in found if value not in rows]):
-                    raise self.problem((*key, "table"), f'{axis.table} has no row for {name} "{missing[0]}"')
-                rows = {value: row for value, row in rows.items() if found is None or value in found}
-            folder = str((self.inputs or self.folder).resolve())
-            ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
+            self._check_values(axis.values, found, table, name, key)
+            return {**axis.values, **axis.beside}
+        assert axis.each is not None
+        rows = self._filling(axis, found, table, name, key)
+        folder = str((self.inputs or self.folder).resolve())
+        ways = {value: filled(axis.each, value, row | {"inputs": folder}) for value, row in rows.items()}
         return ways | dict(axis.beside)
 
-    def _rows(self, axis: Axis, name: str, key: tuple[str | int, ...]) -> dict[str, dict[str, str]]:
+    def _check_values(
+        self, values: Mapping[str, AxisValue], found: list[str] | None, table: FiguresTable, name: str, key: Key
+    ) -> None:
+        """Each value in the figures has to be told how it is run, and each that is told has to be there."""
+        for value in found or []:
+            if value not in values:
+                told = f'the figures have {name} "{value}", and nothing is said of how it is run'
+                raise self.problem((*key, "values"), f"{told}; there are {', '.join(values)}")
+        for value in values:
+            if found is not None and value not in found:
+                told = f'the figures of table {table.name} have nothing of {name} "{value}"'
+                raise self.problem((*key, "values", value), f"{told}; put it under beside if that is meant")
+
+    def _filling(
+        self, axis: Axis, found: list[str] | None, table: FiguresTable, name: str, key: Key
+    ) -> dict[str, dict[str, str]]:
+        """By value what fills the pattern of an axis: the value itself, or a row of a table."""
+        if axis.table is None:
+            if found is None:
+                raise self.problem(key, f'the figures of table {table.name} have no column "{name}", and no table')
+            return {value: {name: value} for value in found}
+        rows = self._rows(axis, name, (*key, "table"))
+        if found is None:
+            return rows
+        for value in found:
+            if value not in rows:
+                raise self.problem((*key, "table"), f'{axis.table} has no row for {name} "{value}"')
+        return {value: row for value, row in rows.items() if value in found}
+
+    def _rows(self, axis: Axis, name: str, key: Key) -> dict[str, dict[str, str]]:
         assert axis.table is not None
         frame = self._csv(axis.table, key)
         for column, wanted in axis.where.items():

@@ -12,9 +12,11 @@ from sim.plots.sweeps import key_name
 from sim.results.formatting import fitting, metric_name, units_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.experiment.decide import Decision
+    from sim.experiment.decide import Candidate, Decision
+    from sim.experiment.targets import Target
 
 LOOKS = {"met": ("o", BLUE), "missed": ("x", MUTED), "open": ("D", INK), "not defined": ("s", MUTED)}
 WIDE = 20.0
@@ -41,20 +43,9 @@ def decision(found: Decision) -> Figure:
     low, high = min(means, default=0.0) / factor, max(means, default=1.0) / factor
     if low > 0 and high / low > WIDE:
         axes.set_yscale("log")
-    bound, ends = target.value / factor, axes.get_ylim()
-    axes.axhline(bound, color=ORANGE, linewidth=1.2)
-    axes.set_ylim(min(ends[0], bound), max(ends[1], bound))
-    beyond = (bound, axes.get_ylim()[1]) if target.below else (axes.get_ylim()[0], bound)
-    axes.axhspan(*beyond, color=ORANGE, alpha=0.08, linewidth=0)
-    axes.set_ylim(*sorted((axes.get_ylim()[0], axes.get_ylim()[1])))
+    _mark_target(axes, target, factor)
     if found.best is not None and found.best in shown:
-        place = found.best.objective, found.best.trial.findings[0].mean / factor
-        values = [f"{key_name(key, found.keys)} {value}" for key, value in found.best.values.items()]
-        named = [found.best.policy] if len(set(found.policies)) > 1 else []
-        ring: dict[str, Any] = {
-            "markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2,
-        }  # fmt: skip
-        axes.plot(*place, "o", label=plain(short(", ".join([*values, *named]), 60)), **ring)
+        _mark_pick(axes, found, found.best, factor)
     objective = {"price": "price of the cluster (per hour)", "total": f"total of {', '.join(found.keys)}"}
     name = objective.get(found.objective, found.objective)
     axes.set_xlabel(plain(short(name, 70)), fontsize=9, color=INK)
@@ -63,3 +54,24 @@ def decision(found: Decision) -> Figure:
     tidy(axes, grid="both")
     title(axes, plain(short(f"{found.scenario}: {' and '.join(one.text for one in found.targets)}", 80)))
     return drawn
+
+
+def _mark_target(axes: Axes, target: Target, factor: float) -> None:
+    """The bound of a target, and what lies beyond it."""
+    bound, ends = target.value / factor, axes.get_ylim()
+    axes.axhline(bound, color=ORANGE, linewidth=1.2)
+    axes.set_ylim(min(ends[0], bound), max(ends[1], bound))
+    beyond = (bound, axes.get_ylim()[1]) if target.below else (axes.get_ylim()[0], bound)
+    axes.axhspan(*beyond, color=ORANGE, alpha=0.08, linewidth=0)
+    axes.set_ylim(*sorted((axes.get_ylim()[0], axes.get_ylim()[1])))
+
+
+def _mark_pick(axes: Axes, found: Decision, best: Candidate, factor: float) -> None:
+    """A ring around the combination that was chosen, with its values in the legend."""
+    place = best.objective, best.trial.findings[0].mean / factor
+    values = [f"{key_name(key, found.keys)} {value}" for key, value in best.values.items()]
+    named = [best.policy] if len(set(found.policies)) > 1 else []
+    ring: dict[str, Any] = {
+        "markersize": 11, "markerfacecolor": "none", "markeredgecolor": ORANGE, "markeredgewidth": 2,
+    }  # fmt: skip
+    axes.plot(*place, "o", label=plain(short(", ".join([*values, *named]), 60)), **ring)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +11,13 @@ from sim.plots import style
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from sim.gallery.schema import FiguresTable
 
 PAPER, OURS = "#9aa4b1", "#1f6fb4"
+BOTH = {"paper": PAPER, "hetsim": OURS}
 MAX_GROUPS = 40
 
 
@@ -23,11 +26,9 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     rows = comparison[(comparison["table"] == table.name) & comparison["hetsim"].notna()]
     if not len(rows) or table.picture == "none":
         return None
-    axes = [
-        axis for axis in table.axes if axis in rows.columns and rows[axis].notna().all() and rows[axis].nunique() > 1
-    ]
+    axes = [axis for axis in table.axes if axis in rows.columns and _varies(rows[axis])]
     values = [name for name in table.values if (rows["value"] == name).any()]
-    across = table.across if table.across in axes else axes[-1] if axes else None
+    across = _across(table, axes)
     panels = [axis for axis in axes if axis != across]
     groups = [(value, key) for value in values for key in _keys(rows, panels)]
     places = {label: x for x, label in enumerate(dict.fromkeys(rows[across]))} if across is not None else {}
@@ -39,21 +40,11 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
         for axis, wanted in zip(panels, key, strict=True):
             mine = mine[mine[axis] == wanted]
         x = np.zeros(1) if across is None else mine[across].map(places).to_numpy(float)
-        series = {"hetsim": OURS} if table.tolerance.shape else {"paper": PAPER, "hetsim": OURS}
-        reach = []
-        for number, (name, color) in enumerate(series.items()):
-            spread = mine["deviation" if name == "hetsim" else "paper_deviation"].replace(0, np.nan)
-            offset = 0.4 * (number - (len(series) - 1) / 2)
-            place.bar(x + offset, mine[name], 0.38, color=color, label=name, yerr=spread)
-            reach += [mine[name] - spread.fillna(0.0), mine[name] + spread.fillna(0.0)]
+        reach = _pairs_of_bars(place, mine, x, {"hetsim": OURS} if table.tolerance.shape else BOTH)
         shown = table.values[value]
         unit = f" ({shown.unit})" if shown.unit else ""
         place.set_ylabel(f"{shown.label or value}{unit}")
-        low, high = float(np.nanmin(reach)), float(np.nanmax(reach))
-        if low > 0 and high / low > 30:
-            place.set_yscale("log")
-        elif low > 0.6 * high:
-            place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
+        _fit(place, *reach)
         labels = [style.short(style.plain(str(label))) for label in places or [value]]
         place.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
         if key:
@@ -63,6 +54,39 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
     handles, names = grid[0, 0].get_legend_handles_labels()
     style.legend_above(picture, handles, names)
     return picture
+
+
+def _across(table: FiguresTable, axes: list[str]) -> str | None:
+    """The axis along which bars stand side by side: the one that is named, or else the last; None without any."""
+    if table.across in axes:
+        return table.across
+    return axes[-1] if axes else None
+
+
+def _varies(axis: pd.Series) -> bool:
+    """Has an axis a value in every row, and several of them?"""
+    return bool(axis.notna().all()) and axis.nunique() > 1
+
+
+def _pairs_of_bars(
+    place: Axes, rows: pd.DataFrame, x: np.ndarray, series: Mapping[str, str]
+) -> tuple[float, float]:
+    """A bar of each series (its color) at each x; from where to where they and their deviations reach."""
+    reach = []
+    for number, (name, color) in enumerate(series.items()):
+        spread = rows["deviation" if name == "hetsim" else "paper_deviation"].replace(0, np.nan)
+        offset = 0.4 * (number - (len(series) - 1) / 2)
+        place.bar(x + offset, rows[name], 0.38, color=color, label=name, yerr=spread)
+        reach += [rows[name] - spread.fillna(0.0), rows[name] + spread.fillna(0.0)]
+    return float(np.nanmin(reach)), float(np.nanmax(reach))
+
+
+def _fit(place: Axes, low: float, high: float) -> None:
+    """An axis on which the bars can be told apart: logarithmic if they are far apart, cut off if they are alike."""
+    if low > 0 and high / low > 30:
+        place.set_yscale("log")
+    elif low > 0.6 * high:
+        place.set_ylim(low - 0.6 * (high - low) - 0.02 * high, high + 0.02 * high)
 
 
 def _keys(rows: pd.DataFrame, panels: list[str]) -> list[tuple[str, ...]]:

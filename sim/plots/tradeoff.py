@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from sim.results.formatting import fitting, metric_name, units_of
 from sim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
     from sim.results.many_runs.compare import Comparison
@@ -34,53 +36,90 @@ def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *,
     ax = own_axes(ax, 7.5, 5)
     table = front(found, x, y, better)
     keys = getattr(found, "keys", [])
-    more = {name: more_is_better(name, better, keys) for name in (x, y)}
-    scale = {name: (1.0, "") if name in keys else fitting(table[name].tolist(), units_of(name)) for name in (x, y)}
-    at = {name: table[name].to_numpy(dtype=float) / scale[name][0] for name in (x, y)}
-    half = {name: table[f"{name}_half"].to_numpy(dtype=float) / scale[name][0] for name in (x, y)}
-    anything = (-np.inf, np.inf)
-    limits = {name: anything if name in keys else possible(name, at[name], scale[name][0]) for name in (x, y)}
+    across, up = _scale_of("x", x, table, keys, better), _scale_of("y", y, table, keys, better)
     best = table["front"].to_numpy()
     groups = table["policy"].astype(str).to_numpy()
     several = len(table) > len(set(groups))
     colors = {policy: PALETTE[number % len(PALETTE)] for number, policy in enumerate(dict.fromkeys(groups))}
-    spans: list[Span] = []
-    for number in range(len(table)):
-        color = colors[groups[number]] if several else (ORANGE if best[number] else BLUE)
-        bars: dict[str, Any] = {
-            f"{side}err": _bar(at[name][number], half[name][number], limits[name])
-            for side, name in (("x", x), ("y", y)) if half[name][number] > 0
-        }  # fmt: skip
-        spans += _spans(at[x][number], at[y][number], bars)
-        ax.errorbar(at[x][number], at[y][number], fmt="o", markersize=6 if best[number] else 4, color=color,
-                    alpha=1.0 if best[number] else 0.6, capsize=2, linewidth=1, **bars)  # fmt: skip
-    order = np.flatnonzero(best)[np.argsort(at[x][best], kind="stable")]
+    of_points = [colors[group] if several else ORANGE if good else BLUE
+                 for group, good in zip(groups, best, strict=True)]  # fmt: skip
+    spans = _draw_points(ax, across, up, best, of_points)
+    order = np.flatnonzero(best)[np.argsort(across.values[best], kind="stable")]
     # Between two points of the front nothing is known to be reachable but what either of them is.
-    where: Any = "pre" if more[x] else "post"
-    ax.step(at[x][order], at[y][order], where=where, color=MUTED, linewidth=1, linestyle="--", zorder=0)
-    for name, side in ((x, ax.set_xlabel), (y, ax.set_ylabel)):
-        unit = scale[name][1]
-        called = key_name(name, keys) if name in keys else metric_name(name)
-        way = "more" if more[name] else "less"
-        side(f"{called}{f' ({unit})' if unit else ''}, {way} is better", fontsize=9, color=INK)
-    for name, axis in ((x, "x"), (y, "y")):
-        if at[name].min() > 0 and at[name].max() > WIDE * at[name].min():
-            getattr(ax, f"set_{axis}scale")("log")
-            getattr(ax, f"{axis}axis").set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        elif name in keys and (at[name] == np.round(at[name])).all():
-            getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(8, integer=True))
+    where: Any = "pre" if across.more else "post"
+    ax.step(across.values[order], up.values[order], where=where, color=MUTED, linewidth=1, linestyle="--", zorder=0)
+    across.dress(ax)
+    up.dress(ax)
     ax.margins(0.12, 0.13)
-    for name, axis in ((x, "x"), (y, "y")):
-        _keep_possible(ax, axis, limits[name], at[name])
+    for scale in (across, up):
+        _keep_possible(ax, scale.side, scale.limits, scale.values)
     tidy(ax, grid="both")
     named = [number for number in range(len(table)) if best[number] or not (several or len(table) > MAX_NAMED)]
-    marks = list(zip(at[x].tolist(), at[y].tolist(), strict=True))
+    marks = list(zip(across.values.tolist(), up.values.tolist(), strict=True))
     _name_points(ax, [(*marks[n], str(table["label"].iloc[n]), bool(best[n])) for n in named], marks, spans)
     if several:
         for policy, color in colors.items():
             ax.plot([], [], "o", color=color, label=plain(short(policy)))
         ax.legend(frameon=False, fontsize=9)
     return ax
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """A metric, or a key of a sweep, along one axis, in the unit that is shown."""
+
+    side: Literal["x", "y"]
+    label: str
+    values: np.ndarray
+    half: np.ndarray
+    limits: tuple[float, float]
+    """Between which its values lie."""
+    more: bool
+    """Is more of it better?"""
+    is_key: bool
+
+    def dress(self, ax: Axes) -> None:
+        """Label the axis; logarithmic where the values are far apart, whole numbers for a key that has only them."""
+        getattr(ax, f"set_{self.side}label")(self.label, fontsize=9, color=INK)
+        axis = getattr(ax, f"{self.side}axis")
+        if self.values.min() > 0 and self.values.max() > WIDE * self.values.min():
+            getattr(ax, f"set_{self.side}scale")("log")
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        elif self.is_key and (self.values == np.round(self.values)).all():
+            axis.set_major_locator(MaxNLocator(8, integer=True))
+
+
+def _scale_of(
+    side: Literal["x", "y"], name: str, table: pd.DataFrame, keys: Sequence[str], better: Better | None
+) -> _Scale:
+    is_key, more = name in keys, more_is_better(name, better, keys)
+    factor, unit = (1.0, "") if is_key else fitting(table[name].tolist(), units_of(name))
+    values = table[name].to_numpy(dtype=float) / factor
+    called = key_name(name, keys) if is_key else metric_name(name)
+    return _Scale(
+        side,
+        f"{called}{f' ({unit})' if unit else ''}, {'more' if more else 'less'} is better",
+        values,
+        table[f"{name}_half"].to_numpy(dtype=float) / factor,
+        (-np.inf, np.inf) if is_key else possible(name, values, factor),
+        more,
+        is_key,
+    )
+
+
+def _draw_points(ax: Axes, across: _Scale, up: _Scale, best: np.ndarray, colors: Sequence[str]) -> list[Span]:
+    """A marker for each point with the bars of its intervals; where these bars run."""
+    spans: list[Span] = []
+    for number, (good, color) in enumerate(zip(best, colors, strict=True)):
+        bars: dict[str, Any] = {
+            f"{scale.side}err": _bar(scale.values[number], scale.half[number], scale.limits)
+            for scale in (across, up) if scale.half[number] > 0
+        }  # fmt: skip
+        x, y = across.values[number], up.values[number]
+        spans += _spans(x, y, bars)
+        ax.errorbar(x, y, fmt="o", markersize=6 if good else 4, color=color, alpha=1.0 if good else 0.6, capsize=2,
+                    linewidth=1, **bars)  # fmt: skip
+    return spans
 
 
 def _bar(value: float, half: float, limits: tuple[float, float]) -> list[list[float]]:

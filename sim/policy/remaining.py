@@ -8,14 +8,14 @@ in a fork of the run (`PlanProblem.simulate`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sim.errors import UsageError
-from sim.model.cluster import MILLI, Cluster, Device
+from sim.model.cluster import MILLI, Cluster, Device, DeviceType
 from sim.model.plan import Plan, Step, lane_names
 from sim.model.record import COMPLETED
 from sim.model.tasks import RUNNING, Mode, Task, Tasks
@@ -105,11 +105,8 @@ class Progress:
             known = row in self._tasks or arrival[row] <= now or (foresight and math.isfinite(arrival[row]))
             if row in running or not known or (wanted is not None and not wanted(row)):
                 continue
-            task = self._tasks.get(row)
-            modes = self.problem.tasks.shapes[self.problem.tasks.shape[row]].modes
-            allowed = range(len(modes)) if task is None or task.allowed is None else task.allowed
             waits_for = before[row] if before is not None else ()
-            if not any(modes[i].type in up for i in allowed) or any(p in left_out for p in waits_for):
+            if not self._can_run(row, up) or any(p in left_out for p in waits_for):
                 left_out[row] = None
                 continue
             rows.append(row)
@@ -120,6 +117,13 @@ class Progress:
         simulate = _not_with_foresight if foresight else Trials(view, self.problem, rows).simulate
         problem = in_mid_run(self.problem, tasks, now, free_at, self._data(rows, running, view), simulate)
         return RemainingProblem(problem, rows, list(left_out))
+
+    def _can_run(self, row: int, up: Container[DeviceType]) -> bool:
+        """Has a row a mode that is allowed on one of these types?"""
+        modes = self.problem.tasks.shapes[self.problem.tasks.shape[row]].modes
+        task = self._tasks.get(row)
+        allowed = range(len(modes)) if task is None or task.allowed is None else task.allowed
+        return any(modes[i].type in up for i in allowed)
 
     def _closed(self, rows: list[int], running: dict[int, Task]) -> list[int]:
         """The rows with all predecessors ended, running or among them: others must wait."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from sim.model.batch_times import StageTable
+from sim.model.tasks import Mode
 from sim.queueing.facts import (
     AT_ONCE,
     BUCKET,
@@ -46,6 +47,7 @@ def match(scenario: Scenario) -> Match:
 
 
 def _family(facts: Facts) -> Any:
+    """The family of models in which one is looked for: by the workload, the admission, the tasks, the scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
         return _services
@@ -53,14 +55,8 @@ def _family(facts: Facts) -> Any:
         return _delay
     if any(getattr(entry.arrivals, "closed", False) for entry in entries):
         return _closed
-    if facts.admission == LIMIT:
-        return _limited
-    if facts.admission == BUCKET:
-        return _bucket
-    if facts.admission == TRUNKS:
-        return _trunks
-    if facts.admission == TOLLS:
-        return _naor
+    if facts.admission in BY_ADMISSION:
+        return BY_ADMISSION[facts.admission]
     if facts.admission == WORK and facts.parameter("admission", "max_wait", None) is not None:
         return _workload
     if any(one.demand.patience is not None for one in facts.customers):
@@ -461,35 +457,17 @@ def _services(facts: Facts) -> Match:
     if facts.input.language or len(facts.input.services) != 1 or not one:
         return _result(facts, model)
     service, given = facts.input.services[0], facts.model.workload[0].service
-    here = "workload.0.service"
-    facts.suppose("there is one device", facts.mode is not None and facts.cluster.count(facts.mode.type.name) == 1,
-                  "cluster.nodes", facts.cluster.describe())  # fmt: skip
-    facts.suppose("all requests take the same", service.alike, f"{here}.compute.per_item",
-                  "" if service.alike else "drawn", soft=True)  # fmt: skip
-    facts.suppose("batches take what they should", not service.noise, f"{here}.noise", f"{service.noise:g}", soft=True)
-    facts.suppose("no results are kept", service.cache is None, f"{here}.cache")
-    away = service.request_delay or service.response_delay
-    facts.suppose("the front end is next to the device", not away, f"{here}.network")
-    weights = "weights to load" if getattr(given, "model", None) else ""
-    facts.suppose("the model is loaded already", not weights, f"{here}.model", weights, soft=True)
-    facts.without("nothing moves besides the stages", ("bytes_in", "bytes_out", "reads", "writes"))
+    _suppose_plain_service(facts, service, getattr(given, "model", None))
     mode = facts.mode
-    if mode is None:
-        return _result(facts, model)
-    measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
-    facts.suppose("batches take a line in their size", not measured, f"{here}.compute",
-                  "measured by size" if measured else "")  # fmt: skip
-    if measured:
+    if mode is None or not _batches_take_a_line(facts, mode):
         return _result(facts, model)
     per_item = mode.upload.per_item + service.per_item[0] + mode.download.per_item
     fixed = mode.upload.fixed + mode.fixed + mode.download.fixed
-    limits = [limit for limit in (mode.batch_limit, batching and batching.parameters.get("max_batch")) if limit]
-    most: int | None = min(limits)
-    if most is not None and most > 1_000_000:
-        most = None
+    largest = min(limit for limit in (mode.batch_limit, batching and batching.parameters.get("max_batch")) if limit)
+    most: int | None = largest if largest <= UNLIMITED else None
     rate = facts.rate
     load = rate * per_item if most is None else rate * (per_item + fixed / most)
-    if not facts.steady(load, 1, Law(per_item + fixed, 0.0, "constant")) or not one:
+    if not facts.steady(load, 1, Law(per_item + fixed, 0.0, "constant")):
         return _result(facts, model)
     if any(not a.holds and not a.soft for a in facts.assumptions):
         return _result(facts, model)
@@ -501,3 +479,34 @@ def _services(facts: Facts) -> Match:
     computing = rate * (service.per_item[0] + mode.fixed / found.batch_mean)
     rows = [row for row in _rows(facts, found, computing, True) if row.metric != "wait_p95" or most is None]
     return _result(facts, f"{model} with {'b = ' + str(most) if most is not None else 'no largest batch'}", found, rows)
+
+
+UNLIMITED = 1_000_000
+"""Batches that may be larger than this have no limit in the formula."""
+
+
+def _suppose_plain_service(facts: Facts, service: Any, weights: Any) -> None:
+    """What greedy batches take for granted of a service: one device, and times that are those of the batch alone."""
+    here = "workload.0.service"
+    facts.suppose("there is one device", facts.mode is not None and facts.cluster.count(facts.mode.type.name) == 1,
+                  "cluster.nodes", facts.cluster.describe())  # fmt: skip
+    facts.suppose("all requests take the same", service.alike, f"{here}.compute.per_item",
+                  "" if service.alike else "drawn", soft=True)  # fmt: skip
+    facts.suppose("batches take what they should", not service.noise, f"{here}.noise", f"{service.noise:g}", soft=True)
+    facts.suppose("no results are kept", service.cache is None, f"{here}.cache")
+    away = service.request_delay or service.response_delay
+    facts.suppose("the front end is next to the device", not away, f"{here}.network")
+    facts.suppose("the model is loaded already", not weights, f"{here}.model", "weights to load" if weights else "",
+                  soft=True)  # fmt: skip
+    facts.without("nothing moves besides the stages", ("bytes_in", "bytes_out", "reads", "writes"))
+
+
+def _batches_take_a_line(facts: Facts, mode: Mode) -> bool:
+    """Are the times of batches a line in their size, rather than a table?"""
+    measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
+    return facts.suppose("batches take a line in their size", not measured, "workload.0.service.compute",
+                         "measured by size" if measured else "")  # fmt: skip
+
+
+BY_ADMISSION = {LIMIT: _limited, BUCKET: _bucket, TRUNKS: _trunks, TOLLS: _naor}
+"""Families of models of which the admission decides."""

@@ -9,6 +9,10 @@ from sim.errors import UsageError
 from sim.queueing.facts import PredictedRow
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from sim.results.many_runs.replications import Replications
     from sim.results.statistics import Interval
     from sim.scenario.scenario import Scenario
 
@@ -38,12 +42,8 @@ def simulate(
     **running: Any,
 ) -> list[PredictionCheck]:
     """The scenario's own replications, ten if it has none, and their confidence intervals for the predicted figures."""
-    import numpy as np
-
     from sim.experiment.run import run
     from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.estimands import ratio_contributions, weight_of
-    from sim.results.statistics import student_interval
 
     given = scenario.model.replications
     if replications is None and isinstance(given, int) and given < 2:
@@ -56,24 +56,47 @@ def simulate(
     if not isinstance(runs, Replications):
         raise UsageError("an interval needs at least two replications; ask for more (--replications 10)")
     tables = [one.by("class", list(dict.fromkeys(metrics_of_tasks(rows)))) for one in runs] if by_class else []
-    found = []
-    for row in rows:
-        if row.class_ and row.metric == "loss":
-            lost = np.array([float((table["rejected"] + table["expired"])[row.class_]) for table in tables])
-            came = np.array([float(table["tasks"][row.class_]) for table in tables])
-            interval = student_interval(ratio_contributions(lost / came, came), confidence, row.metric)
-        elif row.class_:
-            values = np.array([float(table[row.metric][row.class_]) for table in tables])
-            done = np.array([float(table["completed"][row.class_]) for table in tables])
-            mean = weight_of(row.metric) is not None
-            interval = student_interval(ratio_contributions(values, done) if mean else values, confidence, row.metric)
-        elif row.metric == "loss":
-            lost, came = (runs.column("rejected") + runs.column("expired")).to_numpy(), runs.column("tasks").to_numpy()
-            interval = student_interval(ratio_contributions(lost / came, came), confidence, row.metric)
-        else:
-            interval = runs.interval(row.metric, confidence)
-        found.append(PredictionCheck(row, interval))
-    return found
+    return [
+        PredictionCheck(row, _of_class(row, tables, confidence) if row.class_ else _of_all(row, runs, confidence))
+        for row in rows
+    ]
+
+
+def _of_all(row: PredictedRow, runs: Replications, confidence: float) -> Interval:
+    """The confidence interval of a figure of all tasks."""
+    if row.metric != "loss":
+        return runs.interval(row.metric, confidence)
+    lost, came = (runs.column("rejected") + runs.column("expired")).to_numpy(), runs.column("tasks").to_numpy()
+    return _of_shares(lost / came, came, confidence, row.metric)
+
+
+def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) -> Interval:
+    """The confidence interval of a figure of a class, from a table of classes for each replication."""
+    import numpy as np
+
+    from sim.results.one_run.estimands import weight_of
+    from sim.results.statistics import student_interval
+
+    def of_class(column: pd.Series) -> float:
+        return float(column[row.class_])
+
+    if row.metric == "loss":
+        lost = np.array([of_class(table["rejected"] + table["expired"]) for table in tables])
+        came = np.array([of_class(table["tasks"]) for table in tables])
+        return _of_shares(lost / came, came, confidence, row.metric)
+    values = np.array([of_class(table[row.metric]) for table in tables])
+    if weight_of(row.metric) is None:
+        return student_interval(values, confidence, row.metric)
+    done = np.array([of_class(table["completed"]) for table in tables])
+    return _of_shares(values, done, confidence, row.metric)
+
+
+def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:
+    """The confidence interval of a mean over tasks, of which each replication has a number of its own."""
+    from sim.results.one_run.estimands import ratio_contributions
+    from sim.results.statistics import student_interval
+
+    return student_interval(ratio_contributions(values, weights), confidence, metric)
 
 
 def metrics_of_tasks(rows: list[PredictedRow]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -166,16 +166,8 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if kept:
         first = " (first replication)" if isinstance(outcome, Replications) else ""
         rows += [[title, text + first] for title, text in forecasts(first_of(outcome).notes)]
-    for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
-        if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
-            busy, held = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
-            rows.append([name, busy if busy == held else f"{busy} (held {held})"])
-    if figures.known("slo_attainment"):
-        attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
-        rows.append(["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")])
-        if figures("deadline_after_end")[0] > 0:
-            rows.append(["", f"of all but {figures.text('deadline_after_end')} with a deadline after the end"])
-        rows.append(["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"])
+    rows += _busy_rows(figures)
+    rows += _deadline_rows(figures)
     rows += _replicas(figures)
     for name, kinds in (("preemptions", _by_kind(figures)), ("migrations", "")):
         if figures(name)[0] > 0:
@@ -189,6 +181,25 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.told("cost"):
         rows.append(["cost", f"{figures.text('cost')}, of which {figures.text('cost_held')} held by tasks"])
     return rows
+
+
+def _busy_rows(figures: Figures) -> Iterator[list[str]]:
+    """How busy GPUs and cores were, of those that were held at all."""
+    for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
+        if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
+            busy, held = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
+            yield [name, busy if busy == held else f"{busy} (held {held})"]
+
+
+def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
+    """How many deadlines were met, where there are any."""
+    if not figures.known("slo_attainment"):
+        return
+    attained, admitted = figures.text("slo_attainment"), figures.text("attainment_admitted")
+    yield ["deadlines met", attained + (f" ({admitted} of those admitted)" if admitted != attained else "")]
+    if figures("deadline_after_end")[0] > 0:
+        yield ["", f"of all but {figures.text('deadline_after_end')} with a deadline after the end"]
+    yield ["goodput", f"{figures.text('goodput')}, {figures.text('goodput_fraction')} of arrivals"]
 
 
 def _replicas(figures: Figures) -> list[list[str]]:

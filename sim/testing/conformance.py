@@ -148,13 +148,11 @@ def examine(
     make_for: MakeFor, system: System, *, may_reject: bool = False, admission: MakeFor | None = None
 ) -> list[ContractBreach]:
     """All that is wrong with a policy's runs of one system, with an admission policy before it if one is given."""
-    found: list[ContractBreach] = []
-
     def run_input(scheduler: Any) -> Any:
         return system.run_input(scheduler, None if admission is None else admission(system))
 
-    def complain(rule: str, text: str) -> None:
-        found.append(ContractBreach(rule, system.name, text))
+    def breaches(rule: str, texts: Iterable[str]) -> list[ContractBreach]:
+        return [ContractBreach(rule, system.name, text) for text in texts]
 
     before = _digest(_columns(system.tasks))
     watched = WatchedScheduler(make_for(system))
@@ -164,42 +162,37 @@ def examine(
         record = Simulation(inputs, check=True).run()
     except ScenarioError:
         if isinstance(system, ServedScenario):
-            return found  # it serves no requests, and says so
+            return []  # it serves no requests, and says so
         raise
     except InvariantError as error:
-        complain("capacity", str(error))
-        return found
+        return breaches("capacity", [str(error)])
     except RunError as error:
-        told = [("changes", text) for text in watched.changes[:1]]  # usually what made it go wrong
-        for rule, text in [*told, ("legal", str(error).replace('"WatchedScheduler"', f'"{watched.name}"'))]:
-            complain(rule, text)
-        return found
-    for text in watched.changes[:1]:
-        complain("changes", text)
-    for text in islice(watched.witness.lies(record), 3):
-        complain("view", text)
-    for text in watched.disorders[:3]:
-        complain("hooks", text)
+        told = str(error).replace('"WatchedScheduler"', f'"{watched.name}"')
+        # The first change is usually what made it go wrong.
+        return breaches("changes", watched.changes[:1]) + breaches("legal", [told])
+    found = breaches("changes", watched.changes[:1])
+    found += breaches("view", islice(watched.witness.lies(record), 3))
+    found += breaches("hooks", watched.disorders[:3])
     if _digest(_columns(system.tasks)) != before:
-        complain("changes", "the table of tasks was changed")
-    for text in audit(record):
-        complain("capacity", text)
-    for text in _unfinished(record, may_reject or admission is not None):
-        complain("ends", text)
+        found += breaches("changes", ["the table of tasks was changed"])
+    found += breaches("capacity", audit(record))
+    found += breaches("ends", _unfinished(record, may_reject or admission is not None))
     if admission is not None:
-        for text in _refused(record):
-            complain("refusals", text)
+        found += breaches("refusals", _refused(record))
+    return found + breaches("repeats", _unrepeated(record, lambda: run_input(make_for(system))))
+
+
+def _unrepeated(record: Record, inputs: Callable[[], Any]) -> list[str]:
+    """How one of two further runs of the same inputs, elsewhere in memory, differs from the first; empty if none."""
     for attempt in range(2):
         _scatter(attempt)
         try:
-            again = Simulation(run_input(make_for(system))).run()
+            again = Simulation(inputs()).run()
         except RunError as error:
-            complain("repeats", f"a second run of the same failed: {error}")
-            break
+            return [f"a second run of the same failed: {error}"]
         if fingerprint(again) != fingerprint(record):
-            complain("repeats", _difference(record, again))
-            break
-    return found
+            return [_difference(record, again)]
+    return []
 
 
 def _unfinished(record: Record, may_reject: bool) -> Iterator[str]:

@@ -100,21 +100,16 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
         device = placement.devices[0]
         if placement.mode.gpus != 1 or len(view.running("start", device)) != 1:
             continue
-        for mode in whole:
-            place = Placement(mode, placement.devices)
-            if mode.type is device.type and view.fits(mode, place) and view.holds(task, place):
-                yield Pair(partner, None, place)
-        for mode in fractions:
+        for mode in (*whole, *fractions):
             if mode.type is not device.type:
                 continue
             place = Placement(mode, placement.devices)
-            if placement.mode.share + mode.share <= WHOLE:
-                if view.fits(mode, place) and view.holds(task, place):
-                    yield Pair(partner, None, place)
-            else:
+            if is_fraction(mode) and placement.mode.share + mode.share > WHOLE:
                 moved = _smaller(partner, placement, mode, view)
                 if moved is not None and not (task.reads or task.writes):
                     yield Pair(partner, moved, place)
+            elif view.fits(mode, place) and view.holds(task, place):
+                yield Pair(partner, None, place)
 
 
 def _smaller(partner: Task, placement: Placement, newcomer: Mode, view: View) -> Placement | None:

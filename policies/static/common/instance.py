@@ -97,10 +97,7 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     everywhere: must a mode fit on every node with its type of device, so that all lanes of a type are alike?
     """
     cluster, tasks = problem.cluster, problem.tasks
-    lanes_by_type: dict[DeviceType, list[str]] = {}
-    for name, device in lane_names(cluster).items():
-        if problem.free_at.get(name, 0.0) < np.inf:
-            lanes_by_type.setdefault(device.type, []).append(name)
+    lanes_by_type = _lanes_by_type(problem)
     types = sorted(lanes_by_type, key=lambda kind: (kind.kind != "cpu", list(cluster.types).index(kind.name)))
     column = {kind: number for number, kind in enumerate(types)}
     hosts = {kind: [node for node in cluster.nodes if _has(node, kind)] for kind in types}
@@ -119,10 +116,9 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
         for position, mode in enumerate(shape.modes):
             if mode.type not in column:
                 continue  # a type without lanes: cores on a cluster that has none
-            sequential = mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
             # Planners take all lanes of a type for equal, so a mode must be at home on each.
             enough = all if everywhere else any
-            if not sequential or not enough(can_host(node, mode) for node in hosts[mode.type]):
+            if not _of_one_lane(mode) or not enough(can_host(node, mode) for node in hosts[mode.type]):
                 continue
             usable = True
             kind = column[mode.type]
@@ -137,11 +133,29 @@ def instance_of(problem: PlanProblem, planner: str, everywhere: bool = True) -> 
     if problems:
         raise ScenarioError([Problem(text, key="policy.scheduler") for text in problems])
     lanes = [lanes_by_type[kind] for kind in types]
-    free = None
-    if problem.in_mid_run:
-        free = [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
     up, compute, down = stages
-    return Instance(problem, types, lanes, time, mode_of, free, up, compute, down, private)
+    return Instance(problem, types, lanes, time, mode_of, _free_from(problem, lanes), up, compute, down, private)
+
+
+def _lanes_by_type(problem: PlanProblem) -> dict[DeviceType, list[str]]:
+    """The lanes that are up."""
+    found: dict[DeviceType, list[str]] = {}
+    for name, device in lane_names(problem.cluster).items():
+        if problem.free_at.get(name, 0.0) < np.inf:
+            found.setdefault(device.type, []).append(name)
+    return found
+
+
+def _free_from(problem: PlanProblem, lanes: list[list[str]]) -> Free:
+    """When each lane is free in mid-run; None where all are from the beginning."""
+    if not problem.in_mid_run:
+        return None
+    return [np.array([max(problem.now, problem.free_at.get(name, 0.0)) for name in names]) for names in lanes]
+
+
+def _of_one_lane(mode: Mode) -> bool:
+    """Does a mode hold one core, or one whole GPU?"""
+    return mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole
 
 
 def staged(
@@ -172,7 +186,7 @@ def _slowest_way(problem: PlanProblem, kind: DeviceType) -> Way:
 def _misfit(planner: str, first: Any, count: int, shape: Shape, hosts: dict[DeviceType, list[Node]]) -> str:
     """Why tasks of this shape cannot be planned, as a sentence."""
     known = [mode for mode in shape.modes if hosts.get(mode.type)]
-    sequential = [mode for mode in known if (mode.millicores == 1000 if mode.on_cpu else mode.gpus == 1 and mode.whole)]
+    sequential = [mode for mode in known if _of_one_lane(mode)]
     if not sequential:
         what = "tasks of one core or one whole GPU"
         others = "graham, heft, mct, min_min and moldable_dual plan parallel tasks"

@@ -76,25 +76,41 @@ def planned(
     problem = instance.problem
     makespan = max(0.0, float(times.finish.max(initial=0.0)) - problem.origin) if steps else 0.0
     covers = coverage(instance)
-    known = [] if bound is None or instance.pipelined else [bound]
-    if known and covers["releases"] != "absent":
-        known.append(graph_bound(instance.time, instance.counts, graph_of(problem.tasks), problem.tasks.arrival))
-    if instance.size and (instance.pipelined or shared_links(instance)):
-        known.append(stage_bound(instance))
-    best = max(known) if known else None
-    if best is not None and instance.size and instance.free is None and together(instance):
-        best = max(best, configuration_bound(instance.time, instance.counts, best, makespan))
-    if best is not None and problem.in_mid_run and instance.size:
-        best += float(problem.tasks.arrival.min()) - problem.origin
+    best = _proven(instance, bound, covers["releases"] != "absent", makespan)
     # A bound that is met exactly may lie above by the last bits, as it adds the same times in another order.
     best = min(best, makespan) if best is not None and times.exact else best
-    notes: dict[str, object] = {"covers": covers, "timetable": "exact" if times.exact else "idle links"}
-    if best is not None and times.exact and all(word in SILENT for word in covers.values()):
-        notes["ratio_certified"] = makespan / best if best > 0 else 1.0
-        if guaranteed is not None and together(instance) and not problem.in_mid_run:
-            notes["ratio_guaranteed"] = guaranteed
+    promised = guaranteed is not None and together(instance) and not problem.in_mid_run
+    notes = notes_of(covers, times.exact, makespan, best, guaranteed if promised else None)
     timetable = np.column_stack([times.start, times.finish])[[task for task, _, _ in placed]]
     return Plan(steps, makespan, best, notes, dict(frequencies), timetable=timetable)
+
+
+def _proven(instance: Instance, bound: float | None, late: bool, makespan: float) -> float | None:
+    """The greatest of the bounds that hold here; None if nothing is proven.  `late`: do tasks come after others?"""
+    problem, tasks = instance.problem, instance.problem.tasks
+    known = [] if bound is None or instance.pipelined else [bound]
+    if known and late:
+        known.append(graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival))
+    if instance.size and (instance.pipelined or shared_links(instance)):
+        known.append(stage_bound(instance))
+    if not known or not instance.size:
+        return max(known, default=None)
+    best = max(known)
+    if instance.free is None and together(instance):
+        best = max(best, configuration_bound(instance.time, instance.counts, best, makespan))
+    return best + float(tasks.arrival.min()) - problem.origin if problem.in_mid_run else best
+
+
+def notes_of(
+    covers: dict[str, str], exact: bool, makespan: float, bound: float | None, guaranteed: float | None
+) -> dict[str, object]:
+    """The notes of a plan.  exact: is its timetable?  guaranteed: the ratio that is promised here, None if none is."""
+    notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
+    if bound is not None and exact and all(word in SILENT for word in covers.values()):
+        notes["ratio_certified"] = makespan / bound if bound > 0 else 1.0
+        if guaranteed is not None:
+            notes["ratio_guaranteed"] = guaranteed
+    return notes
 
 
 def together(instance: Instance) -> bool:

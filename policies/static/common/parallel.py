@@ -13,12 +13,13 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from policies.static.common.disturbance import undisturbed
 from policies.static.common.instance import Instance, held, staged
-from policies.static.common.outcome import SILENT, coverage
+from policies.static.common.outcome import coverage, notes_of
 from policies.static.common.ranks import ways
 from policies.static.common.unrelated import good_prices, priced
 from policies.task_graphs import downward, graph_of, tails, topological
@@ -106,15 +107,52 @@ def _width(mode: Mode) -> int:
     return mode.gpus if mode.whole else 0
 
 
+class _Option(NamedTuple):
+    """A task in one of its modes: width in lanes of a type, seconds, and the pools that have room for it."""
+
+    task: int
+    mode: int
+    kind: int
+    width: int
+    seconds: float
+    homes: tuple[int, ...]
+
+
 def wide(problem: PlanProblem, planner: str) -> WideTasks:
     """The parallel tasks of a problem; ScenarioError naming the planner where a task has no option."""
-    cluster, tasks = problem.cluster, problem.tasks
+    tasks = problem.tasks
     types, pools = _pools(problem)
+    stages = np.zeros((3, len(tasks), len(types)))
+    options, complete = _options(problem, types, pools, stages)
+    task = np.array([one.task for one in options], dtype=np.int64)
+    first = np.searchsorted(task, np.arange(len(tasks) + 1))
+    nowhere = np.flatnonzero(np.diff(first) == 0)
+    if len(nowhere):
+        named = tasks.name(int(nowhere[0]))
+        text = f"{planner} plans tasks of whole cores or whole GPUs of one node; {len(nowhere)} tasks have no mode "
+        raise ScenarioError(Problem(f"{text}that fits one (the first is {named})", key="policy.scheduler"))
+    modes, kinds, widths = (np.array([one[k] for one in options], dtype=np.int64) for k in (1, 2, 3))
+    seconds = np.array([one.seconds for one in options])
+    areas = np.full((len(tasks), len(types)), np.inf)
+    np.minimum.at(areas, (task, kinds), widths * seconds)
+    names = [[lane for pool in pools if pool.kind == kind for lane in pool.lanes] for kind in range(len(types))]
+    outline = Instance(problem, types, names, areas, np.zeros(areas.shape, dtype=np.int32), None, *stages)
+    homes = [one.homes for one in options]
+    return WideTasks(problem, types, pools, task, modes, kinds, widths, seconds, homes, first, complete, outline)
+
+
+def _options(
+    problem: PlanProblem, types: list[DeviceType], pools: list[LanePool], stages: np.ndarray
+) -> tuple[list[_Option], bool]:
+    """The options of all tasks, task by task, and whether all modes are among them.
+
+    stages: gets the most seconds of each stage (up, compute, down) of a task on each type.
+    """
+    tasks = problem.tasks
     column = {kind: number for number, kind in enumerate(types)}
     ways_of = {kind: _way(problem, kind) for kind in types}
     private = private_bytes(tasks)
-    rows: list[tuple[int, int, int, int, float, tuple[int, ...]]] = []
-    stages = np.zeros((3, len(tasks), len(types)))
+    found: list[_Option] = []
     complete = True
     for shape in tasks.shapes:
         of_shape = np.flatnonzero(tasks.shape == shape.index)
@@ -122,34 +160,24 @@ def wide(problem: PlanProblem, planner: str) -> WideTasks:
             if mode.type not in column:
                 continue  # a type without lanes
             kind, width = column[mode.type], _width(mode)
-            homes = tuple(number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width <=
-                          len(pool.lanes) and can_host(cluster.nodes[pool.node], mode))  # fmt: skip
             complete &= bool(width) and mode.span_speeds is None and mode.batch_limit == 1
+            homes = _homes(problem, pools, kind, width, mode)
             if not homes:
                 continue
             parts = np.array(staged(tasks, of_shape, position, mode, ways_of[mode.type], private))
             seconds = held(parts, mode)
             stages[:, of_shape, kind] = np.maximum(stages[:, of_shape, kind], np.where(np.isfinite(parts), parts, 0.0))
-            rows += [(task, position, kind, width, time, homes) for task, time in
-                     zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
-    rows.sort(key=lambda row: row[:2])
-    task = np.array([row[0] for row in rows], dtype=np.int64)
-    first = np.searchsorted(task, np.arange(len(tasks) + 1))
-    nowhere = np.flatnonzero(np.diff(first) == 0)
-    if len(nowhere):
-        named = tasks.name(int(nowhere[0]))
-        text = f"{planner} plans tasks of whole cores or whole GPUs of one node; {len(nowhere)} tasks have no mode "
-        raise ScenarioError(Problem(f"{text}that fits one (the first is {named})", key="policy.scheduler"))
-    kinds, widths = (np.array([row[k] for row in rows], dtype=np.int64) for k in (2, 3))
-    seconds, modes = np.array([row[4] for row in rows]), np.array([row[1] for row in rows], dtype=np.int64)
-    areas = np.full((len(tasks), len(types)), np.inf)
-    np.minimum.at(areas, (task, kinds), widths * seconds)
-    names = [[lane for pool in pools if pool.kind == kind for lane in pool.lanes] for kind in range(len(types))]
-    up, compute, down = stages
-    outline = Instance(problem, types, names, areas, np.zeros(areas.shape, dtype=np.int32), None, up, compute, down)
-    return WideTasks(problem, types, pools, task, modes, kinds, widths, seconds, [row[5] for row in rows], first,
-    complete,
-                outline)  # fmt: skip
+            found += [_Option(task, position, kind, width, time, homes) for task, time in
+                      zip(of_shape.tolist(), seconds.tolist(), strict=True) if time < np.inf]  # fmt: skip
+    found.sort(key=lambda one: (one.task, one.mode))
+    return found, complete
+
+
+def _homes(problem: PlanProblem, pools: list[LanePool], kind: int, width: int, mode: Mode) -> tuple[int, ...]:
+    """The pools with enough lanes for a mode; none where it takes parts of lanes."""
+    nodes = problem.cluster.nodes
+    return tuple(number for number, pool in enumerate(pools) if pool.kind == kind and 0 < width <= len(pool.lanes)
+                 and can_host(nodes[pool.node], mode))  # fmt: skip
 
 
 def _pools(problem: PlanProblem) -> tuple[list[DeviceType], list[LanePool]]:
@@ -259,6 +287,22 @@ def wide_plan(
     independent tasks that are there at once.
     """
     problem, tasks = instance.problem, instance.problem.tasks
+    steps, times = _timetable(instance, placed)
+    makespan = max(0.0, float(times[:, 1].max(initial=0.0)) - problem.origin) if steps else 0.0
+    covers = coverage(instance.outline) | {"parallel": "covered" if instance.complete else "partly"}
+    moved = any(tasks.reads or ()) or any(tasks.writes or ()) or instance.outline.pipelined
+    exact = not moved and instance.complete and undisturbed(instance.outline) and instance.outline.alike
+    usual = wide_bound(instance)
+    best = usual if usual is None or bound is None else max(usual, bound)
+    if best is not None and problem.in_mid_run and instance.size:
+        best += float(tasks.arrival.min()) - problem.origin
+    best = min(best, makespan) if best is not None and exact else best
+    return Plan(steps, makespan, best, notes_of(covers, exact, makespan, best, guaranteed), timetable=times)
+
+
+def _timetable(instance: WideTasks, placed: Sequence[Placing]) -> tuple[list[Step], np.ndarray]:
+    """The placings as steps in the order of their starts, and when each starts and ends."""
+    problem, tasks = instance.problem, instance.problem.tasks
     order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))
     arrival = np.maximum(tasks.arrival, problem.now) if problem.in_mid_run else tasks.arrival
     free = {name: at for pool in instance.pools for name, at in zip(pool.lanes, pool.free, strict=True)}
@@ -273,18 +317,4 @@ def wide_plan(
         free.update(dict.fromkeys(step.devices, finish))
         steps.append(step)
         times[row] = start, finish
-    makespan = max(0.0, float(times[:, 1].max(initial=0.0)) - problem.origin) if steps else 0.0
-    covers = coverage(instance.outline) | {"parallel": "covered" if instance.complete else "partly"}
-    moved = any(tasks.reads or ()) or any(tasks.writes or ()) or instance.outline.pipelined
-    exact = not moved and instance.complete and undisturbed(instance.outline) and instance.outline.alike
-    usual = wide_bound(instance)
-    best = usual if usual is None or bound is None else max(usual, bound)
-    if best is not None and problem.in_mid_run and instance.size:
-        best += float(tasks.arrival.min()) - problem.origin
-    best = min(best, makespan) if best is not None and exact else best
-    notes: dict[str, object] = {"covers": covers, "timetable": "exact" if exact else "idle links"}
-    if best is not None and exact and all(word in SILENT for word in covers.values()):
-        notes["ratio_certified"] = makespan / best if best > 0 else 1.0
-        if guaranteed is not None:
-            notes["ratio_guaranteed"] = guaranteed
-    return Plan(steps, makespan, best, notes, timetable=times)
+    return steps, times

@@ -156,26 +156,10 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     if not known:
         raise wrong("is an .npz archive, but no learned policy (hetsim train)")
     try:
-        newer = (
-            (about["version"], VERSION, "its file format"),
-            (about["features"], FEATURES_VERSION, "what it observes"),
-        )
-        for theirs, ours, what in newer:
-            if isinstance(theirs, bool) or not isinstance(theirs, int):
-                raise wrong(f"is damaged: the version of {what} is a whole number, not {shown(theirs)}")
-            if theirs > ours:
-                text = f"was made by a newer hetsim: the version of {what} is {theirs}, and this one knows {ours}"
-                raise wrong(f"{text}; update hetsim, or train it again")
-            if theirs < ours:
-                text = f"was made by an older hetsim: the version of {what} is {theirs}, and this one has {ours}"
-                raise wrong(f"{text}; train it again")
+        _check_versions(about, wrong)
         layout = Layout(int(about["window"]), tuple(map(str, about["types"])), str(about["decides"]))
         scale = float(about["scale"])
-        expected = [f"array{number}" for number in range(len(parts) - 1)]
-        for name in parts:
-            if name != "about" and name not in expected:
-                raise wrong(f'is damaged: its arrays are not array0, array1 and so on, for there is one named "{name}"')
-        arrays = [parts[name] for name in expected]
+        arrays = _numbered(parts, wrong)
         if not isinstance(about["agent"], str):
             raise wrong(f"is damaged: its agent is a name, not {shown(about['agent'])}")
         training = dict(about["training"])
@@ -188,12 +172,12 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
         raise wrong(f'is damaged: it decides "{layout.decides}", and there are {" and ".join(DECIDES)}')
     if not 1 <= layout.window <= MAX_WINDOW:
         raise wrong(f"is damaged: its window is {layout.window:,} tasks, and one has 1 to {MAX_WINDOW:,}")
-    shapes = [array.shape for array in arrays]
     if said != (layout.observation, layout.actions):
         raise wrong(
             f"is for observations of {said[0]} numbers and {said[1]} actions; a window of {layout.window} tasks on "
             f"{len(layout.types)} types of device has {layout.observation} and {layout.actions}"
         )
+    shapes = [array.shape for array in arrays]
     sound = all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays)
     if not SHORTEST <= scale < float("inf") or not sound or not _chained(shapes):
         raise wrong("is damaged: its arrays are no network")
@@ -202,6 +186,32 @@ def _checked(parts: dict[str, np.ndarray], wrong: Any) -> LearnedPolicy:
     return LearnedPolicy(
         ScoreNetwork(arrays), layout.window, layout.types, scale, about["agent"], training, layout.decides
     )
+
+
+def _check_versions(about: Mapping[str, Any], wrong: Any) -> None:
+    """Refuse a file of another version than this program reads, newer or older."""
+    versions = (
+        (about["version"], VERSION, "its file format"),
+        (about["features"], FEATURES_VERSION, "what it observes"),
+    )
+    for theirs, ours, what in versions:
+        if isinstance(theirs, bool) or not isinstance(theirs, int):
+            raise wrong(f"is damaged: the version of {what} is a whole number, not {shown(theirs)}")
+        if theirs > ours:
+            text = f"was made by a newer hetsim: the version of {what} is {theirs}, and this one knows {ours}"
+            raise wrong(f"{text}; update hetsim, or train it again")
+        if theirs < ours:
+            text = f"was made by an older hetsim: the version of {what} is {theirs}, and this one has {ours}"
+            raise wrong(f"{text}; train it again")
+
+
+def _numbered(parts: Mapping[str, np.ndarray], wrong: Any) -> list[np.ndarray]:
+    """The arrays of a network in their order."""
+    expected = [f"array{number}" for number in range(len(parts) - 1)]
+    for name in parts:
+        if name != "about" and name not in expected:
+            raise wrong(f'is damaged: its arrays are not array0, array1 and so on, for there is one named "{name}"')
+    return [parts[name] for name in expected]
 
 
 def shown(value: Any) -> str:

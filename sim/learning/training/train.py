@@ -121,21 +121,12 @@ def train(
     loaded = prepare(scenario, None, overrides)
     if decides not in DECIDES:
         raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
-        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
-        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
+    _check_numbers(steps, seed)
     learner = make_agent(agent, {} if settings is None else settings)
-    if out is not None:
-        check_writable(out)
-    if checkpoint is not None:
-        check_writable(checkpoint)
-    admission = decides == ADMISSION
-    if admission:
-        _refuse_others(loaded)
-        given = None if baselines is None else with_admissions(loaded, baselines)
-    else:
-        given = named_policies(BASELINES if baselines is None else baselines)
+    for file in (out, checkpoint):
+        if file is not None:
+            check_writable(file)
+    given = _rivals(loaded, decides, baselines)
     metrics = list(metrics)
     for name in metrics:
         metric(name)
@@ -175,6 +166,24 @@ def train(
     figures = metrics or list(dict.fromkeys(metric_of(name, parts) for name in parts))
     comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice, workers)
     return Training(policy, practice.table(), beside, comparison, runs, earned)
+
+
+def _check_numbers(steps: Any, seed: Any) -> None:
+    """UsageError for numbers that training does not take."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
+        raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
+        raise UsageError(f"the seed of training is a whole number from 0 to {SPAN - 1:,}, not {seed!r}")
+
+
+def _rivals(
+    scenario: Scenario, decides: str, baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None
+) -> dict[str, Any] | None:
+    """The policies to compare with, by label; None for those that are written by hand, once the reward is known."""
+    if decides != ADMISSION:
+        return named_policies(BASELINES if baselines is None else baselines)
+    _refuse_others(scenario)
+    return None if baselines is None else with_admissions(scenario, baselines)
 
 
 def _refuse_others(scenario: Scenario) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
@@ -65,7 +65,7 @@ def _in_words(found: Comparison) -> Iterator[str]:
     """Three to five sentences: what differs, by metric, then what does not, then what this leaves open."""
     metrics = [name for name in found.metrics if name not in NO_DIRECTION] or found.metrics
     by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
-    single = [name for name, rows in by_metric.items() if any(row.shown == "one run" for row in rows)]
+    single = _metrics_with(by_metric, any, "one run")
     for name in single[:MAX_METRICS]:
         yield _best_of_single_runs(found, name)
     if single and not found.identical:
@@ -73,14 +73,21 @@ def _in_words(found: Comparison) -> Iterator[str]:
     different = [rows for rows in (_best_shown(found, rows) for rows in by_metric.values()) if rows]
     for rows in different[:MAX_METRICS]:
         yield _better_than(found, rows, by_metric[rows[0].metric])
-    same = [name for name, rows in by_metric.items() if rows and all(row.shown in ("open", "equal") for row in rows)]
+    same = _metrics_with(by_metric, all, "open", "equal")
     if same:
         names = listed([metric_name(name) for name in same])
         yield f"No significant difference in {names} ({found.confidence * 100:g} %, Holm)."
-    undefined = [name for name, rows in by_metric.items() if any(row.shown == "undefined" for row in rows)]
+    undefined = _metrics_with(by_metric, any, "undefined")
     if undefined:
         names = listed([metric_name(name) for name in undefined])
         yield f"Not all policies can be compared in {names}: undefined or infinite in some runs."
+
+
+def _metrics_with(
+    by_metric: dict[str, list[Finding]], some: Callable[[Iterable[bool]], bool], *shown: str
+) -> list[str]:
+    """The metrics of which any, or all, findings are shown as one of these."""
+    return [name for name, rows in by_metric.items() if rows and some(row.shown in shown for row in rows)]
 
 
 def _best_of_single_runs(found: Comparison, metric: str) -> str:

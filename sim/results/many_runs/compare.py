@@ -176,12 +176,7 @@ def compare(
     of sets of them (`sim.results.one_run.metric_sets`), of which those are compared that tell something here; without
     any the usual ones.  Energy is taken to one common end per replication.
     """
-    if len(runs) < 2:
-        raise UsageError("a comparison needs at least two policies")
-    if baseline is not None and baseline not in runs:
-        raise UnknownName("policy", baseline, runs)
-    if not 0 < confidence < 1:
-        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
+    _check_asked(runs, baseline, confidence)
     sets = {name: Replications([run], keep=True) if isinstance(run, Result) else run for name, run in runs.items()}
     identical = all(found.identical for found in sets.values())
     if identical:  # the same number many times over is no evidence
@@ -214,6 +209,16 @@ def compare(
         dict(runs),
         baseline,
     )
+
+
+def _check_asked(runs: Mapping[str, Any], baseline: str | None, confidence: float) -> None:
+    """UsageError for a comparison that cannot be made."""
+    if len(runs) < 2:
+        raise UsageError("a comparison needs at least two policies")
+    if baseline is not None and baseline not in runs:
+        raise UnknownName("policy", baseline, runs)
+    if not 0 < confidence < 1:
+        raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
 
 
 def _first(run: Replications | Result) -> Result | None:

@@ -317,12 +317,13 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
     common = _common_counts(rows, counts, failed)
     cube = _cube(rows, [*names, _END, _WATTS])
     cube = _common_energy(cube, rows, names)
-    for at in [names.index(name) for name in _ENERGY if name in names]:
+    energies = [names.index(name) for name in _ENERGY if name in names]
+    for at in energies:
         cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
     weights = _cube(rows, [weight_of(name) or "" for name in names])
     means, half = _estimates(cube[:, :, : len(names)], weights, names, counts)
     if (common < counts).any():
-        for at in [names.index(name) for name in _ENERGY if name in names]:
+        for at in energies:
             means[:, at], half[:, at] = (
                 found[:, at] for found in _estimates(cube[:, :, : len(names)], weights, names, common)
             )

@@ -54,6 +54,7 @@ class FreeCapacity:
         self.found = self.fitting.sum(axis=1)
 
     def _ask(self, names: list[str]) -> None:
+        """What each asked mode wants: of one node, on which nodes, and of all of them together."""
         asked = self.asked
         self.asked_type = np.array([names.index(mode.type.name) if mode.type.name in names else -2 for mode in asked])
         # Of a gang over a number of nodes, and of one of cores, a node is asked for one part.
@@ -63,24 +64,31 @@ class FreeCapacity:
         self.asked_share = np.array([mode.share if mode.gpus else 0 for mode in parts], dtype=np.int64)
         self.asked_memory = np.array([mode.memory for mode in parts], dtype=np.float64)
         self.asked_gpu_memory = np.array([mode.gpu_memory for mode in asked], dtype=np.float64)
+        self._on_cpu = self.asked_gpus == 0
+        self._ask_parts()
+        self._ask_sums(len(names))
+
+    def _ask_parts(self) -> None:
+        """Which modes are divided over nodes, into how many parts, and which nodes each may use."""
+        asked, nodes = self.asked, len(self.cluster.nodes)
         self.spans = np.array([mode.span_any and mode.gpus > 0 and mode.unit is None for mode in asked], dtype=bool)
         self.on_cores = np.array([mode.unit is not None and mode.node_count == 1 for mode in asked], dtype=bool)
         cores = np.array([mode.millicores // MILLI for mode in asked], dtype=np.int64)
         parts_of = np.array([mode.node_count for mode in asked], dtype=np.int64)
         self.needed = np.where(self.spans, self.asked_gpus, np.where(self.on_cores, cores, parts_of))
-        self._on_cpu = self.asked_gpus == 0
-        nodes = len(self.cluster.nodes)
         masks = list(dict.fromkeys(mode.nodes for mode in asked)) or [None]
         self._parts = np.array([[mask is None or bool(mask >> node & 1) for node in range(nodes)] for mask in masks])
         self._part = np.array([masks.index(mode.nodes) for mode in asked], dtype=np.int64)
-        # What a mode asks of all nodes that it may use, in the columns of `totals`.
-        self._sums = np.zeros((len(asked), 3 + 2 * len(names)))
-        self._sums[:, 0] = [mode.millicores for mode in asked]
-        self._sums[:, 1] = [mode.memory for mode in asked]
+
+    def _ask_sums(self, types: int) -> None:
+        """What a mode asks of all nodes that it may use, in the columns of `totals`."""
+        self._sums = np.zeros((len(self.asked), 3 + 2 * types))
+        self._sums[:, 0] = [mode.millicores for mode in self.asked]
+        self._sums[:, 1] = [mode.memory for mode in self.asked]
         for row, kind in enumerate(self.asked_type):
-            if asked[row].gpus and kind >= 0:
-                self._sums[row, 3 + 2 * kind] = asked[row].gpus * self.asked_share[row]
-                self._sums[row, 4 + 2 * kind] = asked[row].gpus * self.asked_gpu_memory[row]
+            if self.asked[row].gpus and kind >= 0:
+                self._sums[row, 3 + 2 * kind] = self.asked[row].gpus * self.asked_share[row]
+                self._sums[row, 4 + 2 * kind] = self.asked[row].gpus * self.asked_gpu_memory[row]
             elif kind < 0:
                 self._sums[row, 2] = np.inf
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
     """The cluster; ScenarioError for one without devices or with contradictory types and names."""
     problems: list[Problem] = []
     known: dict[str, tuple[DeviceType, str]] = {}
-    names: dict[str, str] = {}
+    names: dict[str, int] = {}
     specs = []
     for number, nodes in enumerate(cluster.nodes):
         path: Path_ = ("cluster", "nodes", number)
@@ -39,17 +39,11 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
             problems.append(document.problem((*path, "driver_cores"), text))
             spec = replace(spec, driver_cores=0)
         specs.append(spec)
-        for name in _names(spec):
-            if name in names:
-                problems.append(document.problem((*path, "name"), f'the node name "{name}" is taken by {names[name]}'))
-                break
-            names[name] = ".".join(map(str, path))
-    if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
-        problems.append(document.problem(("cluster", "nodes"), "the cluster has no devices: no core and no GPU"))
-    devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
-    if devices > MAX_DEVICES:
-        message = f"{devices:,} devices are more than the {MAX_DEVICES:,} that fit into memory"
-        problems.append(document.problem(("cluster", "nodes"), message))
+        taken = next((name for name in _names(spec) if names.setdefault(name, number) != number), None)
+        if taken is not None:
+            where = f"cluster.nodes.{names[taken]}"
+            problems.append(document.problem((*path, "name"), f'the node name "{taken}" is taken by {where}'))
+    problems += [document.problem(("cluster", "nodes"), text) for text in _wrong_size(specs)]
     problems += _prices_without_type(cluster, known, document)
     if not problems and cluster.racks is not None:
         specs = _in_racks(specs, cluster.racks, document, problems)
@@ -59,6 +53,15 @@ def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
     uplinks = {} if cluster.racks is None else _uplinks(built, cluster.racks, document)
     built.fabric = Fabric(uplinks, cluster.contention)
     return built
+
+
+def _wrong_size(specs: list[NodeSpec]) -> Iterator[str]:
+    """What is wrong with a cluster of no devices, or of too many."""
+    if not any(spec.count and (spec.cpus or any(count for _, count in spec.accelerators)) for spec in specs):
+        yield "the cluster has no devices: no core and no GPU"
+    devices = sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs)
+    if devices > MAX_DEVICES:
+        yield f"{devices:,} devices are more than the {MAX_DEVICES:,} that fit into memory"
 
 
 def _in_racks(

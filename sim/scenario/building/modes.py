@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -161,26 +160,38 @@ class ModeBook:
         return known
 
     def _judge(self, mode: Mode) -> bool:
-        device = mode.type
-        if device.memory is not None and mode.gpu_memory > device.memory:
-            return False
-        if device.sharing.kind == "mig" and not mode.on_cpu:
-            largest = max(micro_share(part) for layout in device.sharing.layouts for part in layout)
-            if mode.share > largest:
-                return False
-        if mode.partition is not None and mode.gpu_share > (mode.partition.max_gpus or mode.gpu_share):
-            return False
-        if mode.partition is not None and mode.cpus > (mode.partition.max_cpus or math.inf):
+        if self._over_bounds(mode) or self._over_slices(mode):
             return False
         kinds = self._kinds_for(mode).values()
-        bound = mode.partition
-        if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
-            return False
         if mode.unit is not None:
             return sum(self._parts(node, mode) * count for node, count in kinds) >= _parts_of(mode)
         if mode.on_cpu or not mode.span_any:
             return any(self._room(node, mode) >= max(1, mode.gpus) for node, _ in kinds)
         return sum(self._room(node, mode) * count for node, count in kinds) >= mode.gpus
+
+    def _over_bounds(self, mode: Mode) -> str:
+        """Which bound of its partition or device a mode exceeds, as part of a sentence; empty if none."""
+        bound, memory = mode.partition, mode.type.memory
+        within = _within(bound)
+        if bound is not None:
+            for needed, most, unit in ((mode.gpu_share, bound.max_gpus, "GPUs"), (mode.cpus, bound.max_cpus, "cores")):
+                if most is not None and needed > most:
+                    return f"{needed:g} {unit} are more than the {most:g} that jobs{within} may hold"
+        if memory is not None and mode.gpu_memory > memory:
+            most_memory = _size(memory)
+            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most_memory} of a {mode.type.name}"
+        if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
+            return f"{mode.node_count} nodes are more than the {bound.max_nodes} that jobs{within} may use"
+        return ""
+
+    def _over_slices(self, mode: Mode) -> str:
+        """That the share of a mode is larger than any slice of its devices, as part of a sentence; empty if not."""
+        sharing = mode.type.sharing
+        if sharing.kind != "mig" or mode.on_cpu:
+            return ""
+        if any(mode.share <= micro_share(part) for layout in sharing.layouts for part in layout):
+            return ""
+        return f"a share of {mode.share / WHOLE:g} is larger than any slice in the layouts of {mode.type.name}"
 
     def _parts(self, node: Node, mode: Mode) -> int:
         """Nodes (1 or 0) or cores that a gang could have of one empty node."""
@@ -207,54 +218,48 @@ class ModeBook:
 
     def why_not(self, mode: Mode) -> str:
         """Why a mode that does not fit can never run, as part of a sentence."""
-        device, kinds = mode.type, self._kinds_for(mode)
-        bound = mode.partition
-        within = "" if bound is None else f" of partition {bound}"
-        if bound is not None and bound.max_gpus is not None and mode.gpu_share > bound.max_gpus:
-            return f"{mode.gpu_share:g} GPUs are more than the {bound.max_gpus:g} that jobs{within} may hold"
-        if bound is not None and bound.max_cpus is not None and mode.cpus > bound.max_cpus:
-            return f"{mode.cpus:g} cores are more than the {bound.max_cpus:g} that jobs{within} may hold"
-        if device.memory is not None and mode.gpu_memory > device.memory:
-            most = _size(device.memory)
-            return f"{_size(mode.gpu_memory)} of GPU memory are more than the {most} of a {device.name}"
+        over = self._over_bounds(mode)
+        if over:
+            return over
         if mode.unit is not None:
-            return self._why_no_gang(mode, mode.unit, within)
-        if mode.on_cpu:
-            cores = max((node.cpus for node, _ in kinds.values() if node.cpu.type is device), default=0)
-            if mode.millicores > cores * 1000:
-                driving = any(node.spec.drivers for node, _ in kinds.values() if node.cpu.type is device)
-                rest = " besides those that drive accelerators" if driving else ""
-                text = f"{mode.millicores / 1000:g} cores are more than the {cores} of any node{within}{rest}"
-                total = sum(count * node.cpus for node, count in kinds.values() if node.cpu.type is device)
-                spread = mode.millicores <= total * 1000
-                return text + (" (nodes: N or span: any would use several nodes)" if spread else "")
+            return self._why_no_gang(mode, mode.unit)
+        return self._why_no_cores(mode) if mode.on_cpu else self._why_no_gpus(mode)
+
+    def _why_no_cores(self, mode: Mode) -> str:
+        """The same of a mode on the cores of one node."""
+        device = mode.type
+        kinds = [(node, count) for node, count in self._kinds_for(mode).values() if node.cpu.type is device]
+        cores = max((node.cpus for node, _ in kinds), default=0)
+        if mode.millicores <= cores * 1000:
             return f"{_size(mode.memory)} of memory are more than any node with enough cores has"
-        present = [sum(d.type is device for d in node.accelerators) for node, _ in kinds.values()]
-        if not mode.span_any and mode.gpus > max(present, default=0):
-            return (
-                f"{mode.gpus} × {device.name} are more than the {max(present, default=0)} of any node{within} "
-                "(span: any would use several nodes)"
-            )
-        total = sum(count * sum(d.type is device for d in node.accelerators) for node, count in kinds.values())
+        rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
+        most = f"the {cores} of any node{_within(mode.partition)}{rest}"
+        spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
+        way_out = " (nodes: N or span: any would use several nodes)" if spread else ""
+        return f"{mode.millicores / 1000:g} cores are more than {most}{way_out}"
+
+    def _why_no_gpus(self, mode: Mode) -> str:
+        """The same of a mode on accelerators."""
+        device, kinds = mode.type, self._kinds_for(mode).values()
+        within, wanted = _within(mode.partition), f"{mode.gpus} × {mode.type.name}"
+        present = [(sum(one.type is device for one in node.accelerators), count) for node, count in kinds]
+        most = max((there for there, _ in present), default=0)
+        if not mode.span_any and mode.gpus > most:
+            return f"{wanted} are more than the {most} of any node{within} (span: any would use several nodes)"
+        total = sum(there * count for there, count in present)
         if mode.gpus > total:
-            return f"{mode.gpus} × {device.name} are more than the {total} of {within[4:] or 'the cluster'}"
-        if device.sharing.kind == "mig" and not any(
-            mode.share <= micro_share(part) for layout in device.sharing.layouts for part in layout
-        ):
-            return f"a share of {mode.share / WHOLE:g} is larger than any slice in the layouts of {device.name}"
+            return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"
+        too_large = self._over_slices(mode)
+        if too_large:
+            return too_large
         held = [f"{mode.millicores / 1000:g} cores"] if mode.millicores else []
         held += [f"{_size(mode.memory)} of memory"] if mode.memory else []
-        return f"no node with {mode.gpus} × {device.name} has {' and '.join(held)}"
+        return f"no node with {wanted} has {' and '.join(held)}"
 
-
-    def _why_no_gang(self, mode: Mode, unit: Mode, within: str) -> str:
+    def _why_no_gang(self, mode: Mode, unit: Mode) -> str:
         """The same of a gang over a number of nodes, or of one of cores."""
-        kinds = self._kinds_for(mode)
-        bound = mode.partition
-        if bound is not None and bound.max_nodes is not None and mode.node_count > bound.max_nodes:
-            return f"{mode.node_count} nodes are more than the {bound.max_nodes} that jobs{within} may use"
-        there = sum(self._parts(node, mode) * count for node, count in kinds.values())
-        where = within[4:] or "the cluster"
+        there = sum(self._parts(node, mode) * count for node, count in self._kinds_for(mode).values())
+        where = _within(mode.partition)[4:] or "the cluster"
         if mode.node_count == 1:
             memory = f" with {_size(unit.memory)} of memory each" if unit.memory else ""
             return f"{mode.cpus:g} cores{memory} are more than the {there} of {where}"
@@ -263,6 +268,11 @@ class ModeBook:
         held += [f"{_size(unit.memory)} of memory"] if unit.memory else []
         listed = " and ".join(filter(None, [", ".join(held[:-1]), held[-1]]))
         return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"
+
+
+def _within(bound: Partition | None) -> str:
+    """Behind what has a bound: the partition of which it is one; empty where there is none."""
+    return "" if bound is None else f" of partition {bound}"
 
 
 def _parts_of(mode: Mode) -> int:

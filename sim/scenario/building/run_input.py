@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from sim import registry
 from sim.errors import HetsimError, PolicyError, Problem, ScenarioError, suggestion
+from sim.model.cluster import Cluster
 from sim.model.faults import Faults
 from sim.model.ragged import Ragged
 from sim.model.randomness import JUDGED, RandomTree
@@ -83,19 +84,12 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     admission = None if policies.admission is None else _make(policies.admission, scenario, problems)
     batching = _batching(streams, scenario, context, problems)
     iteration = _iteration(streams, scenario, context, problems)
-    faults: list[Faults] = []
-    try:
-        faults = build_faults(model.faults, cluster, scenario.document, scenario.base)
-    except ScenarioError as error:
-        problems += error.problems
+    faults = _faults(model.faults, cluster, scenario, problems)
     if problems:
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
     apply_rules(tasks, model.site, context)
-    if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
-        first = next(iter(tasks.refused))
-        text = f"{policies.scheduler.name} plans all tasks beforehand, and {tasks.name(first)} "
-        raise ScenarioError(Problem(f"{text}{tasks.refused[first]}; leave such tasks out", key="workload"))
+    _check_refused(tasks, scheduler, policies.scheduler.name)
     context.warnings += check_chances(tasks, faults, cluster, horizon)
     hopeless, many = hopeless_deadlines(tasks)
     (context.warnings if many else context.notes).extend(hopeless)
@@ -128,6 +122,23 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
     )
+
+
+def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: list[Problem]) -> list[Faults]:
+    """The faults of a run; none, and their problems, where they are wrong."""
+    try:
+        return build_faults(given, cluster, scenario.document, scenario.base)
+    except ScenarioError as error:
+        problems += error.problems
+        return []
+
+
+def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:
+    """Refuse tasks that are rejected as they come, where all are planned beforehand."""
+    if tasks.refused and type(scheduler).prepare is not Scheduler.prepare:
+        first = next(iter(tasks.refused))
+        text = f"{name} plans all tasks beforehand, and {tasks.name(first)} "
+        raise ScenarioError(Problem(f"{text}{tasks.refused[first]}; leave such tasks out", key="workload"))
 
 
 def _may_come(entries: list[WorkloadEntry], horizon: float) -> bool:
@@ -438,6 +449,10 @@ def merge(
     def sort(column: np.ndarray) -> np.ndarray:
         return column if order is None else column[order]
 
+    def sort_codes(column: str, names: str) -> tuple[np.ndarray | None, list[str]]:
+        codes, merged = _merged_codes(streams, column, names, sizes)
+        return None if codes is None else sort(codes), merged
+
     def optional(name: str, default: float) -> np.ndarray | None:
         columns = [getattr(stream, name) for stream in streams]
         if all(column is None for column in columns):
@@ -446,19 +461,15 @@ def merge(
         return sort(_joined(parts))
 
     arrival = sort(arrival)
-    time = _matrix([stream.time for stream in streams])
-    estimate = time
+    time = estimate = sort(_matrix([stream.time for stream in streams]))
     if any(stream.estimate is not None for stream in streams):
         estimate = sort(_matrix([s.time if s.estimate is None else s.estimate for s in streams]))
-        time = sort(time)
-    else:
-        estimate = time = sort(time)
     rank = np.arange(total)
     if order is not None:
         rank[order] = np.arange(total)
-    class_code, classes = _merged_codes(streams, "class_code", "classes", sizes)
-    user_code, users = _merged_codes(streams, "user_code", "users", sizes)
-    partition_code, partitions = _merged_codes(streams, "partition_code", "partitions", sizes)
+    class_code, classes = sort_codes("class_code", "classes")
+    user_code, users = sort_codes("user_code", "users")
+    partition_code, partitions = sort_codes("partition_code", "partitions")
     refused = {int(rank[start + row]): reason for stream, start in zip(streams, starts.tolist(), strict=False)
                for row, reason in stream.refused.items()}  # fmt: skip
     deadline, patience = optional("deadline", math.nan), optional("patience", math.inf)
@@ -470,9 +481,9 @@ def merge(
         time=time,
         estimate=estimate,
         id=_ids(streams, sizes, sort),
-        class_code=None if class_code is None else sort(class_code),
+        class_code=class_code,
         classes=classes,
-        user_code=None if user_code is None else sort(user_code),
+        user_code=user_code,
         users=users,
         priority=optional("priority", 0.0),
         weight=optional("weight", 1.0),
@@ -483,7 +494,7 @@ def merge(
         items=items,
         work=_work(streams, order),
         hash_ids=_hash_ids(streams, order),
-        partition_code=None if partition_code is None else sort(partition_code),
+        partition_code=partition_code,
         partitions=partitions,
         refused=dict(sorted(refused.items())),
         extra=_extras(streams, sizes, sort),

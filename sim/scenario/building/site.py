@@ -120,15 +120,11 @@ def recorded_partitions(
     import pandas as pd
 
     known, given = context.cluster.partitions, demand.partition
-    fallback = default_of(context.cluster)
-    if isinstance(given, str):
-        if given not in known:
-            raise context.fail((*path, "partition"), unknown_partition(given, context.cluster))
-        fallback = known[given]
+    fallback = _named_partition(given, path, context) if isinstance(given, str) else default_of(context.cluster)
     column = given if isinstance(given, PartitionColumn) else PartitionColumn()
-    cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
     if column.others is not None and column.others not in known:
         raise context.fail((*path, "partition", "others"), unknown_partition(column.others, context.cluster))
+    cells = {"user": table.user, "class": table.class_}.get(column.column, table.extra.get(column.column))
     if given is column and cells is None:
         near = suggestion(column.column, table.extra) or f"; it has {', '.join(table.extra) or 'none of the kind'}"
         raise context.fail((*path, "partition", "column"), f'{table.source} has no column "{column.column}"{near}')
@@ -144,6 +140,13 @@ def recorded_partitions(
             reason = unknown_partition(name, context.cluster)
             refused.update(dict.fromkeys(np.flatnonzero(codes == code).tolist(), reason))
     return codes.astype(np.int32), [known.get(name) if name else fallback for name in names], refused
+
+
+def _named_partition(name: str, path: Path_, context: Context) -> Partition:
+    """The partition that an entry names."""
+    if name not in context.cluster.partitions:
+        raise context.fail((*path, "partition"), unknown_partition(name, context.cluster))
+    return context.cluster.partitions[name]
 
 
 def _text(cell: object) -> str:

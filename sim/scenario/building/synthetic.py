@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from sim.workload.arrivals import BLOCK
 from sim.workload.costs.profiles import ProfileUse
 from sim.workload.costs.roofline import Peak, Work
 
+T = TypeVar("T")
 Seconds = Callable[[Peak, float], np.ndarray]
 """Times of the tasks from the peak of a device and the share of it."""
 
@@ -58,16 +59,14 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     if entry.pipeline is not None:
         return pipeline_stream(entry, name, path, arrival, context)
     n = len(arrival)
-    classes: list[Demand] = [one.over(entry) for one in entry.classes] if entry.classes else [entry]
+    classes = entry.whole_demands
     labels = [one.class_ or name for one in classes]
     where = [(*path, "classes", k) if entry.classes else path for k in range(len(classes))]
     codes = None
     if entry.classes:
         weights = np.array([one.weight for one in entry.classes])
         codes = draw_codes(weights, n, context.random.stream("classes", name))
-    context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
-    for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
-        context.note_missing(name, f"devices: {kind}", kind)
+    _note_unused_types(name, classes, context)
     served = _served(entry, name, path, context)
     problems = []
     drawn: list[tuple[np.ndarray | slice, _Drawn]] = []
@@ -85,10 +84,7 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     stream = _assemble(drawn, name, path, arrival)
     if served is not None:
         served.finish(stream, entry)
-    if codes is not None:
-        stream.class_code, stream.classes = codes, labels
-    else:
-        stream.classes = labels
+    stream.class_code, stream.classes = codes, labels
     stream.user_code, stream.users = _users(entry, classes, codes, n, context, name)
     if entry.weight is not None:
         stream.weight = np.full(n, entry.weight)
@@ -96,6 +92,13 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
         arrivals: Any = entry.arrivals
         stream.clients, stream.think = clients, arrivals.think.sample
     return stream
+
+
+def _note_unused_types(name: str, classes: list[Demand], context: Context) -> None:
+    """Note the types of devices that the classes name and the cluster lacks."""
+    context.note_unused(name, dict.fromkeys(key for one in classes for key in one.typed_gpu_time))
+    for kind in dict.fromkeys(kind for one in classes for kind in one.devices or ()):
+        context.note_missing(name, f"devices: {kind}", kind)
 
 
 def _served(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> DrawnService | ServedLanguage | None:
@@ -241,12 +244,7 @@ def _assemble(
     stream = TaskStream(name, path, arrival, np.empty(n, dtype=np.int32), time)
     for rows, one in drawn:
         stream.shape[rows] = one.shape
-        if one.error is not None or one.known is not one.time:
-            if stream.estimate is None:
-                stream.estimate = time.copy()
-            stream.estimate[rows, : one.time.shape[1]] = one.known
-            if one.error is not None:
-                stream.estimate[rows] *= one.error[:, np.newaxis]
+        _fill_estimate(stream, rows, one)
         fastest = one.time.min(axis=1)
         _fill(stream, "deadline", rows, relative_deadline(one.demand, fastest), np.nan)
         _fill(stream, "patience", rows, one.patience, np.inf)
@@ -262,21 +260,43 @@ def _assemble(
         for key, values in one.extra.items():
             empty = np.full(n, "", dtype=object) if values.dtype == object else np.zeros(n, values.dtype)
             stream.extra.setdefault(key, empty)[rows] = values
-        for position, mode in enumerate(one.modes):
-            peak = peak_of(mode.type) if mode in one.work and one_lane(mode) else None
-            if peak is not None:
-                if stream.work is None:
-                    stream.work = Known.unknown(*time.shape)
-                for column, value in zip(stream.work.columns, one.work[mode].parts(peak), strict=True):
-                    column[rows, position] = value
-        for key in ("reads", "writes"):
-            names = getattr(one.demand, key)
-            if names:
-                lists = getattr(stream, key) or [()] * n
-                for row in range(n)[rows] if isinstance(rows, slice) else rows.tolist():
-                    lists[row] = tuple(names)
-                setattr(stream, key, lists)
+        _fill_work(stream, rows, one)
+        _fill_data(stream, rows, one.demand)
     return stream
+
+
+def _fill_estimate(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
+    """What policies know of the times of a class, where that is not the times themselves."""
+    if drawn.error is None and drawn.known is drawn.time:
+        return
+    if stream.estimate is None:
+        stream.estimate = stream.time.copy()
+    stream.estimate[rows, : drawn.time.shape[1]] = drawn.known
+    if drawn.error is not None:
+        stream.estimate[rows] *= drawn.error[:, np.newaxis]
+
+
+def _fill_work(stream: TaskStream, rows: np.ndarray | slice, drawn: _Drawn) -> None:
+    """What the kernels of a class do, in the modes of which it is known."""
+    for position, mode in enumerate(drawn.modes):
+        peak = peak_of(mode.type) if mode in drawn.work and one_lane(mode) else None
+        if peak is None:
+            continue
+        if stream.work is None:
+            stream.work = Known.unknown(*stream.time.shape)
+        for column, value in zip(stream.work.columns, drawn.work[mode].parts(peak), strict=True):
+            column[rows, position] = value
+
+
+def _fill_data(stream: TaskStream, rows: np.ndarray | slice, demand: Demand) -> None:
+    """The data that the tasks of a class read and write."""
+    for key in ("reads", "writes"):
+        names = getattr(demand, key)
+        if names:
+            lists = getattr(stream, key) or [()] * len(stream)
+            for row in np.arange(len(stream))[rows].tolist():
+                lists[row] = tuple(names)
+            setattr(stream, key, lists)
 
 
 def _bind(stream: TaskStream, rows: np.ndarray | slice, partition: str) -> None:
@@ -348,17 +368,10 @@ class _Ways:
         demand = self.demand
         reference = None if demand.gpu_time is None else self._sample("gpu_time", demand.gpu_time)
         typed = {key.removeprefix(GPU_TIME): self._sample(key, d) for key, d in demand.typed_gpu_time.items()}
-        if demand.cpu_time is not None:
-            if isinstance(demand.cpu_time, Speedup):
-                base = reference if reference is not None else next(iter(typed.values()), None)
-                if base is None:
-                    base = np.min([times for _, times in self.found], axis=0) if self.found else None
-                times = None if base is None else base * demand.cpu_time.speedup
-            else:
-                times = self._sample("cpu_time", demand.cpu_time)
-            if times is not None:
-                ways = [self._cpu_mode(device, times / device.speed) for device in self._of("cpu")]
-                self.found = ways + [way for way in self.found if not way[0].on_cpu]
+        on_cores = self._time_on_cores(reference if reference is not None else next(iter(typed.values()), None))
+        if on_cores is not None:
+            ways = [self._cpu_mode(device, on_cores / device.speed) for device in self._of("cpu")]
+            self.found = ways + [way for way in self.found if not way[0].on_cpu]
         own = {device.name: times for kind, times in typed.items() for device in self._of(kind)}
         self.found = [way for way in self.found if way[0].type.name not in own]
         if reference is not None:
@@ -368,6 +381,17 @@ class _Ways:
         for device in self.context.cluster.types.values():
             if device.name in own and device.kind != "cpu":
                 self._gpu_modes(device, own[device.name])
+
+    def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
+        """The times of `cpu_time`; a speedup is relative to `reference`, or else to the fastest mode found so far."""
+        given = self.demand.cpu_time
+        if given is None:
+            return None
+        if not isinstance(given, Speedup):
+            return self._sample("cpu_time", given)
+        if reference is None and self.found:
+            reference = np.min([times for _, times in self.found], axis=0)
+        return None if reference is None else reference * given.speedup
 
     def _of(self, kind: str) -> list[DeviceType]:
         return self.book.of_kind(kind)
@@ -435,7 +459,7 @@ class _Ways:
         reference: np.ndarray | None = None
         for number, way in enumerate(modes):
             gpus = way.gpus or demanded_share(way.work) or demand.gpus or 1.0
-            cpus = demand.cpus if way.cpus is None else way.cpus
+            cpus = _given(way.cpus, demand.cpus)
             if way.time is None:
                 drawn, timed = None, self._computed(way, gpus, cpus or 1.0)
             else:
@@ -444,24 +468,29 @@ class _Ways:
             if reference is None:
                 reference = drawn if drawn is not None or not timed else np.min([times for _, times in timed], axis=0)
             for device, times in timed:
-                mode = self.book.mode(
-                    device,
-                    gpus=gpus,
-                    cpus=cpus,
-                    memory=(demand.memory if way.memory is None else way.memory) or 0,
-                    gpu_memory=self._gpu_memory(way),
-                    span_any=(way.span or demand.span) == "any",
-                    span_speed=way.span_speed or demand.span_speed or 1.0,
-                    span_speeds=span_speeds(way, demand),
-                    upload=(demand.upload if way.upload is None else way.upload) or 0.0,
-                    download=(demand.download if way.download is None else way.download) or 0.0,
-                    name=way.name,
-                    partition=self.partition,
-                    nodes=way.nodes or (1 if way.span is not None else demand.nodes) or 1,
-                )
+                mode = self._listed_mode(way, device, gpus, cpus)
                 self.found.append((mode, times))
                 if way.work is not None:
                     self.work[mode] = way.work
+
+    def _listed_mode(self, way: TaskMode, device: DeviceType, gpus: float, cpus: float | None) -> Mode:
+        """A mode of `modes:` on a type of device; what it does not say itself is as the task says."""
+        demand = self.demand
+        return self.book.mode(
+            device,
+            gpus=gpus,
+            cpus=cpus,
+            memory=_given(way.memory, demand.memory) or 0,
+            gpu_memory=self._gpu_memory(way),
+            span_any=(way.span or demand.span) == "any",
+            span_speed=way.span_speed or demand.span_speed or 1.0,
+            span_speeds=span_speeds(way, demand),
+            upload=_given(way.upload, demand.upload) or 0.0,
+            download=_given(way.download, demand.download) or 0.0,
+            name=way.name,
+            partition=self.partition,
+            nodes=way.nodes or (1 if way.span is not None else demand.nodes) or 1,
+        )
 
     def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
         """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
@@ -565,6 +594,10 @@ class _Ways:
 
 
 GIB = 2**30
+
+
+def _given(own: T | None, default: T | None) -> T | None:
+    return default if own is None else own
 
 
 def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:

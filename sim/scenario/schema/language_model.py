@@ -188,38 +188,57 @@ class LanguageModel(Model):
     @model_validator(mode="after")
     def _whole(self, info: ValidationInfo) -> LanguageModel:
         self._check_estimate()
-        step = self.step
         if not (info.context or {}).get("profile"):  # the scenario that includes it says how large steps may be
             self._measured_numbers()
             self._batch_limits()
+        self._check_step()
+        self._check_slo()
+        self._check_replicas()
+        self._check_blocks()
+        return self
+
+    def _check_step(self) -> None:
+        """KeyProblem where a step could take no time."""
+        step = self.step
         whole = (step.per_prompt_token or step.prefill) and (step.per_sequence or step.decode)
         if not (step.roofline or step.fixed or whole):
             raise KeyProblem("step", "every step needs some time; give fixed, or per_prompt_token and per_sequence")
-        times = self.times
-        decoding, reading = times.of(0, 1, 0), times.fixed
-        if step.decode is not None and step.decode.measured is not None:
-            decoding = min(step.decode.measured.seconds)
-        for key, needed in (("ttft", reading), ("tpot", decoding)):
+
+    def _check_slo(self) -> None:
+        """KeyProblem for a limit that the shortest step exceeds."""
+        times, decode = self.times, self.step.decode
+        decoding = times.of(0, 1, 0)
+        if decode is not None and decode.measured is not None:
+            decoding = min(decode.measured.seconds)
+        for key, needed in (("ttft", times.fixed), ("tpot", decoding)):
             limit = getattr(self.slo, key)
             if limit is not None and limit < needed:
                 what = f"no request can meet a {key} of {1e3 * limit:.4g} ms: a step takes {1e3 * needed:.4g} ms"
                 raise KeyProblem("slo", what)
+
+    def _check_replicas(self) -> None:
+        """KeyProblem where several keys say how many replicas there are."""
         if self.disaggregated is not None and self.autoscale is not None:
             raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
         for other in ("disaggregated", "autoscale"):
             if self.replicas is not None and getattr(self, other) is not None:
                 raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
-        if self.prefix_cache is not None and self.kv is None:
-            raise KeyProblem("prefix_cache", "prefixes are kept in KV blocks; give kv: {per_token: ...}")
+
+    def _check_blocks(self) -> None:
+        """KeyProblem for what keeps or moves KV blocks without any, or with others."""
+        moved = "keys and values are moved; give kv: {per_token: ...}"
+        kept = "prefixes are kept in KV blocks; give kv: {per_token: ...}"
+        needs = (
+            ("prefix_cache", self.prefix_cache is not None, kept),
+            ("disaggregated", self.disaggregated is not None, moved),
+            ("preemption", self.preemption == "swap", moved),
+        )
+        for key, needed, why in needs:
+            if needed and self.kv is None:
+                raise KeyProblem(key, why)
         if self.prefix_cache is not None and self.kv is not None and self.prefix_cache.tokens % self.kv.block:
             what = f"{self.prefix_cache.tokens} tokens are no whole number of blocks of {self.kv.block}"
             raise KeyProblem("prefix_cache", what)
-        for key in ("disaggregated", "preemption"):
-            needed = self.disaggregated is not None if key == "disaggregated" else self.preemption == "swap"
-            if needed and self.kv is None:
-                raise KeyProblem(key, "keys and values are moved; give kv: {per_token: ...}")
-        return self
-
 
     @property
     def max_sequences(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -163,34 +163,38 @@ def _check(
     except UnknownName as error:
         return None, [document.problem(named, str(error))]
     given = {key: v for key, v in value.items() if key != "name"}
+    signature = policy_parameters(kind, item)
+    if given.get("placement", "") is None and "placement" in signature:
+        del given["placement"]
     problems: list[Problem] = []
     nested: dict[str, PolicySpec] = {}
-    signature = policy_parameters(kind, item)
-    if "placement" in given and "placement" in signature and given["placement"] is not None:
-        spec, problems = _check(document, (*path, "placement"), "placement", given.pop("placement"), base)
-        if spec:
-            nested["placement"] = spec
-    elif "placement" in signature:
-        given.pop("placement", None)
-    inner = {
-        key: base_class
-        for key, p in signature.items()
-        if (base_class := scheduler_type(p)) and given.get(key) is not None
-    }
-    for key, base_class in inner.items():
-        spec, found = _check_inner(document, (*path, key), f'{kind} "{name}"', base_class, given.pop(key), base)
+    inner = _inner_kinds(given, signature)
+    for key, wanted in inner.items():
+        where = (*path, key)
+        if wanted is None:
+            spec, found = _check(document, where, "placement", given.pop(key), base)
+        else:
+            spec, found = _check_inner(document, where, f'{kind} "{name}"', wanted, given.pop(key), base)
         problems += found
         if spec:
             nested[key] = spec
-    model = parameter_model(
-        f"{kind} {name}", {k: p for k, p in signature.items() if k not in nested and k not in inner}
-    )
+    model = parameter_model(f"{kind} {name}", {key: one for key, one in signature.items() if key not in inner})
     try:
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
         return None, problems + _parameter_problems(error, document, path, model, kind, name, signature)
     values = {key: getattr(checked, key) for key in signature if key in checked.model_fields_set}
     return (None if problems else PolicySpec(kind, name, {**values, **nested}, given)), problems
+
+
+def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
+    """The given parameters that are policies: of each the class of scheduler that it wants, of a placement None."""
+    inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
+    for key, parameter in signature.items():
+        wanted = scheduler_type(parameter)
+        if wanted is not None and given.get(key) is not None:
+            inner[key] = wanted
+    return inner
 
 
 def scheduler_type(parameter: inspect.Parameter) -> type | None:

@@ -41,6 +41,14 @@ NOT_OF_REQUESTS = (
     "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
     "partition", "time_limit", "qos", "account", "communication",
 )  # fmt: skip
+OF_A_TRACE = {
+    "skip": "it leaves out rows of a trace",
+    "time_scale": "it stretches the arrival times of a trace",
+    "unfit": "it is about the rows of a trace",
+    "load": "it stretches the arrival times of a trace",
+    "resample": "it draws the rows of a trace again",
+}
+"""Keys that only an entry with a trace may have, and what each of them does there."""
 
 
 WITH_PIPELINE = (
@@ -120,51 +128,63 @@ class WorkloadEntry(Demand):
         if self.pipeline is not None:
             self._only_a_pipeline()
         if self.trace is not None:
-            if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
-                others = "time_scale, arrivals, resample or a service"
-                raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot be given with it")
-            if self.resample is not None and self.arrivals is not None:
-                raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
-            if self.service is None:
-                refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
-            else:
-                refuse(self, ("classes", "tokens"), "these requests come from the trace")
-                refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
+            self._check_trace_keys()
             return self
-        if any(one.span == "recorded" for one in [self, *(self.classes or [])]):
+        self._check_no_trace_keys()
+        if self.service is not None:
+            for one in self._levels:
+                refuse(one, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
+        elif self.pipeline is None:
+            self._check_times()
+        return self
+
+    @property
+    def _levels(self) -> list[Demand]:
+        """The entry and its classes, each with what it says itself."""
+        return [self, *(self.classes or [])]
+
+    @property
+    def whole_demands(self) -> list[Demand]:
+        """What each class of tasks demands, with the keys of the entry; the entry itself if it has no classes."""
+        return [one.over(self) for one in self.classes] if self.classes else [self]
+
+    def _check_trace_keys(self) -> None:
+        """Refuse what cannot stand next to a trace."""
+        if self.load is not None and (self.time_scale or self.arrivals or self.resample or self.service):
+            others = "time_scale, arrivals, resample or a service"
+            raise KeyProblem("load", f"it stretches the arrivals of tasks; {others} cannot be given with it")
+        if self.resample is not None and self.arrivals is not None:
+            raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
+        if self.service is None:
+            refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
+        else:
+            refuse(self, ("classes", "tokens"), "these requests come from the trace")
+            refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
+
+    def _check_no_trace_keys(self) -> None:
+        """Refuse what only a trace can have, and an entry without arrivals."""
+        if any(one.span == "recorded" for one in self._levels):
             raise KeyProblem("span", "recorded is about the rows of a trace, and there is no trace here")
-        if self.skip is not None:
-            raise KeyProblem("skip", "it leaves out rows of a trace, and there is no trace here")
-        if self.time_scale is not None:
-            raise KeyProblem("time_scale", "it stretches the arrival times of a trace, and there is no trace here")
-        if self.unfit != "error":
-            raise KeyProblem("unfit", "it is about the rows of a trace, and there is no trace here")
-        if self.load is not None:
-            raise KeyProblem("load", "it stretches the arrival times of a trace, and there is no trace here")
-        if self.resample is not None:
-            raise KeyProblem("resample", "it draws the rows of a trace again, and there is no trace here")
+        for key, effect in OF_A_TRACE.items():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise KeyProblem(key, f"{effect}, and there is no trace here")
         if self.arrivals is None:
             raise ValueError("an entry needs arrivals (and times), or a trace")
-        tokens = [one for one in [self, *(self.classes or [])] if one.tokens is not None]
-        if tokens and self.service is None:
+        if self.service is None and any(one.tokens is not None for one in self._levels):
             raise KeyProblem("tokens", "these are of requests to a language model (service: {kind: llm, ...})")
-        if self.service is not None:
-            for one in [self, *(self.classes or [])]:
-                refuse(one, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
-            return self
-        if self.pipeline is not None:
-            return self
+
+    def _check_times(self) -> None:
+        """Each class needs a time on some device, from keys that fit together."""
         forms = "gpu_time, cpu_time, modes, work or a profile"
         if self.classes is None and not self.has_times:
             raise ValueError(f"the tasks have no time on any device; give {forms}")
         for number, one in enumerate(self.classes or []):
             if not one.over(self).has_times:
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
-        for whole in [one.over(self) for one in self.classes] if self.classes else [self]:
+        for whole in self.whole_demands:
             whole.check_whole()
-        if any(one.dangling for one in ([one.over(self) for one in self.classes] if self.classes else [self])):
+        if any(whole.dangling for whole in self.whole_demands):
             raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
-        return self
 
     def _only_a_pipeline(self) -> None:
         """KeyProblem for what cannot stand with `pipeline`, which tells times and devices."""

@@ -200,49 +200,64 @@ class MappedJobs:
     # Jobs -------------------------------------------------------------------------------------------------------
 
     def _job(self, line: int, found: dict[str, Any], key: str | None) -> None:
-        log, columns = self.log, self.made.columns
+        log = self.log
         found = {name: value for name, value in found.items() if value is not None}
         self.first = min(self.first, found["arrival"])
         arrival, start, end = found.pop("arrival"), found.pop("start", None), found.pop("end", None)
         span = None if start is None or end is None else end - start
         times = {name: found.pop(name) for name in self.typed if name in found}
-        took = found.pop("duration", None)
-        if took is None:
-            took = times.get(self.typed[0]) if len(self.typed) == 1 else None
+        took = self._run_time(found.pop("duration", None), times, span)
         if took is None and not log.times:
-            if span is None:
-                log.leave_out("never ran (without a start or an end)", line)
-                return
-            took = span
+            log.leave_out("never ran (without a start or an end)", line)
+            return
         if (took is not None and took < 0) or (span is not None and span < 0):
             log.leave_out("ended before they began", line)
             return
-        if start is None and end is not None and took is not None and not log.times:
-            start = max(arrival, end - took)
-            if end - took < arrival - ROUNDED:
-                log.remark("ran longer than the time from their submission to their end", line)
+        if start is None:
+            start = self._start(line, arrival, end, took)
         if start is not None and start < arrival:
             log.leave_out("began before they came", line)
             return
         if not self._devices(line, found, times):
             return
+        self._limits(line, found, took)
+        id_ = self._id(line, found.pop("id", None))
+        if log.times:
+            found |= {self.times_of[name]: times.get(name, math.inf) for name in self.typed}
+        if start is not None:
+            found["start"] = start
+        columns = {name: value for name, value in found.items() if value != ""}
+        log.add(line, id_, arrival, math.nan if took is None else took, key, **columns)
+
+    def _run_time(self, duration: float | None, times: dict[str, float], span: float | None) -> float | None:
+        """How long a job ran: its duration, its time on the one kind of device, or else from its start to its end."""
+        if duration is None and len(self.typed) == 1:
+            duration = times.get(self.typed[0])
+        return span if duration is None and not self.log.times else duration
+
+    def _start(self, line: int, arrival: float, end: float | None, took: float | None) -> float | None:
+        """When a job without a start began: its run time before its end; None where that is not known."""
+        if end is None or took is None or self.log.times:
+            return None
+        if end - took < arrival - ROUNDED:
+            self.log.remark("ran longer than the time from their submission to their end", line)
+        return max(arrival, end - took)
+
+    def _limits(self, line: int, found: dict[str, Any], took: float | None) -> None:
+        """Name the deadline as tables do; a time limit is an estimate where there is no other."""
         if "deadline" in found:
             found["due"] = found.pop("deadline")
         limit = found.get("time_limit")
         if limit is not None:
             found.setdefault("estimate", limit)
             if took is not None and limit < took:
-                log.remark("ran longer than their time limit", line)
-        id_ = found.pop("id", None)
-        if "id" in columns and id_ is None:
-            id_ = f"{log.word} {line}"
-        if log.times:
-            found |= {self.times_of[name]: times.get(name, math.inf) for name in self.typed}
-        if start is not None:
-            found["start"] = start
-        texts = {name: value for name, value in found.items() if not (isinstance(value, str) and not value)}
-        number = int(id_) if isinstance(id_, str) and _is_number(id_) else id_
-        log.add(line, number, arrival, math.nan if took is None else took, key, **texts)
+                self.log.remark("ran longer than their time limit", line)
+
+    def _id(self, line: int, id_: Any) -> Any:
+        """The id as a number where it is one; of a job whose cell is blank the number of its row."""
+        if "id" in self.made.columns and id_ is None:
+            return f"{self.log.word} {line}"
+        return int(id_) if isinstance(id_, str) and _is_number(id_) else id_
 
     def _devices(self, line: int, found: dict[str, Any], times: dict[str, float]) -> bool:
         """Make the GPUs and cores of a job agree with its times; False where it is left out."""

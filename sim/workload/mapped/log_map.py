@@ -145,13 +145,17 @@ class LogMap:
             no_date = next(target for target, is_date in dated.items() if not is_date)
             text = f"{no_date} is in {forms[no_date]} of the log's own time, and others are dates"
             found.append(("time", f"{text}; they cannot be compared"))
-        if self.zone is not None:
-            written = [form for form in forms.values() if form is not None]
-            if written and all(form.startswith("epoch") or form in TIMES for form in written):
-                found.append(("zone", f"{written[0]} has no zone; leave it out"))
-            elif any("%z" in form for form in written):
-                found.append(("zone", "these dates carry a zone of their own (%z); leave it out"))
-        return found
+        return found + self._of_zone([form for form in forms.values() if form is not None])
+
+    def _of_zone(self, written: list[str]) -> list[tuple[str, str]]:
+        """What speaks against a zone, by how instants are written."""
+        if self.zone is None:
+            return []
+        if written and all(form.startswith("epoch") or form in TIMES for form in written):
+            return [("zone", f"{written[0]} has no zone; leave it out")]
+        if any("%z" in form for form in written):
+            return [("zone", "these dates carry a zone of their own (%z); leave it out")]
+        return []
 
     # Readers of cells ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import PlainValidator
 
@@ -59,11 +59,14 @@ class WrongKey(ValueError):
         super().__init__(message)
 
 
+Operation = Literal["column", "constant", "difference", "sum", "product"]
+
+
 @dataclass(frozen=True)
 class CellSource:
     """Where the values of a target come from."""
 
-    operation: Literal["column", "constant", "difference", "sum", "product"]
+    operation: Operation
     columns: tuple[str, ...] = ()
     values: Mapping[str, str | None] | None = None
     key: str | None = None
@@ -89,32 +92,37 @@ def _source(value: Any) -> CellSource:
         return value
     if not isinstance(value, dict):
         return CellSource("column", (_named(value),))
-    known = ("column", "constant", "difference", "sum", "product")
+    operation = _operation(value)
+    if operation == "constant":
+        return CellSource("constant", constant=_text(value["constant"]))
+    if operation == "column":
+        return CellSource("column", (_named(value["column"]),), _values(value.get("values")), _key(value.get("key")))
+    columns, difference = value[operation], operation == "difference"
+    if not isinstance(columns, list) or len(columns) < 2 or (difference and len(columns) != 2):
+        number = "two" if difference else "two or more"
+        raise ValueError(f"{operation} needs a list of {number} columns, such as [end_time, start_time]")
+    names = tuple(_named(one) for one in columns)
+    if operation != "product" and len(set(names)) < len(names):
+        raise ValueError(f"{operation} names {shown(names[0])} twice")
+    return CellSource(operation, names)
+
+
+def _operation(value: dict[str, Any]) -> Operation:
+    """The one operation of a source; ValueError for none, several, or keys that do not belong to it."""
+    known = get_args(Operation)
     given = [key for key in known if key in value]
     further = [key for key in value if key not in known]
     if len(given) != 1:
         wrong = next((key for key in further if key not in ("values", "key")), None)
         hint = f', not "{wrong}"{suggestion(wrong, known)}' if wrong else ""
         raise ValueError(f"expected a column, or one of {', '.join(known)}{hint}")
-    operation = given[0]
+    operation: Operation = given[0]
     allowed = ("values", "key") if operation == "column" else ()
     for key in further:
         if key not in allowed:
             why = f"; {', '.join(allowed)} may stand beside column" if allowed else f" beside {operation}"
             raise ValueError(f'unknown key "{key}"{suggestion(key, allowed)}{why}')
-    if operation == "constant":
-        return CellSource("constant", constant=_text(value["constant"]))
-    if operation == "column":
-        return CellSource("column", (_named(value["column"]),), _values(value.get("values")), _key(value.get("key")))
-    columns = value[operation]
-    least = 2
-    if not isinstance(columns, list) or len(columns) < least or (operation == "difference" and len(columns) != 2):
-        number = "two" if operation == "difference" else "two or more"
-        raise ValueError(f"{operation} needs a list of {number} columns, such as [end_time, start_time]")
-    names = tuple(_named(one) for one in columns)
-    if operation != "product" and len(set(names)) < len(names):
-        raise ValueError(f"{operation} names {shown(names[0])} twice")
-    return CellSource(operation, names)  # type: ignore[arg-type]
+    return operation
 
 
 def _named(value: Any) -> str:

@@ -23,6 +23,8 @@ from sim.workload.rows.json_rows import first_sign
 from sim.workload.rows.text_rows import NUMBER
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
+UNIT_OF = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}
+"""Units of time by their seconds."""
 ORDER = (
     "id", "arrival", "start", "end", "duration", "time_limit", "gpus", "cpus", "memory", "gpu_memory", "devices",
     "user", "class", "queue", "partition", "vc", "group", "account", "qos", "status", "recorded_node", "priority",
@@ -154,20 +156,29 @@ def _consistent(chosen: dict[str, Column], found: Proposal) -> dict[str, Column]
 def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
     """GPUs, cores and memory in cells such as cpu=8,gres/gpu=2,mem=64G, the last such column first."""
     for column in reversed(columns):
+        if column.cells and all(_RESOURCES.match(str(cell)) for cell in column.cells):
+            _resources_of(column, chosen, found)
+            return
+    if "gpus" not in chosen:
+        _gpus_of_gres(columns, chosen, found)
+
+
+def _resources_of(column: Column, chosen: dict[str, Column], found: Proposal) -> None:
+    """What the cells of a column of resources name, for targets without a column of their own."""
+    for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
+        there = sum(f"{key}=" in str(cell) for cell in column.cells)
+        if target not in chosen and there:
+            found.keys["columns"][target] = {"column": column.name, "key": key}
+            if there < len(column.cells) or column.blank:
+                rule = "default" if target == "memory" else {"default": 0}
+                found.keys.setdefault("missing", {})[target] = rule
+
+
+def _gpus_of_gres(columns: list[Column], chosen: dict[str, Column], found: Proposal) -> None:
+    """GPUs from the first column with cells such as gpu:a100:2, which is nothing else then."""
+    for column in columns:
         texts = [str(cell) for cell in column.cells]
-        if not texts or not all(re.match(r"[\w/:]+=[^,]*(?:,|$)", text) for text in texts):
-            continue
-        for target, key in (("gpus", "gres/gpu"), ("cpus", "cpu"), ("memory", "mem")):
-            there = sum(f"{key}=" in text for text in texts)
-            if target not in chosen and there:
-                found.keys["columns"][target] = {"column": column.name, "key": key}
-                if there < len(texts) or column.blank:
-                    rule = "default" if target == "memory" else {"default": 0}
-                    found.keys.setdefault("missing", {})[target] = rule
-        return
-    for column in columns if "gpus" not in chosen else ():
-        texts = [str(cell) for cell in column.cells]
-        if texts and any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
+        if any("gpu" in text for text in texts) and all(_GRES.fullmatch(text) for text in texts):
             key = "gres/gpu" if texts[0].startswith("gres/gpu") else "gpu"
             found.keys["columns"]["gpus"] = {"column": column.name, "key": key}
             found.keys.setdefault("missing", {})["gpus"] = {"default": 0}
@@ -176,6 +187,7 @@ def _parts_of_cells(columns: list[Column], chosen: dict[str, Column], found: Pro
             return
 
 
+_RESOURCES = re.compile(r"[\w/:]+=[^,]*(?:,|$)")
 _GRES = re.compile(r"(?:(?:gres[:/])?[\w.-]+(?::[\w.-]+)?(?:[:=]\d+)?(?:\([^)]*\))?(?:,|$))+")
 
 
@@ -200,36 +212,38 @@ def _times(chosen: dict[str, Column], found: Proposal) -> None:
         if column.forms:
             forms[target] = column.forms[0]
             _other_way(target, column, found)
-            continue
-        numbers = [value for value in column.numbers or [] if value > 0]
-        if not numbers:
-            continue
-        middle = sorted(numbers)[len(numbers) // 2]
-        form = next((form for low, form in EPOCHS if 0.3 * low <= middle < 10 * low), "s")
-        forms[target] = form
-        if form == "s":
-            unit = unit_in_name(column.name, "duration")
-            if unit:
-                forms[target] = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}.get(unit[1][0], "s")
-            else:
+        elif form := _form_of_numbers(column):
+            forms[target] = form
+            if form == "s" and not unit_in_name(column.name, "duration"):
                 bare.append(column.name)
     if bare:
         hold = f"{', '.join(bare)} hold{'s' * (len(bare) == 1)}"
         text = f"time: {hold} numbers without a unit; s from the log's own beginning was taken"
         found.unsure.append(f"{text}, and could be ms, min or h")
-    if not forms:
-        return
-    if len(set(forms.values())) == 1:
-        found.keys["time"] = next(iter(forms.values()))
-    else:
-        found.keys["time"] = forms
-    shares = [(column, sum(_zoned(cell) for cell in column.cells)) for column in here.values() if column.cells]
-    mixed = [column for column, count in shares if 0 < count < len(column.cells)]
-    for column in mixed:
+    if forms:
+        found.keys["time"] = next(iter(forms.values())) if len(set(forms.values())) == 1 else forms
+        _zones(list(here.values()), list(forms.values()), found)
+
+
+def _form_of_numbers(column: Column) -> str:
+    """How instants that are numbers are written: since 1970 if they are so large, else in the unit of the name."""
+    numbers = [value for value in column.numbers or [] if value > 0]
+    if not numbers:
+        return ""
+    middle = sorted(numbers)[len(numbers) // 2]
+    form = next((form for low, form in EPOCHS if 0.3 * low <= middle < 10 * low), "s")
+    unit = unit_in_name(column.name, "duration") if form == "s" else None
+    return UNIT_OF.get(unit[1][0], "s") if unit else form
+
+
+def _zones(columns: list[Column], forms: list[str], found: Proposal) -> None:
+    """In which zone dates are read."""
+    shares = [(column, sum(_zoned(cell) for cell in column.cells)) for column in columns if column.cells]
+    for column in [column for column, count in shares if 0 < count < len(column.cells)]:
         text = f'zone: of "{column.name}" some dates carry a zone and others none, which are taken as UTC'
         found.unsure.append(f"{text}; zone: Europe/Berlin, say, tells another")
-    dates = any(form == "iso" or "%" in form for form in forms.values())
-    if dates and not any(count for _, count in shares) and not any("%z" in form for form in forms.values()):
+    dates = any(form == "iso" or "%" in form for form in forms)
+    if dates and not any(count for _, count in shares) and not any("%z" in form for form in forms):
         found.unsure.append("zone: the dates carry none, and are taken as UTC; zone: Europe/Berlin, say, tells another")
 
 
@@ -278,23 +292,26 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
         text = f'"{spent.name}" may be GPUs × time rather than elapsed time; it was left out'
         found.unsure.append(f"gpu_time: {text}")
     for column in columns:
-        several = column.plain in WIDTHS and any(value > 1 for value in column.numbers or [])
-        for target in ("gpus", "cpus") if several and column.name not in there.values() else ():
-            if target in there and isinstance(there[target], str):
-                product = f"{target}: {{product: [{there[target]}, {column.name}]}}"
-                found.unsure.append(f'{target}: if "{there[target]}" is for each of "{column.name}", {product}')
-        if several and "gpus" not in there:
-            found.unsure.append(f'gpus: if each of "{column.name}" holds one GPU, gpus: {column.name}')
+        if column.plain in WIDTHS and any(value > 1 for value in column.numbers or []):
+            _amounts_of_each(column, there, found)
     steps = chosen["id"].steps if "id" in chosen else []
     if steps:
         text = f"id: {shown(steps[0])} looks like a step of a job, which would count as a job"
         found.unsure.append(f"{text}; sacct -X lists jobs alone, and missing: {{user: drop}} drops rows without a user")
     for target, text in REQUIRED.items():
-        needed = target not in there and not (target == "gpus" and "devices" in there)
-        if target == "start" and {"end", "duration"} <= set(there):
-            needed = False
-        if needed:
+        if target not in there and not any(stand_ins <= set(there) for stand_ins in INSTEAD.get(target, ())):
             found.missing.append(f"{target}: {unfit.get(target) or text}")
+
+
+def _amounts_of_each(column: Column, there: dict[str, Any], found: Proposal) -> None:
+    """Amounts may be those of each of a job's nodes or instances, of which this column holds the number."""
+    if column.name not in there.values():
+        for target in ("gpus", "cpus"):
+            if isinstance(there.get(target), str):
+                product = f"{target}: {{product: [{there[target]}, {column.name}]}}"
+                found.unsure.append(f'{target}: if "{there[target]}" is for each of "{column.name}", {product}')
+    if "gpus" not in there:
+        found.unsure.append(f'gpus: if each of "{column.name}" holds one GPU, gpus: {column.name}')
 
 
 REQUIRED = {
@@ -306,6 +323,8 @@ REQUIRED = {
     "user": "without users there is no fairness between them",
 }
 """What is told to be missing, and what of it."""
+INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
+"""Targets that make up for one of these."""
 
 
 def form_of(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,26 +171,50 @@ def could_be(target: str, column: Column) -> bool:
     """Can what stands in a column be this?"""
     if not column.cells:
         return not column.blank or target in ("start", "end", "time_limit", "deadline")  # blank in the first rows
-    if column.typed:
-        return column.typed == ("instant" if target in INSTANTS else "duration" if target in DURATIONS else "")
-    numbers = column.numbers
-    if target in INSTANTS:
-        return bool(column.forms) or numbers is not None
-    if target in DURATIONS:
-        texts = [cell for cell in column.cells if cell not in NO_LIMIT]
-        return numbers is not None or all(isinstance(one, str) and _is_duration(one) for one in texts)
-    if target in NUMERIC:
-        return numbers is not None or (target == "cpus" and all(_MILLI.fullmatch(str(one)) for one in column.cells))
-    if target in ("memory", "gpu_memory"):
-        return numbers is not None or all(isinstance(one, str) and _SIZE.fullmatch(one) for one in column.cells)
+    for targets, kind, fits in FITS:
+        if target in targets:
+            return column.typed == kind if column.typed else fits(target, column)
+    return not column.typed
+
+
+def _like_instants(target: str, column: Column) -> bool:
+    return bool(column.forms) or column.numbers is not None
+
+
+def _like_durations(target: str, column: Column) -> bool:
+    texts = [cell for cell in column.cells if cell not in NO_LIMIT]
+    return column.numbers is not None or all(isinstance(one, str) and _is_duration(one) for one in texts)
+
+
+def _like_numbers(target: str, column: Column) -> bool:
+    in_milli = target == "cpus" and all(_MILLI.fullmatch(str(one)) for one in column.cells)
+    return column.numbers is not None or in_milli
+
+
+def _like_sizes(target: str, column: Column) -> bool:
+    return column.numbers is not None or all(isinstance(one, str) and _SIZE.fullmatch(one) for one in column.cells)
+
+
+def _like_texts(target: str, column: Column) -> bool:
     if target in ("devices", "class") and column.plain in ("kind", "model", "gres"):
         of_gpus = all(GPU_NAME.search(str(cell)) for cell in column.cells)
         if of_gpus != (target == "devices"):
             return False
-    if target in TEXTS:
-        numeric = numbers is not None and (any(value % 1 for value in numbers) or target in ("devices", "status"))
-        return not column.forms and not numeric and not (numbers is not None and column.plain in WIDTHS)
-    return True
+    if column.forms:
+        return False
+    if column.numbers is None:
+        return True
+    return not (any(value % 1 for value in column.numbers) or target in ("devices", "status") or column.plain in WIDTHS)
+
+
+FITS: tuple[tuple[Collection[str], str, Callable[[str, Column], bool]], ...] = (
+    (INSTANTS, "instant", _like_instants),
+    (DURATIONS, "duration", _like_durations),
+    (NUMERIC, "", _like_numbers),
+    (("memory", "gpu_memory"), "", _like_sizes),
+    (TEXTS, "", _like_texts),
+)
+"""Targets, the type of their cells where a file has types, and what tells whether untyped cells can be them."""
 
 
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[KMGTP]?i?B?", re.IGNORECASE)

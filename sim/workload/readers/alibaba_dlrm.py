@@ -22,7 +22,7 @@ import math
 
 from sim.model.units import Seconds, shown
 from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut
+from sim.workload.rows.job_log import JobLog, LogCut, out_of_order
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import NUMBER
 
@@ -54,15 +54,14 @@ def _latest(log: JobLog) -> float:
 
 
 def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
-    cores, gpus, memory = (log.number(line, c, cell) for c, cell in zip(NUMBERS, cells[1:4], strict=True))
-    times = ("" if cell in BLANK else cell for cell in cells[4:7])
-    came, began, ended = (log.number(line, c, cell, blank=math.nan) for c, cell in zip(TIMES, times, strict=True))
+    held = log.numbers(line, NUMBERS, cells[1:4])
+    times = log.numbers(line, TIMES, ["" if cell in BLANK else cell for cell in cells[4:7]], blank=math.nan)
     rdma = log.number(line, OPTIONAL[2], cells[9], blank=math.nan)
     most = log.number(line, OPTIONAL[3], cells[10], blank=-1.0, least=-1.0)
-    if cores is None or gpus is None or memory is None or rdma is None or most is None:
+    if held is None or times is None or rdma is None or most is None:
         return
-    if came is None or began is None or ended is None:
-        return
+    cores, gpus, memory = held
+    came, began, ended = times
     if gpus > 1 and gpus % 1:
         log.wrong(line, NUMBERS[1], f"{shown(cells[2])} is no share of GPUs")
         return
@@ -73,21 +72,20 @@ def _instance(log: JobLog, line: int, cells: list[str], latest: float) -> None:
     came = 0.0 if early else came
     began = 0.0 if math.isnan(began) else began
     ended = latest if late else ended
-    if ended < began or began < came:
-        log.leave_out("ended before they began" if ended < began else "began before they came", line)
-    elif not cores and not gpus:
-        log.leave_out("neither a GPU nor a core", line)
-    else:
-        if early:
-            log.remark("were there before the trace began; they come at time 0", line)
-        if late:
-            log.remark("were there when the trace ended; they stay until then", line)
-        further: dict[str, float | str] = {
-            name: cell for name, cell in zip(("class", "user"), cells[7:9], strict=True) if cell
-        }
-        if most > 0:
-            further["max_per_node"] = most
-        log.add(
-            line, cells[0] or None, came, ended - began,
-            cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began, **further,
-        )  # fmt: skip
+    reason = out_of_order(came, began, ended) or ("" if cores or gpus else "neither a GPU nor a core")
+    if reason:
+        log.leave_out(reason, line)
+        return
+    if early:
+        log.remark("were there before the trace began; they come at time 0", line)
+    if late:
+        log.remark("were there when the trace ended; they stay until then", line)
+    further: dict[str, float | str] = {
+        name: cell for name, cell in zip(("class", "user"), cells[7:9], strict=True) if cell
+    }
+    if most > 0:
+        further["max_per_node"] = most
+    log.add(
+        line, cells[0] or None, came, ended - began,
+        cpus=cores, gpus=gpus, memory=memory * GIB, rdma=rdma, start=began, **further,
+    )  # fmt: skip

@@ -24,7 +24,7 @@ from typing import Any
 
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
-from sim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames
+from sim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames, out_of_order
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.json_rows import members
 from sim.workload.rows.text_rows import Flag
@@ -68,43 +68,63 @@ def _pod(log: JobLog, line: int, pod: dict[str, Any], user_label: str, makes: di
     came = log.date(line, "creationTimestamp", str(meta.get("creationTimestamp") or ""))
     began, ended = _span(log, line, status)
     held = _requests(spec)
-    kinds = [key for key in GPUS if held.get(key)]
-    gpus = held[kinds[0]] if kinds else 0.0
     phase = str(status.get("phase") or "")
     if came is None:
         return
-    if began is None:
-        log.leave_out(f"never started ({phase or 'no phase'})", line)
-    elif ended is None:
-        log.leave_out(f"no end ({phase or 'no phase'})", line)
-    elif ended < began or began < came:
-        log.leave_out("ended before they began" if ended < began else "began before they came", line)
-    elif not held["cpu"] and not gpus:
-        unread = sorted(key for key, value in held.items() if value and key not in READ)
-        log.leave_out("ask for neither cores nor GPUs" + (f", but {', '.join(unread)}" if unread else ""), line)
-    elif len(kinds) > 1:
-        log.leave_out(f"ask for GPUs of several makes ({', '.join(kinds)})", line)
-    else:
-        for key in sorted(key for key, value in held.items() if value and key not in READ):
-            log.remark(f"ask for {key}, which is not read: they are kept without it", line)
-        product = (spec.get("nodeSelector") or {}).get(GPUS[kinds[0]][0]) if kinds else ""
-        if kinds:
-            open_ = makes.setdefault(kinds[0], [0, line])
-            if not product:
-                makes[kinds[0]] = [open_[0] + 1, open_[1] if open_[0] else line]
-        labels = {
-            "user": (meta.get("labels") or {}).get(user_label),
-            "class": meta.get("namespace"),
-            "status": phase,
-            "recorded_node": spec.get("nodeName"),
-            "devices": product,
-        }
-        texts = {key: str(value) for key, value in labels.items() if value}
-        name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
-        log.add(
-            line, name, came, ended - began,
-            cpus=held["cpu"], gpus=gpus, memory=float(int(held["memory"])), start=began, **texts,
-        )  # fmt: skip
+    if began is None or ended is None:
+        log.leave_out(f"{'never started' if began is None else 'no end'} ({phase or 'no phase'})", line)
+        return
+    reason = out_of_order(came, began, ended) or _unusable(held)
+    if reason:
+        log.leave_out(reason, line)
+        return
+    for key in _unread(held):
+        log.remark(f"ask for {key}, which is not read: they are kept without it", line)
+    labels = {
+        "user": (meta.get("labels") or {}).get(user_label),
+        "class": meta.get("namespace"),
+        "status": phase,
+        "recorded_node": spec.get("nodeName"),
+        "devices": _product(spec, held, line, makes),
+    }
+    texts = {key: str(value) for key, value in labels.items() if value}
+    name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+    log.add(
+        line, name, came, ended - began,
+        cpus=held["cpu"], gpus=sum((held[key] for key in _makes(held)), 0.0), memory=float(int(held["memory"])),
+        start=began, **texts,
+    )  # fmt: skip
+
+
+def _makes(held: dict[str, float]) -> list[str]:
+    """The makes of GPUs among the requests."""
+    return [key for key in GPUS if held.get(key)]
+
+
+def _unread(held: dict[str, float]) -> list[str]:
+    """Requests that nothing here knows."""
+    return sorted(key for key, value in held.items() if value and key not in READ)
+
+
+def _unusable(held: dict[str, float]) -> str:
+    """Why a pod with these requests is left out; empty if it is not."""
+    makes = _makes(held)
+    if not held["cpu"] and not makes:
+        unread = _unread(held)
+        return "ask for neither cores nor GPUs" + (f", but {', '.join(unread)}" if unread else "")
+    return f"ask for GPUs of several makes ({', '.join(makes)})" if len(makes) > 1 else ""
+
+
+def _product(spec: dict[str, Any], held: dict[str, float], line: int, makes: dict[str, list[int]]) -> Any:
+    """The type of GPU to which a pod keeps; one that names none is counted among those of its make."""
+    make = next(iter(_makes(held)), None)
+    if make is None:
+        return ""
+    product = (spec.get("nodeSelector") or {}).get(GPUS[make][0])
+    count, first = makes.setdefault(make, [0, line])
+    if not product:
+        makes[make] = [count + 1, first if count else line]
+    return product
 
 
 def _span(log: JobLog, line: int, status: dict[str, Any]) -> tuple[float | None, float | None]:

@@ -23,7 +23,7 @@ from typing import Any
 from sim.model.paths import ExistingFile
 from sim.model.units import Seconds, shown
 from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut, TypeNames
+from sim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import numbered_lines
 
@@ -41,35 +41,42 @@ def read(log: JobLog, *, duration: Seconds | None = None) -> JobLog:
     if duration is not None and needed is not NEEDED:
         log.fail("has times of its own; leave out duration")
     for line, cells in CsvTable(log, needed, (*(() if needed is not NEEDED else TIMES), *OPTIONAL)):
-        demands = [log.number(line, name, cell) for name, cell in zip(NEEDED[1:5], cells[1:5], strict=True)]
         if duration is not None:
             cells[5:8] = f"{log.seen}", f"{log.seen + duration!r}", f"{log.seen}"
-        created = log.number(line, "creation_time", cells[5])
-        deleted = log.number(line, "deletion_time", cells[6], blank=math.nan)
-        started = log.number(line, "scheduled_time", cells[7], blank=math.nan)
-        if None in demands or created is None or deleted is None or started is None:
-            continue
-        cores, memory, count, milli = (float(value) for value in demands if value is not None)
-        if count != int(count) or (count == 1 and not 0 < milli <= 1000):
-            log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are no share of GPUs")
-        elif math.isnan(started):
-            log.leave_out(f"never started ({cells[10] or 'no scheduled_time'})", line)
-        elif math.isnan(deleted):
-            log.leave_out("no deletion_time", line)
-        elif deleted < started or started < created:
-            log.leave_out("ended before they began" if deleted < started else "began before they came", line)
-        else:
-            further = {name: cell for name, cell in zip(("class", "status"), cells[9:11], strict=True) if cell}
-            if cells[10] == "Running":
-                log.remark("are in phase Running; the deletion of their rows is taken as their end", line)
-            if cells[8]:
-                further["devices"] = cells[8]
-            gpus = milli / 1000 if count == 1 else count
-            log.add(
-                line, cells[0], created, deleted - started,
-                cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started, **further,
-            )  # fmt: skip
+        _pod(log, line, cells)
     return log
+
+
+def _pod(log: JobLog, line: int, cells: list[str]) -> None:
+    demands = log.numbers(line, NEEDED[1:5], cells[1:5])
+    created = log.number(line, "creation_time", cells[5])
+    times = log.numbers(line, TIMES[1:], cells[6:8], blank=math.nan)
+    if demands is None or created is None or times is None:
+        return
+    cores, memory, count, milli = demands
+    deleted, started = times
+    if count != int(count) or (count == 1 and not 0 < milli <= 1000):
+        log.wrong(line, "num_gpu, gpu_milli", f"{count:g} GPUs of {milli:g} thousandths are no share of GPUs")
+        return
+    if math.isnan(started):
+        reason = f"never started ({cells[10] or 'no scheduled_time'})"
+    elif math.isnan(deleted):
+        reason = "no deletion_time"
+    else:
+        reason = out_of_order(created, started, deleted)
+    if reason:
+        log.leave_out(reason, line)
+        return
+    further = {name: cell for name, cell in zip(("class", "status"), cells[9:11], strict=True) if cell}
+    if cells[10] == "Running":
+        log.remark("are in phase Running; the deletion of their rows is taken as their end", line)
+    if cells[8]:
+        further["devices"] = cells[8]
+    gpus = milli / 1000 if count == 1 else count
+    log.add(
+        line, cells[0], created, deleted - started,
+        cpus=cores / 1000, gpus=gpus, memory=memory * MIB, start=started, **further,
+    )  # fmt: skip
 
 
 def _has_times(path: Path) -> bool:

@@ -36,6 +36,9 @@ TASK = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
     "gpu_type",
 )  # fmt: skip
+BLANK = {2: 1.0, 4: math.nan, 5: math.nan, 6: 0.0, 7: 0.0, 8: 0.0}
+"""The numbers among these columns, and what a blank cell of each means."""
+NO_TYPE = ("", "MISC", "CPU")
 JOB = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 INSTANCE = (
     "job_name", "task_name", "inst_name", "worker_name", "inst_id", "status", "start_time", "end_time", "machine",
@@ -120,12 +123,10 @@ def _rows(log: JobLog, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str
 
 
 def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Spans) -> None:
-    count, start, end, cpu, memory, gpu = (
-        log.number(line, TASK[n], cells[n], blank=math.nan if n in (4, 5) else 1.0 if n == 2 else 0.0)
-        for n in (2, 4, 5, 6, 7, 8)
-    )
-    if count is None or start is None or end is None or cpu is None or memory is None or gpu is None:
+    numbers = [log.number(line, TASK[n], cells[n], blank) for n, blank in BLANK.items()]
+    if None in numbers:
         return
+    count, start, end, cpu, memory, gpu = (float(value) for value in numbers if value is not None)
     if count % 1 or not 1 <= count <= MAX_INSTANCES or (gpu > 100 and gpu % 100):
         message = f"{shown(cells[2])} instances of {shown(cells[8])} hundredths of a GPU are no share of GPUs"
         log.wrong(line, "inst_num, plan_gpu", message)
@@ -135,22 +136,32 @@ def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Spans
     if span is not None:
         start, end = span.start, span.end
     came = start if math.isnan(came) else min(came, start)
+    reason = _why_left_out(start, end, cpu, gpu, cells[3])
+    if reason:
+        log.leave_out(reason, line)
+        return
+    labels = {
+        "user": user,
+        "class": cells[1],
+        "status": cells[3],
+        "devices": cells[9] if gpu and cells[9] not in NO_TYPE else "",
+        "recorded_node": span.machine if span is not None else "",
+    }
+    texts = {name: value for name, value in labels.items() if value}
+    # Whole GPUs are a gang, one job; fractions of GPUs are a job for each instance.
+    times, each = (1, count) if gpu % 100 == 0 and gpu > 0 else (int(count), 1.0)
+    for number in range(times):
+        name = f"{cells[0]}/{cells[1]}" + (f"/{number}" if times > 1 else "")
+        log.add(
+            line, name, came, end - start, key=cells[0],
+            cpus=cpu / 100 * each, gpus=gpu / 100 * each, memory=memory * GB * each, start=start, **texts,
+        )  # fmt: skip
+
+
+def _why_left_out(start: float, end: float, cpu: float, gpu: float, status: str) -> str:
+    """Why a task is none that can be replayed; empty if it can."""
     if math.isnan(start) or math.isnan(end):
-        log.leave_out(f"no start or no end ({cells[3] or 'no status'})", line)
-    elif end < start:
-        log.leave_out("ended before they began", line)
-    elif not cpu and not gpu:
-        log.leave_out("planned neither cores nor GPUs", line)
-    else:
-        kind = cells[9] if gpu and cells[9] not in ("", "MISC", "CPU") else ""
-        labels = {"user": user, "class": cells[1], "status": cells[3], "devices": kind}
-        labels["recorded_node"] = span.machine if span is not None else ""
-        texts = {name: value for name, value in labels.items() if value}
-        whole = gpu % 100 == 0 and gpu > 0
-        times, each = (1, count) if whole else (int(count), 1.0)
-        for number in range(times):
-            name = f"{cells[0]}/{cells[1]}" + (f"/{number}" if times > 1 else "")
-            log.add(
-                line, name, came, end - start, key=cells[0],
-                cpus=cpu / 100 * each, gpus=gpu / 100 * each, memory=memory * GB * each, start=start, **texts,
-            )  # fmt: skip
+        return f"no start or no end ({status or 'no status'})"
+    if end < start:
+        return "ended before they began"
+    return "" if cpu or gpu else "planned neither cores nor GPUs"

@@ -28,7 +28,7 @@ from typing import Any
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut, TypeNames
+from sim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
 from sim.workload.rows.job_reader import job_log
 from sim.workload.rows.text_rows import Flag, numbered_lines
 
@@ -59,41 +59,51 @@ def read(log: JobLog, *, node_counts: Flag = False) -> JobLog:
 
 
 def _job(log: JobLog, line: int, cells: list[str], node_counts: bool) -> None:
-    name, submit, start, end, state, limit, allocated, requested, nodes, priority = cells[:10]
+    cell = dict(zip((*NEEDED, *OPTIONAL), cells, strict=True))
+    name, nodes = cell["JobID"], cell["NodeList"]
     if "." in name:
         log.pass_over("steps of jobs", line)
         return
-    if start in NO_TIME:
-        log.leave_out(f"never started ({state.split(' ')[0] or 'no state'})", line)
+    if cell["Start"] in NO_TIME:
+        log.leave_out(f"never started ({cell['State'].split(' ')[0] or 'no state'})", line)
         return
-    if end in NO_TIME:
+    if cell["End"] in NO_TIME:
         log.leave_out("still running", line)
         return
-    came, began, ended = (log.date(line, c, t) for c, t in zip(NEEDED[1:], (submit, start, end), strict=True))
-    held = _resources(log, line, allocated or requested)
-    allowed = limit_of(log, line, limit)
+    came, began, ended = (log.date(line, column, cell[column]) for column in ("Submit", "Start", "End"))
+    held = _resources(log, line, cell["AllocTRES"] or cell["ReqTRES"])
+    allowed = limit_of(log, line, cell["Timelimit"])
     if came is None or began is None or ended is None or held is None or allowed is None:
         return
-    if ended < began or began < came:
-        log.leave_out("ended before they began" if ended < began else "began before they came", line)
-        return
+    reason = out_of_order(came, began, ended)
     if not held.get("cpus") and not held.get("gpus"):
-        log.leave_out("hold neither cores nor GPUs", line)
+        reason = reason or "hold neither cores nor GPUs"
+    if reason:
+        log.leave_out(reason, line)
         return
-    labels = {"status": state.split(" ")[0], "recorded_node": "|".join(hosts(nodes)) if "None" not in nodes else ""}
-    labels |= dict(zip(("user", "partition", "account", "qos"), cells[10:], strict=True))
-    further: dict[str, float | str] = {key: value for key, value in labels.items() if value}
-    if not math.isnan(allowed):
-        further["estimate"] = further["time_limit"] = allowed
-        if allowed < ended - began:
-            log.remark("ran longer than their time limit", line)
-    if priority and (rank := log.number(line, "Priority", priority)) is not None:
-        further["slurm_priority"] = rank
-    count = held.pop("node", 0.0) or (len(hosts(nodes)) if nodes and "None" not in nodes else 1)
+    if allowed < ended - began:
+        log.remark("ran longer than their time limit", line)
+    places = [] if "None" in nodes else hosts(nodes)
+    further = _details(log, line, cell, places, allowed)
+    count = held.pop("node", 0.0) or len(places) or 1
     if node_counts:
         _divide(log, line, held, int(count))
     number = int(name) if name.isdecimal() and len(name) < 16 else name
     log.add(line, number, came, ended - began, start=began, **held, **further)
+
+
+def _details(
+    log: JobLog, line: int, cell: dict[str, str], places: list[str], allowed: float
+) -> dict[str, float | str]:
+    """Columns of a job besides its times and what it holds: `allowed` is its time limit, NaN without one."""
+    labels = {"status": cell["State"].split(" ")[0], "recorded_node": "|".join(places)}
+    labels |= {column.lower(): cell[column] for column in ("User", "Partition", "Account", "QOS")}
+    found: dict[str, float | str] = {key: value for key, value in labels.items() if value}
+    if not math.isnan(allowed):
+        found["estimate"] = found["time_limit"] = allowed
+    if cell["Priority"] and (rank := log.number(line, "Priority", cell["Priority"])) is not None:
+        found["slurm_priority"] = rank
+    return found
 
 
 def _divide(log: JobLog, line: int, held: dict[str, Any], nodes: int) -> None:

@@ -83,6 +83,10 @@ class Snapshot:
     left_out: dict[str, int] = field(default_factory=dict)
     latest: float = -math.inf
 
+    def leave_out(self, reason: str) -> None:
+        """Count a job that is not among those of the snapshot."""
+        self.left_out[reason] = self.left_out.get(reason, 0) + 1
+
     @property
     def notes(self) -> list[str]:
         return [f"{self.path}: {count:,} jobs left out: {reason}" for reason, count in self.left_out.items()]
@@ -112,43 +116,24 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
 def _job(
     log: JobLog, found: Snapshot, line: int, cell: dict[str, str], nodes: dict[str, list[str]], partitions: list[str]
 ) -> None:
-    state = (cell["STATE"] or cell["ST"]).upper()
-    runs, waits = _is(state, RUNNING), _is(state, WAITING)
-    if not runs and not waits:
-        if _is(state, OVER):
-            found.left_out["over already"] = found.left_out.get("over already", 0) + 1
-            return
-        names = list((RUNNING | WAITING | OVER).keys())
-        log.wrong(line, "STATE", f"{shown(state)} is no state of a job that is known here{suggestion(state, names)}")
-        return
-    reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
-    if waits and any(part in reason for part in HELD):
-        text = f"they wait for something else than room ({reason})"
-        found.left_out[text] = found.left_out.get(text, 0) + 1
+    runs = _runs(log, found, line, cell)
+    if runs is None:
         return
     submit = log.date(line, "SUBMIT_TIME", cell["SUBMIT_TIME"])
-    begun = math.nan
-    if cell["START_TIME"] not in NO_TIME:
-        begun = _or_nan(log.date(line, "START_TIME", cell["START_TIME"]))
-    elif runs:
-        log.wrong(line, "START_TIME", "a job that runs has no start")
+    begun = _start(log, line, cell["START_TIME"], runs)
     limit, cpus = limit_of(log, line, cell["TIME_LIMIT"]), log.number(line, "CPUS", cell["CPUS"])
     count = log.number(line, "NODES", cell["NODES"].partition("-")[0], blank=1.0)
     if submit is None or limit is None or cpus is None or count is None:
         return
     gpus, kind = gpus_of(cell["TRES_PER_NODE"] or cell["GRES"])
-    places = hosts(cell["NODELIST"] or ("" if waits else cell["NODELIST(REASON)"])) if runs else []
+    places = hosts(cell["NODELIST"] or cell["NODELIST(REASON)"]) if runs else []
     for place in places:
         if place not in nodes:
             near = suggestion(place, nodes) or f"; it has {len(nodes):,} nodes"
             log.wrong(line, "NODELIST", f"the cluster has no node {shown(place)}{near}")
-    wanted = cell["PARTITION"].split(",")
-    if partitions and not any(name in partitions for name in wanted):
-        near = suggestion(wanted[0], partitions) or f"; there are {', '.join(partitions)}"
-        log.wrong(line, "PARTITION", f"the cluster has no partition {shown(cell['PARTITION'])}{near}")
+    inside = _partition(log, line, cell["PARTITION"], partitions)
     rank = log.number(line, "PRIORITY", cell["PRIORITY"], blank=math.nan) if cell["PRIORITY"] else math.nan
     found.latest = max(found.latest, submit, begun if runs and not math.isnan(begun) else -math.inf)
-    inside = next((name for name in wanted if name in partitions), wanted[0]) if partitions else ""
     for name in _ids(cell["JOBID"]):
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
         found.jobs.append(SnapshotJob(
@@ -156,6 +141,47 @@ def _job(
             gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
             count=max(count, float(len(places))),
         ))  # fmt: skip
+
+
+def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool | None:
+    """Whether a job runs or waits for room; None, counted or as a problem of the row, if it does neither."""
+    state = (cell["STATE"] or cell["ST"]).upper()
+    if _is(state, RUNNING):
+        return True
+    if _is(state, OVER):
+        found.leave_out("over already")
+        return None
+    if not _is(state, WAITING):
+        names = list((RUNNING | WAITING | OVER).keys())
+        log.wrong(line, "STATE", f"{shown(state)} is no state of a job that is known here{suggestion(state, names)}")
+        return None
+    reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
+    if any(part in reason for part in HELD):
+        found.leave_out(f"they wait for something else than room ({reason})")
+        return None
+    return False
+
+
+def _start(log: JobLog, line: int, cell: str, runs: bool) -> float:
+    """When a job began, or is expected to; NaN where that is not known, which is wrong of a job that runs."""
+    if cell not in NO_TIME:
+        return _or_nan(log.date(line, "START_TIME", cell))
+    if runs:
+        log.wrong(line, "START_TIME", "a job that runs has no start")
+    return math.nan
+
+
+def _partition(log: JobLog, line: int, cell: str, partitions: list[str]) -> str:
+    """The first partition in a cell that the cluster has; empty if the cluster has no partitions."""
+    if not partitions:
+        return ""
+    wanted = cell.split(",")
+    for name in wanted:
+        if name in partitions:
+            return name
+    near = suggestion(wanted[0], partitions) or f"; there are {', '.join(partitions)}"
+    log.wrong(line, "PARTITION", f"the cluster has no partition {shown(cell)}{near}")
+    return wanted[0]
 
 
 def _is(state: str, names: dict[str, str]) -> bool:

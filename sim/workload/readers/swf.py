@@ -83,39 +83,51 @@ def _job(log: JobLog, line: int, row: str, size: str, processors: str, cores_per
         return
     if status in PARTIAL:
         log.pass_over("parts of jobs that were checkpointed (status 2 to 4)", line)
-    elif status == CANCELLED and took <= 0:
-        log.leave_out("canceled before they started", line)
-    elif took < 0:
-        log.leave_out("run time not known", line)
-    elif max(asked, used) <= 0:
-        log.leave_out("size not known", line)
-    else:
-        first, second = (asked, used) if size == "requested" else (used, asked)
-        wide = first if first > 0 else second
-        if asked > 0 and used > 0 and asked != used:
-            log.remark("used another number of processors than they asked for", line)
-        if 0 < limit < took:
-            log.remark("ran longer than they asked for", line)
-        nodes, each = 1, wide
-        if cores_per_node is not None and wide > cores_per_node:
-            nodes = math.ceil(wide / cores_per_node)
-            each = math.ceil(wide / nodes)
-            if nodes * each != wide:
-                log.remark("do not divide over their nodes and hold a core more on some", line)
-        kilobytes = memory if memory > 0 else used_memory
-        further: dict[str, float | str] = {}
-        for name, value in zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True):
-            if value != UNKNOWN:
-                further[name] = f"{value:g}"
-        if limit > 0:
-            further["estimate"] = further["time_limit"] = limit
-        if kilobytes > 0 and processors == "cpus":
-            further["memory"] = math.floor(kilobytes * 1024 * each)
-        if wait >= 0:
-            further["start"] = submit + wait
-        if cores_per_node is not None:
-            further["nodes"] = nodes
-        log.add(line, int(number), submit, took, **{processors: each}, **further)
+        return
+    reason = _why_left_out(took, max(asked, used), status)
+    if reason:
+        log.leave_out(reason, line)
+        return
+    if asked > 0 and used > 0 and asked != used:
+        log.remark("used another number of processors than they asked for", line)
+    if 0 < limit < took:
+        log.remark("ran longer than they asked for", line)
+    first, second = (asked, used) if size == "requested" else (used, asked)
+    nodes, each = _divided(log, line, first if first > 0 else second, cores_per_node)
+    further: dict[str, float | str] = {}
+    for name, value in zip(("user", "group", "queue", "partition"), (*values[11:13], *values[14:16]), strict=True):
+        if value != UNKNOWN:
+            further[name] = f"{value:g}"
+    if limit > 0:
+        further["estimate"] = further["time_limit"] = limit
+    kilobytes = memory if memory > 0 else used_memory
+    if kilobytes > 0 and processors == "cpus":
+        further["memory"] = math.floor(kilobytes * 1024 * each)
+    if wait >= 0:
+        further["start"] = submit + wait
+    if cores_per_node is not None:
+        further["nodes"] = nodes
+    log.add(line, int(number), submit, took, **{processors: each}, **further)
+
+
+def _why_left_out(took: float, width: float, status: float) -> str:
+    """Why a job is none that can be replayed; empty if it can."""
+    if status == CANCELLED and took <= 0:
+        return "canceled before they started"
+    if took < 0:
+        return "run time not known"
+    return "" if width > 0 else "size not known"
+
+
+def _divided(log: JobLog, line: int, width: float, cores_per_node: int | None) -> tuple[int, float]:
+    """On how many nodes a job is, and how many processors it has on each."""
+    if cores_per_node is None or width <= cores_per_node:
+        return 1, width
+    nodes = math.ceil(width / cores_per_node)
+    each = math.ceil(width / nodes)
+    if nodes * each != width:
+        log.remark("do not divide over their nodes and hold a core more on some", line)
+    return nodes, each
 
 
 def _numbers(log: JobLog, line: int, row: str) -> list[float] | None:

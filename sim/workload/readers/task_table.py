@@ -381,15 +381,7 @@ class _Reader:
         flops = table.numbers.get("flops")
         if flops is not None:
             nowhere &= np.isnan(flops)
-            for name in ("bytes", "efficiency"):
-                given = table.numbers.get(name)
-                lost = [] if given is None else np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist()
-                for row in lost:
-                    self._row_problem(row, name, f"{name} of a task without flops")
-        else:
-            for name in ("bytes", "efficiency"):
-                if name in table.numbers:
-                    self._column_problem(f'column "{name}" has no column "flops" beside it')
+        self._check_work(table, flops)
         share = table.numbers.get("efficiency")
         if share is not None:
             for row in np.flatnonzero((share <= 0) | (share > 1)).tolist():
@@ -410,6 +402,18 @@ class _Reader:
         if weight is not None:
             for row in np.flatnonzero(weight == 0).tolist():
                 self._row_problem(row, "weight", "a weight must be above 0")
+
+    def _check_work(self, table: TaskTable, flops: np.ndarray | None) -> None:
+        """What else is said of the work of a task needs its flops."""
+        for name in ("bytes", "efficiency"):
+            given = table.numbers.get(name)
+            if given is None:
+                continue
+            if flops is None:
+                self._column_problem(f'column "{name}" has no column "flops" beside it')
+                continue
+            for row in np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist():
+                self._row_problem(row, name, f"{name} of a task without flops")
 
     def _cells(self, name: str, column: pa.ChunkedArray, bad: np.ndarray, what: str) -> None:
         for row in np.flatnonzero(bad).tolist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sim.model.units import shown
-from sim.workload.rows.job_log import JobLog
+from sim.workload.rows.job_log import JobLog, out_of_order
 
 BLANK = ("", "None", "NaN", "nan", "NaT", "Unknown")
 
@@ -42,13 +42,17 @@ def account(log: JobLog, line: int, row: AccountRow, **further: float | str) -> 
     began, ended = log.date(line, "start_time", row.began), log.date(line, "end_time", row.ended)
     if began is None or ended is None:
         return
-    if ended < began or began < came:
-        log.leave_out("ended before they began" if ended < began else "began before they came", line)
+    reason = out_of_order(came, began, ended) or ("" if gpus or cpus else "neither a GPU nor a core")
+    if reason:
+        log.leave_out(reason, line)
         return
-    if not gpus and not cpus:
-        log.leave_out("neither a GPU nor a core", line)
-        return
-    number = int(row.id) if row.id.isdecimal() and len(row.id) < 16 and str(int(row.id)) == row.id else row.id
     labels = {"user": row.user, "status": row.state}
     texts = {name: value for name, value in labels.items() if value}
-    log.add(line, number or None, came, ended - began, gpus=gpus, cpus=cpus, start=began, **texts, **further)
+    log.add(line, _id(row.id), came, ended - began, gpus=gpus, cpus=cpus, start=began, **texts, **further)
+
+
+def _id(text: str) -> int | str | None:
+    """The id as a number where it is one; None where there is none, or 0."""
+    if text.isdecimal() and len(text) < 16 and str(int(text)) == text:
+        return int(text) or None
+    return text or None

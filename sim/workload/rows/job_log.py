@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -217,6 +218,14 @@ class JobLog:
             return None
         return found
 
+    def numbers(
+        self, line: int, columns: Sequence[str], cells: Sequence[str], blank: float | None = None
+    ) -> list[float] | None:
+        """The numbers in several cells; None, and a problem for each that has none, if one has none."""
+        found = [self.number(line, *one, blank) for one in zip(columns, cells, strict=True)]
+        known = [value for value in found if value is not None]
+        return known if len(known) == len(found) else None
+
     def date(self, line: int, column: str, cell: str) -> float | None:
         """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
         try:
@@ -238,6 +247,13 @@ class JobLog:
         for what, (count, line) in self._remarks.items():
             told.append(f"{self.path}: {count:,} of {self.seen:,} jobs {what} (first: {self.word} {line})")
         return told + self.notes
+
+
+def out_of_order(came: float, began: float, ended: float) -> str:
+    """Why a job with these times is left out; empty if one follows the other."""
+    if ended < began:
+        return "ended before they began"
+    return "began before they came" if began < came else ""
 
 
 def _written(given: float | None) -> str:

@@ -1,0 +1,386 @@
+"""How rows of a trace can run: rows alike in what they demand share a shape, and have times in each of its modes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import DeviceType, Partition
+from sim.model.curves import WorkCurve
+from sim.model.tasks import KernelWork, Mode, Stopping
+from sim.scenario.building.streams import Context, one_lane, peak_of, stopping_of, unfit, why_unfit
+from sim.scenario.file.document import Path_
+from sim.scenario.schema.demand import GPU_TIME, span_speeds
+from sim.scenario.schema.workload import WorkloadEntry
+from sim.workload.costs.roofline import Peak
+from sim.workload.traces import TaskTable
+
+MAX_REASONS = 5
+"""Reasons for which rows are left out that are named one by one; the rest is counted."""
+DEMANDS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download")
+
+
+@dataclass(frozen=True)
+class TraceRows:
+    """The rows of a trace that an entry takes, in the order of the stream."""
+
+    entry: WorkloadEntry
+    path: Path_
+    table: TaskTable
+    kept: np.ndarray
+    """Their numbers in the table."""
+    partition_code: np.ndarray
+    """Of each row the position of its partition in `partitions`."""
+    partitions: list[Partition | None]
+
+    def types(self, row: int) -> list[str]:
+        """The types of device to which a row of the table keeps."""
+        named = "" if self.table.devices is None else str(self.table.devices[row])
+        return named.split("|") if named else []
+
+
+@dataclass
+class RowModes:
+    """The shape of each row, its times (and estimates, if it has any) by mode, and its work as far as it is known."""
+
+    shape: np.ndarray
+    time: np.ndarray
+    estimate: np.ndarray | None = None
+    work: KernelWork | None = None
+    fits: np.ndarray | None = None
+    """Which of the rows that were asked for these are, where some are left out; None for all."""
+    left_out: str = ""
+    """What is to be said of the others."""
+
+    def without(self, lost: np.ndarray, told: str) -> RowModes:
+        """These but for the lost rows."""
+        fits = ~lost
+        estimate = None if self.estimate is None else self.estimate[fits]
+        work = None if self.work is None else self.work.take(np.flatnonzero(fits))
+        return RowModes(self.shape[fits], self.time[fits], estimate, work, fits, told)
+
+
+class _Way(NamedTuple):
+    """A mode, and where the times in it stand."""
+
+    mode: Mode
+    column: str | None
+    """Of the times of the table; None on devices that are not there: such tasks never run."""
+    factor: float
+    """What the times there are multiplied by; in a mode with a curve the time itself."""
+
+
+@dataclass
+class _Group:
+    """Rows that are alike in all that they demand."""
+
+    rows: np.ndarray
+    """Their positions among the rows of the stream."""
+    ways: list[_Way]
+    """All that their demands allow."""
+    plan: list[_Way]
+    """Those that this cluster has room for; none: the rows are lost."""
+
+    @property
+    def refused(self) -> list[Mode]:
+        return [way.mode for way in self.ways]
+
+
+def modes_of_rows(rows: TraceRows, refused: dict[int, str], context: Context) -> RowModes:
+    """How each row can run; ScenarioError if some never can, unless the entry says what becomes of them (`unfit`).
+
+    `refused`: reasons to reject rows, by position, to which `unfit: reject` adds.  Rejected rows get a shape as if
+    they could run.
+    """
+    groups = list(_groups(rows, refused, context))
+    lost = [group for group in groups if not group.plan]
+    leave_out = rows.entry.unfit == "leave_out" and rows.table.predecessors is None and len(lost) < len(groups)
+    if lost and not leave_out:
+        raise ScenarioError(_lost(rows, lost, context))
+    stopping, preemptible = stopping_of(rows.entry)
+    shape = np.empty(len(rows.kept), dtype=np.int32)
+    for group in groups:
+        if group.plan:
+            shape[group.rows] = context.modes.shape([way.mode for way in group.plan], stopping, preemptible)
+    found = _timed(rows, groups, shape, stopping)
+    if not lost:
+        return found
+    is_lost = np.zeros(len(rows.kept), dtype=bool)
+    for group in lost:
+        is_lost[group.rows] = True
+    return found.without(is_lost, _left_out(rows, lost, context))
+
+
+def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Iterator[_Group]:
+    """The groups of rows with the ways in which each can run, in the order of their first rows."""
+    entry, table, kept, modes = rows.entry, rows.table, rows.kept, context.modes
+    demands = {key: demand_of(entry, table, key, kept) for key in DEMANDS}
+    possible = _sources(table, context)
+    finite = [np.isfinite(table.times[column][kept]) & _allowed(table, device, kept) for device, column, _ in possible]
+    turned_away = np.zeros(len(kept), dtype=bool)
+    turned_away[list(refused)] = True
+    spans = _spans(entry, table, kept)
+    kinds = [] if table.curves is None else [table.curves.kind[kept]]
+    codes, first = _group([*demands.values(), *finite, rows.partition_code, turned_away, spans, *kinds])
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(first) + 1))
+    for number, row in enumerate(first.tolist()):
+        usable = [one for one, there in zip(possible, finite, strict=True) if there[row]]
+        demand = {key: demands[key][row] for key in DEMANDS}
+        sizes = [None] if table.curves is None else table.curves.kinds[table.curves.kind[kept[row]]]
+        bound = rows.partitions[rows.partition_code[row]]
+        ways = [
+            _Way(mode, column, factor if size is None else factor * size[1].seconds)
+            for device, column, factor in usable
+            for size in sizes
+            if (mode := _mode(entry, device, demand, bound, spans[row], context, size)) is not None
+        ]
+        group = _Group(order[bounds[number] : bounds[number + 1]], ways, [way for way in ways if modes.fits(way.mode)])
+        if not group.plan and (turned_away[row] or entry.unfit == "reject"):
+            if not turned_away[row]:
+                why = why_unfit(context, group.refused, rows.types(int(kept[row])))
+                refused.update(dict.fromkeys(group.rows.tolist(), f"can never run here: {why}"))
+            group.plan = ways[:1] or [_Way(modes.mode(next(iter(context.cluster.types.values()))), None, 1.0)]
+        yield group
+
+
+def _timed(rows: TraceRows, groups: list[_Group], shape: np.ndarray, stopping: Stopping) -> RowModes:
+    """Times, estimates and known work of all rows, group by group."""
+    table = rows.table
+    size = len(rows.kept), max((len(group.plan) for group in groups), default=1)
+    time = np.full(size, np.inf)
+    estimate = np.full(size, np.inf) if table.estimates else None
+    work = KernelWork.unknown(*size) if "flops" in table.numbers else None
+    for group in groups:
+        here = rows.kept[group.rows]
+        for position, way in enumerate(group.plan):
+            if work is not None:
+                _fill_work(work, group.rows, position, way.mode, table, here)
+            if way.column is None:
+                time[group.rows, position] = 0.0
+                if estimate is not None:
+                    estimate[group.rows, position] = 0.0
+                continue
+            recorded = table.times[way.column]
+            time[group.rows, position] = way.factor if way.mode.curve is not None else recorded[here] * way.factor
+            if estimate is not None:
+                estimate[group.rows, position] = table.estimates.get(way.column, recorded)[here] * way.factor
+    time = stopping.with_checkpoints(time)
+    return RowModes(shape, time, None if estimate is None else stopping.with_checkpoints(estimate), work)
+
+
+def _fill_work(
+    work: KernelWork, rows: np.ndarray, position: int, mode: Mode, table: TaskTable, here: np.ndarray
+) -> None:
+    """What rows do in one of their modes, if the peak of its device is known: `here` are their numbers in the table."""
+    peak = peak_of(mode.type) if one_lane(mode) else None
+    if peak is not None:
+        parts = (*_stages_of_work(table, peak, here), _bytes_of(table, here))
+        for filled, values in zip(work.columns, parts, strict=True):
+            filled[rows, position] = values
+
+
+COMPUTED = "work on "
+"""Before the name of a type of device: times there that follow from flops and bytes."""
+
+
+def with_computed_times(entry: WorkloadEntry, table: TaskTable, path: Path_, context: Context) -> TaskTable:
+    """The table with times computed from its work, on each type with a known peak and no time in the table."""
+    if "flops" not in table.numbers:
+        return table
+    timed = {device.name for device, _, _ in _sources(table, context)}
+    rows = np.arange(len(table))
+    found = {}
+    for device in context.cluster.types.values():
+        peak = peak_of(device)
+        if device.name in timed or peak is None or not context.modes.of_kind(device.name):
+            continue
+        overhead, operations, traffic = _stages_of_work(table, peak, rows)
+        width = np.nan_to_num(demand_of(entry, table, "cpus" if device.kind == "cpu" else "gpus", rows), nan=1.0)
+        width[width == 0] = 1.0
+        busy = np.maximum(operations, traffic)
+        # On several cores or a part of a GPU the rates are in proportion; a gang divides the work evenly.
+        share = width if device.kind == "cpu" else np.minimum(width, 1.0)
+        seconds = (overhead + busy / share) / (1.0 if device.kind == "cpu" else np.maximum(width, 1.0))
+        found[COMPUTED + device.name] = np.where(np.isnan(seconds), np.inf, seconds)
+    if not found and not timed:
+        names = ", ".join(device.name for device in context.cluster.types.values())
+        text = f"of how fast {names} are nothing is known; give them a peak under cluster"
+        raise context.fail((*path, "trace"), f"the rows of {table.source} only say what they do, and {text}")
+    return replace(table, times={**table.times, **found})
+
+
+def _stages_of_work(table: TaskTable, peak: Peak, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds of launching, operations and memory traffic of rows on one device; NaN where the work is not known."""
+    flops, efficiency = table.numbers["flops"][rows], table.numbers.get("efficiency")
+    reached = np.ones(len(rows)) if efficiency is None else np.nan_to_num(efficiency[rows], nan=1.0)
+    overhead = np.where(np.isnan(flops), np.nan, peak.launch_overhead)
+    return overhead, flops / (peak.flops * reached), _bytes_of(table, rows) / (peak.bandwidth * reached)
+
+
+def _bytes_of(table: TaskTable, rows: np.ndarray) -> np.ndarray:
+    """Bytes of memory traffic of rows: 0 where only operations are given, NaN where nothing is."""
+    given = table.numbers.get("bytes")
+    moved = np.zeros(len(rows)) if given is None else np.nan_to_num(given[rows], nan=0.0)
+    return np.where(np.isnan(table.numbers["flops"][rows]), np.nan, moved)
+
+
+NODE, ANY, IF_WIDER = range(3)
+"""Whether a gang may use several nodes: no, yes, or if it fits on none."""
+
+
+def _spans(entry: WorkloadEntry, table: TaskTable, kept: np.ndarray) -> np.ndarray:
+    """For each row whether a gang may use several nodes, as the entry says or the record shows."""
+    if entry.span != "recorded":
+        return np.full(len(kept), ANY if entry.span == "any" else NODE, dtype=np.int8)
+    names = table.extra.get("recorded_node")
+    if names is None:
+        return np.full(len(kept), IF_WIDER, dtype=np.int8)
+    cells = (str(name or "") for name in names[kept].tolist())
+    return np.array([ANY if "|" in name else NODE if name else IF_WIDER for name in cells], dtype=np.int8)
+
+
+def _allowed(table: TaskTable, device: DeviceType, kept: np.ndarray) -> np.ndarray | bool:
+    """Which rows may run on a type of device: those that name it, or no GPU type at all; cores are open to all."""
+    if table.devices is None or device.kind == "cpu":
+        return True
+    import pandas as pd
+
+    codes, names = pd.factorize(table.devices[kept])
+    return np.array([not name or device.name in name.split("|") for name in names], dtype=bool)[codes]
+
+
+def demand_of(entry: WorkloadEntry, table: TaskTable, key: str, kept: np.ndarray) -> np.ndarray:
+    """A demand of each row; NaN where neither the table nor the entry says anything."""
+    given = getattr(entry, key)
+    default = math.nan if given is None else float(given)
+    if key not in table.numbers:
+        return np.full(len(kept), default)
+    values = table.numbers[key][kept]
+    return np.where(np.isnan(values), default, values)
+
+
+def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, float]]:
+    """Device types of the cluster, the column with the times there, and what they are multiplied by."""
+    cluster = context.cluster
+    own = {
+        device.name: column
+        for column in table.times
+        if column.startswith(GPU_TIME)
+        for device in context.modes.of_kind(column.removeprefix(GPU_TIME))
+    }
+    found = []
+    if "cpu_time" in table.times:
+        found += [(device, "cpu_time", 1 / device.speed) for device in context.modes.of_kind("cpu")]
+    for device in cluster.types.values():
+        if device.kind == "cpu" or not context.modes.of_kind(device.name):
+            continue
+        if device.name in own:
+            found.append((device, own[device.name], 1.0))
+        elif device.kind == "gpu" and "gpu_time" in table.times:
+            found.append((device, "gpu_time", 1 / device.speed))
+    found += [
+        (device, COMPUTED + device.name, 1.0)
+        for device in cluster.types.values()
+        if COMPUTED + device.name in table.times
+    ]
+    return found
+
+
+def _mode(
+    entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int,
+    context: Context, size: tuple[int, WorkCurve] | None = None,
+) -> Mode | None:  # fmt: skip
+    """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
+    known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
+    if size is not None:
+        known["gpus"] = float(size[0])
+    gpus, nodes = known["gpus"], round(known["nodes"] or 1)
+    if device.kind != "cpu" and gpus == 0:
+        return None
+    make = partial(
+        context.modes.mode,
+        device,
+        gpus=gpus or 1.0,
+        cpus=known["cpus"],
+        memory=round(known["memory"] or 0),
+        gpu_memory=round(known["gpu_memory"] or 0),
+        span_speed=entry.span_speed or 1.0,
+        span_speeds=span_speeds(entry),
+        upload=known["upload"] or 0.0,
+        download=known["download"] or 0.0,
+        partition=partition,
+        nodes=nodes,
+        curve=None if size is None else size[1],
+    )
+    if device.kind == "cpu" and span == ANY and entry.span == "any":
+        span = IF_WIDER  # it ran on one node if it fits on one: a log does not say which jobs were spread
+    mode = make(span_any=span == ANY)
+    return make(span_any=True) if span == IF_WIDER and not context.modes.fits(mode) else mode
+
+
+def _group(columns: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The group of each row, rows alike in all columns together, and the first row of each group.
+
+    Column by column, by codes: sorting rows as records takes ten times as long on a million rows.
+    """
+    import pandas as pd
+
+    n = len(columns[0])
+    codes = np.zeros(n, dtype=np.int64)
+    for column in columns:
+        more, names = pd.factorize(column, use_na_sentinel=False)
+        if len(names) > 1:
+            codes, _ = pd.factorize(codes * len(names) + more)
+    first = np.full(int(codes.max()) + 1 if n else 0, -1)
+    first[codes[::-1]] = np.arange(n)[::-1]
+    return codes, first
+
+
+def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem]:
+    """One problem for all rows that can never run, naming the first of the file."""
+    table = rows.table
+    count = sum(len(group.rows) for group in lost)
+    worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))
+    row = int(rows.kept[worst.rows].min())
+    first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
+    told = unfit(context, rows.path, count, first, worst.refused, rows.types(row))
+    way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
+    if rows.entry.unfit == "leave_out":
+        graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""
+        way_out = graph or "nothing would be left of this trace"
+    return [replace(told, message=f"{told.message} ({way_out})")]
+
+
+def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
+    """How many rows are left out, and for each reason how many and the first of the file; the most frequent ones."""
+    table = rows.table
+    counts: dict[str, list[int]] = {}
+    for group in lost:
+        row = int(rows.kept[group.rows].min())
+        known = counts.setdefault(why_unfit(context, group.refused, rows.types(row)), [0, row])
+        known[0] += len(group.rows)
+        known[1] = min(known[1], row)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1][0], item[1][1]))
+    parts = []
+    for reason, (count, row) in ranked[:MAX_REASONS]:
+        one = f"task {table.name(row)} ({_where(table, row)})"
+        parts.append(f"{one}: {reason}" if count == 1 else f"{count:,}, the first of them {one}: {reason}")
+    if len(ranked) > MAX_REASONS:
+        more = sum(count for _, (count, _) in ranked[MAX_REASONS:])
+        parts.append(f"and {more:,} for other reasons")
+    total = sum(count for _, (count, _) in ranked)
+    what = f"{total:,} of {len(rows.kept):,} tasks can never run on this cluster and are left out"
+    return f"{what}: {'; '.join(parts)}"
+
+
+def _where(table: TaskTable, row: int) -> str:
+    """Where a row stands in its file."""
+    line = table.line(row)
+    return f"row {row + 1}" if line is None else f"line {line}"
