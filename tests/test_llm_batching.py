@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from test_llm_faults import events
 from tiers import spread
 
 import sim
+from policies.batching.common.virtual_tokens import VirtualTokens
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError, UsageError
 from sim.model.record import ABORTED, COMPLETED, REJECTED
@@ -231,6 +233,87 @@ def test_whoever_aborts_wherever_nothing_is_left_behind(form):
         assert audit(record) == []
         for replica in simulation.parts.serving.replicas:
             assert replica.idle and replica.free == replica.service.blocks and not replica.decoding
+
+
+@dataclass(eq=False)
+class Asking:
+    """A request as virtual token counters see it."""
+
+    client: str
+    arrival: float
+    prompt: int
+    weight: float
+    produced: int = 0
+    begun: int | None = None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_index_of_counters_names_the_client_that_a_recount_names(seed):
+    """Requests queue, join, decode, and leave complete or preempted, at random; weights are powers of two, so that all
+    sums are exact."""
+    rng = np.random.default_rng(seed)
+    tokens, steps, charged = VirtualTokens(1.0, 2.0), 0, dict.fromkeys("abcdef", 0.0)
+    waiting, inside, looks = [], [], 0
+
+    def counter(client):
+        mine = [one for one in inside if one.client == client and one.begun is not None]
+        return charged[client] + sum(2.0 * (steps - one.begun) / one.weight for one in mine)
+
+    def heads():
+        return {one.client: one for one in sorted(waiting, key=lambda one: -one.arrival)}
+
+    def turn():
+        return min(heads(), key=lambda client: (counter(client), heads()[client].arrival, client))
+
+    def queue(one):
+        tokens.queued(one, heads(), steps)
+        others = {other.client for other in waiting}
+        if others and one.client not in others:
+            charged[one.client] += max(0.0, min(map(counter, others)) - counter(one.client))
+        waiting.append(one)
+
+    for now in range(600):
+        what = rng.integers(6)
+        if what == 0:
+            weight = float(rng.choice([0.5, 1.0, 2.0]))
+            queue(Asking(str(rng.choice(list(charged))), float(now), int(rng.integers(1, 60)), weight))
+        elif what == 1 and len({one.client for one in waiting}) > 1:
+            looks += 1
+            assert tokens.turn(heads(), steps) == turn()
+            own = turn()
+            soonest = tokens.steps_until_turn(own, heads(), steps, 40)
+            before = steps
+            for steps in range(before + 1, before + 41):
+                if steps - before == soonest or any(counter(one) < counter(own) for one in heads()):
+                    break
+            assert steps - before == soonest, "another client's turn comes before that"
+            assert soonest == 40 or any(counter(one) <= counter(own) for one in heads() if one != own)
+            steps = before
+        elif what == 2 and waiting:
+            one = heads()[turn()]
+            waiting.remove(one)
+            inside.append(one)
+            tokens.joined(one)
+            charged[one.client] += 0.0 if one.produced else one.prompt / one.weight
+        elif what == 3 and inside:
+            one = inside[int(rng.integers(len(inside)))]
+            if one.begun is None:
+                one.begun, one.produced = steps, one.produced + 1
+                tokens.decodes(one, steps)
+        elif what == 4 and inside:
+            one, over = inside[int(rng.integers(len(inside)))], bool(rng.random() < 0.7)
+            tokens.left(one, over, steps)
+            inside.remove(one)
+            if one.begun is not None:
+                charged[one.client] += 2.0 * (steps - one.begun) / one.weight
+                one.produced, one.begun = one.produced + steps - one.begun, None
+            elif not over and not one.produced:
+                charged[one.client] -= one.prompt / one.weight
+            if not over:
+                queue(one)
+        else:
+            steps += int(rng.integers(4))
+    assert looks > 20
 
 
 # What comes out ------------------------------------------------------------------------------------------------------
