@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.common.outlook import Objective, mean_of
+from policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Device
@@ -209,14 +209,7 @@ class Rollout(Scheduler):
         if self.arrivals == "learned" and (tasks.predecessors is not None or tasks.items):
             text = "arrivals of task graphs, and of tasks that share data, cannot be drawn from a model"
             raise ScenarioError(Problem(f"{text}; set arrivals to none", key="policy.scheduler.arrivals"))
-        if self.objective == "deadline_misses" and (tasks.deadline is None or np.isnan(tasks.deadline).all()):
-            text = "no task has a deadline (slo) that could be missed"
-            raise ScenarioError(Problem(text, key="policy.scheduler.objective"))
-        if self.objective == "cost" and not problem.cluster.priced:
-            raise ScenarioError(Problem("nothing in the cluster has a price", key="policy.scheduler.objective"))
-        watts = any(kind.power.busy > kind.power.idle for kind in problem.cluster.types.values())
-        if self.objective == "energy" and not watts:
-            raise ScenarioError(Problem("no device of the cluster has watts", key="policy.scheduler.objective"))
+        check_objective(self.objective, problem)
 
     def begin(self, view: View) -> None:
         self._view = view

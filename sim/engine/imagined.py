@@ -85,8 +85,6 @@ def imagine(
     if run.language:
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
-    if type(scheduler).prepare is not Scheduler.prepare and getattr(scheduler, "made", None) is None:
-        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
     _check_coming(state, coming)
     tasks = _as_known(run.tasks, state.clock._now)
     if coming:
@@ -98,6 +96,9 @@ def imagine(
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     copied: Run = copier.copy(simulation)
     taken_along = id(scheduler) in copier.known
+    prepared = taken_along or getattr(scheduler, "made", None) is not None
+    if type(scheduler).prepare is not Scheduler.prepare and not prepared:
+        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
     mine, first = copier.copy((scheduler, tuple(decisions)))
     copy: Parts = copier.known[id(original)]
     _make_known(copy, list(copier.known.values()), seed, drawn)
