@@ -283,6 +283,11 @@ def test_what_has_outrun_all_ratios_ends_at_once():
     assert policy.told[0].finish.tolist() == [3.0, 8.0]
 
 
+def test_one_part_is_expected_of_each_task():
+    with pytest.raises((UsageError, PolicyError), match="of 2 tasks is one part for each"):
+        run(Expects(np.array([1.0])), *one_core([(9, 1), (9, 1)]))
+
+
 class Expects(FcfsSkip):
     """Forks once with a part of the estimate for each row."""
 

@@ -93,7 +93,9 @@ def imagine(
         tasks = with_arrivals(tasks, [at for at, _ in coming], [task.index for _, task in coming])
     drawn = None
     if len(ratios) or expected is not None:
-        parts = np.ones(len(tasks)) if expected is None else expected(tasks)
+        parts = np.ones(len(tasks)) if expected is None else np.asarray(expected(tasks), dtype=float)
+        if parts.shape != (len(tasks),):
+            raise UsageError(f"what is expected of {len(tasks)} tasks is one part for each, not {parts.shape} of them")
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
