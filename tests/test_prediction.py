@@ -309,6 +309,42 @@ def test_a_series_holds_forecasts_against_what_came():
     assert score.error == prediction_error([1.0, 2.0], [1.0, 2.0])
 
 
+@pytest.mark.parametrize("choice", ["last_value", "ewma", {"name": "ar", "window": 30},
+                                    {"name": "holt_winters", "season": "1 h", "slot": "10 min"}])  # fmt: skip
+def test_skipping_empty_intervals_is_measuring_them(choice):
+    """Once nothing is expected any more; then as before, when something comes again."""
+    series = [Series(chosen(choice).make(), 60.0, 180.0, Score()) for _ in range(2)]
+    end = 0.0
+    for number in range(200):
+        end += 60.0
+        for one in series:
+            one.note(30.0 * (1 + number % 7), 3.0)
+            one.measure(end)
+    assert not series[0].settled
+    while not series[0].settled:
+        end += 60.0
+        assert end < 1e6
+        most = series[0].ceiling()
+        for one in series:
+            one.measure(end)
+        assert max(series[0].peak, series[0].demand) <= most * (1 + 1e-9)
+        assert series[0].ceiling() <= most * (1 + 1e-9)
+    series[0].skip(500, end + 500 * 60.0)
+    for _ in range(500):
+        end += 60.0
+        series[1].measure(end)
+    for number in range(80):
+        end += 60.0
+        for one in series:
+            one.note(20.0 * (1 + number % 5), 3.0)
+            one.measure(end)
+        assert series[0].demand == pytest.approx(series[1].demand, rel=1e-6, abs=1e-8)
+        assert series[0].peak == pytest.approx(series[1].peak, rel=1e-6, abs=1e-8)
+    first, second = series[0].score.error, series[1].score.error
+    assert (first.count, first.zeros) == (second.count, second.zeros)
+    assert (first.mape, first.pinball) == pytest.approx((second.mape, second.pinball), rel=1e-6)
+
+
 def test_the_peak_of_a_series_is_within_its_lead():
     series = Series(HoltWinters(season=100.0, slot=10.0, gamma=0.0), 10.0, 40.0, Score())
     load = [0.0, 0, 0, 0, 0, 8, 0, 0, 0, 0]

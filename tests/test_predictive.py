@@ -45,6 +45,72 @@ def of_class(runs, name, metric):
     return np.array([run.by("class", [metric]).loc[name, metric] for run in runs])
 
 
+# Long gaps ------------------------------------------------------------------------------------------------------
+
+OFTEN = {
+    "last_value": {"predictor": "last_value"},
+    "ewma": {"predictor": {"name": "ewma", "memory": "5 min"}},
+    "ar": {"predictor": {"name": "ar", "window": 40}},
+    "a season": {"predictor": {"name": "holt_winters", "season": "1 h", "slot": "10 min"}},
+    "utilization": {"predictor": "last_value", "signal": "utilization"},
+}
+GPUS = NodeSpec(cpus=1, accelerators=((SLEEPY, 4),))
+
+
+class Counting(Predictive):
+    """Counts rounds and measured intervals; `always`: with a round for each interval, as if something could change."""
+
+    def __init__(self, always=False, **more):
+        super().__init__(**more)
+        self.always, self.rounds, self.measured = always, 0, 0
+
+    def schedule(self, view):
+        self.rounds += 1
+        yield from super().schedule(view)
+
+    def _measure(self, end):
+        self.measured += 1
+        super()._measure(end)
+
+    def _nothing_to_come(self):
+        return not self.always and super()._nothing_to_come()
+
+
+def with_gap(seconds, always=False, **parameters):
+    """Two crowds of jobs, hours long, with a time between them in which nothing comes."""
+    random = np.random.default_rng(8)
+    crowds = [np.cumsum(random.exponential(60.0, 120)), 9000.0 + seconds + np.cumsum(random.exponential(60.0, 60))]
+    jobs = jobs_at(np.concatenate(crowds), 150.0)
+    policy = Counting(always, interval=60.0, memory=120.0, **parameters)
+    return policy, simulate(GPUS, jobs, policy)
+
+
+@pytest.mark.parametrize("name", spread(OFTEN, 3))
+def test_a_gap_1000_times_as_long_costs_no_more(name):
+    short, _ = with_gap(86400.0, **OFTEN[name])
+    long, record = with_gap(86400.0 * 1000, **OFTEN[name])
+    assert long.rounds < 1.2 * short.rounds < 3000
+    assert long.measured < 4 * short.measured
+    assert long.notes["forecast_count"] > 1e6  # all intervals count, measured or not
+    assert np.isfinite(record.finish).all()
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+@pytest.mark.parametrize("name", spread(OFTEN, 2))
+def test_no_decision_depends_on_rounds_in_which_nothing_changes(name, reserve):
+    more = {"reserve": [""], "ahead": 300.0} if reserve else {}
+    if reserve and name == "utilization":
+        more |= {"scale": False, "signal": "arrivals"}
+    few, one = with_gap(90000.0, **{**OFTEN[name], **more})
+    many, other = with_gap(90000.0, always=True, **{**OFTEN[name], **more})
+    # A season is reserved for as long as it expects a billionth of a device.
+    assert few.rounds < many.rounds - 500 or (reserve and name == "a season")
+    assert one.start.tobytes() == other.start.tobytes()
+    assert one.finish.tobytes() == other.finish.tobytes()
+    assert told(one) == told(other)
+    assert few.notes == pytest.approx(many.notes, rel=1e-9)
+
+
 # Waking without taking work -------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,9 @@ that after any number of tasks of a class a group is less than one task off its 
 until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a group that
 *starves* (it has devices on which a task could start, nothing waits in it for their type, and such tasks wait
 elsewhere) takes the newest task of the class that loses least there, if the task would end earlier so by estimates.
+With an `objective`, several plans are tried out at each epoch in forks of the run (`View.fork`), with all that the
+groups do after it: the planner's, that of the epoch before, every class where it takes least time, and the split that
+ends first.  The best mean of the objective is followed, the planner's plan among equals.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
 and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
 Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
@@ -17,7 +20,8 @@ and an inner order holds only within a group.  A plan that is made from few arri
 kinds with few tasks each the shares come out rough.  Data and
 links are not seen by the plan.
 Cost: O(log groups) a task and O(kinds) a round beside the inner schedulers' work, where a kind is a class and a
-demand; an epoch costs a linear program of kinds × types variables, the devices once, and O(log n) a task moved.
+demand; an epoch costs a linear program of kinds × types variables, the devices once, and O(log n) a task moved; with
+an objective four times that, and four forks, each O(tasks that run and wait) and what the groups do until their end.
 """
 
 from __future__ import annotations
@@ -32,8 +36,9 @@ from pydantic import AfterValidator, Field
 
 from policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, Kind, make_groups, seconds_of
 from policies.hybrid.common.nesting import check_nested
+from policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from policies.hybrid.common.part_view import PartView
-from policies.hybrid.common.quotas import Planner, Turns, apportion, shares
+from policies.hybrid.common.quotas import FILL, Planner, Turns, apportion, shares
 from policies.orders import fcfs
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster, Device, DeviceType
@@ -58,6 +63,10 @@ RARE = 0.01
 """Arrivals an epoch below which a class is taken to come no more."""
 SHORTEST_EPOCH = 1.0
 """In seconds, in a scenario: a plan is made in each, and a day has 86,400 of these."""
+SLACK = 1e-9
+"""Part of a mean by which a plan must be better than the planner's: forks differ by rounding."""
+OPTIONS = {"planned": FILL, "kept": FILL, "fastest": math.inf, "balanced": 0.0}
+"""Plans that are tried out, and how far each fills an epoch without haste; `kept` has the shares of the last epoch."""
 
 
 def lasting(epoch: float) -> float:
@@ -79,6 +88,8 @@ class Hierarchical(Scheduler):
         a line for each task (eft, dmda, ...); none given: fcfs that skips what does not fit.
     groups: "type" (of device), "node", "rack", or a number of nodes each.
     moves: when a starving group takes work: if that ends "earlier", "always" when it could run there, or "never".
+    objective: the mean by which plans are judged in forks of the run: response, slowdown, deadline_misses, energy
+        (above idle) or cost; none given: the planner's plan is followed untried.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class Hierarchical(Scheduler):
         inner: Scheduler | None = None,
         groups: Literal["type", "node", "rack"] | Annotated[int, Field(ge=1, strict=True)] = "type",
         moves: Literal["earlier", "always", "never"] = "earlier",
+        objective: Objective | None = None,
     ):
         if not 0 < epoch < math.inf:
             raise ValueError(f"an epoch of {epoch:g} s: it has to last some time")
@@ -96,6 +108,7 @@ class Hierarchical(Scheduler):
         self.inner = ListScheduler(fcfs, discipline="skip") if inner is None else inner
         self.grouping: Grouping = groups
         self.moves = moves
+        self.objective: Objective | None = objective
         self.groups: list[DeviceGroup] = []
         self.kinds: dict[Any, Kind] = {}
         self._of: dict[int, GroupedTask] = {}
@@ -110,7 +123,13 @@ class Hierarchical(Scheduler):
         self._by_type: dict[DeviceType, DeviceGroup] = {}
         self._with_timers = False
         """Has any inner scheduler wanted to be asked at a time of its own?"""
+        self._option: str | None = None
+        """The plan of the next epoch that a fork tries out, or that was chosen so."""
+        self._trial = False
+        """Is this a fork?  Then later plans are followed untried."""
         self.notes: dict[str, int] = {"epochs": 0, "moved_by_plan": 0, "moved_when_starving": 0}
+        if objective is not None:
+            self.notes |= {f"plans_{name}": 0 for name in OPTIONS}
 
     # Before the start -----------------------------------------------------------------------------------------
 
@@ -127,6 +146,8 @@ class Hierarchical(Scheduler):
     def _check(self, problem: PlanProblem) -> None:
         """ScenarioError where the inner scheduler, the planner or the groups do not go with this problem."""
         check_nested(self.inner, "hierarchical", "inner", lines=True)
+        if self.objective is not None:
+            check_objective(self.objective, problem)
         types = [kind for kind in problem.cluster.types.values() if problem.cluster.count(kind.name)]
         if self.planner == "dual_approximation" and (len(types) > 2 or sum(kind.kind == "cpu" for kind in types) > 1):
             names = ", ".join(kind.name for kind in types)
@@ -241,9 +262,12 @@ class Hierarchical(Scheduler):
 
     def schedule(self, view: View) -> Iterator[Decision]:
         now = view.now
+        planned = now >= self._next and bool(self._new or self._of)
+        if planned and self.objective is not None and not self._trial:
+            self._option = self._best_option(view)
+            self.notes[f"plans_{self._option}"] += 1
         new, self._new = self._new, []
         kinds = [self._kind(task) for task in new]
-        planned = now >= self._next and bool(new or self._of)
         moved = self._plan_epoch(now) if planned else 0
         unplanned = [kind for kind in dict.fromkeys(kinds) if kind.turns is None]
         if unplanned:
@@ -316,16 +340,40 @@ class Hierarchical(Scheduler):
         if self._next <= now:  # rounding
             self._next += self.epoch
         self.notes["epochs"] += 1
+        option, self._option = self._option or "planned", None
         expected = [kind for kind in self.kinds.values() if kind.waiting or kind.rate > 0]
-        for kind in self.kinds.values():
-            kind.turns = None
-        self._plan(expected, [], [])
+        if option != "kept":
+            for kind in self.kinds.values():
+                kind.turns = None
+        self._plan([kind for kind in expected if kind.turns is None], [], [], OPTIONS[option])
         moved = sum(self._rebalance(kind) for kind in expected)
         self.notes["moved_by_plan"] += moved
         return moved
 
-    def _plan(self, wanted: list[Kind], new: list[Task], kinds: list[Kind]) -> None:
+    def _best_option(self, view: View) -> str:
+        """Of the plans for this epoch, the one that does best in a fork of the run, by estimates.
+
+        The fork begins before newcomers are handed out: its first plan is the one that is tried.
+        """
+        assert self.objective is not None
+        best, least = "planned", math.inf
+        for option in OPTIONS:
+            if option == "kept" and not self.notes["epochs"]:
+                continue
+            self._option, self._trial = option, True
+            try:
+                fork = view.fork(self)
+            finally:
+                self._option, self._trial = None, False
+            found = mean_of(fork.run(), self.objective, view.now)
+            if found < least - SLACK * abs(found):
+                best, least = option, found
+        return best
+
+    def _plan(self, wanted: list[Kind], new: list[Task], kinds: list[Kind], fill: float = FILL) -> None:
         """Shares for some kinds, with all others in mind; `new` tasks of these kinds wait nowhere yet."""
+        if not wanted:
+            return
         coming: dict[int, float] = {}
         for kind in kinds:
             coming[kind.number] = coming.get(kind.number, 0.0) + 1
@@ -339,7 +387,9 @@ class Hierarchical(Scheduler):
                 possible = [p for p in kind.positions if kind.modes[p].type is of_type and self._hosted(kind, p)]
                 needs = [kind.expected(p, coming[kind.number]) * max(kind.modes[p].width, 1e-3) for p in possible]
                 work[row, column] = min(needs, default=np.inf)
-        found = shares(work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, self.planner)
+        found = shares(
+            work, np.array([lanes[kind] for kind in self._types], dtype=float), self.epoch, self.planner, fill
+        )
         for row, kind in enumerate(planned):
             if kind in wanted:
                 kind.turns = Turns(self._by_group(kind, found[row]), kind.number)

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from policies.hybrid.common.nesting import check_nested
-from policies.hybrid.common.outlook import Objective, mean_of
+from policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from policies.hybrid.common.plannable import default_planner, plannable
 from sim.model.cluster import Device
 from sim.model.plan import Plan
@@ -183,6 +183,7 @@ class Mpc(Scheduler):
 
     def check(self, problem: PlanProblem) -> None:
         self.by.check(problem)
+        check_objective(self.objective, problem)
         if self.planner is not None:
             self.planner.check(problem)
 

@@ -223,8 +223,8 @@ class PlanAndRepair(Scheduler):
 
     def _repair(self, idle: list[PlannedLane], view: View) -> Iterator[Decision]:
         """Idle lanes try their own queues, then those of others, then restarts."""
-        for lane in idle:
-            job = reordered(self._board, lane, self._look(view), view) if lane.queue else None
+        for lane in [lane for lane in idle if lane.queue]:
+            job = reordered(self._board, lane, self._look(view), view)
             if job is not None:
                 self.notes["reordered"] += 1
                 yield self._start(job, view)
@@ -331,10 +331,14 @@ class PlanAndRepair(Scheduler):
                 if task.allowed is not None and position not in task.allowed:
                     continue
                 seconds = self._seconds(task.index, position)
+                soonest = now + seconds
                 for lane in board.able(mode):
-                    end = max(now, ends.get(lane.number, 0.0)) + seconds
+                    at = ends.get(lane.number, 0.0)
+                    end = soonest if at <= now else at + seconds
                     if (best is None or end < best[0]) and board.is_up(lane):
                         best = end, lane, position, seconds
+                    if best is not None and best[0] <= soonest:  # no other lane is earlier
+                        break
             if best is None:
                 self._stranded[task.index] = task
             else:

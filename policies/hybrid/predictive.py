@@ -22,7 +22,9 @@ Forecasting (2011); the target and the window as in Kubernetes' Horizontal Pod A
 Weakness: on a day unlike those before it is no better than an autoscaler that reacts, and makes ready once for each
 rise that does not come; what is reserved goes by the forecast alone, of which only the level follows such a day.  A
 gang that needs more devices on one node than are awake there may have to wait until nothing runs.
-Cost: the inner scheduler's, and each interval what the predictor takes and O(waiting + devices).
+Cost: the inner scheduler's, and each interval what the predictor takes and O(waiting + devices).  While nothing waits
+or runs and no forecast can change anything there is no event; such intervals are measured when something comes, and
+those in which nothing is expected any more are passed over at once.  (Services are measured in every interval.)
 """
 
 from __future__ import annotations
@@ -152,6 +154,7 @@ class Predictive(Scheduler):
         self.by.serve(counters, alone)
 
     def begin(self, view: View) -> None:
+        self._view = view
         self.by.begin(view)
         self._requests = [ServiceDemand(counter, view) for counter in self._counters]
         by_type: dict[DeviceType, list[Device]] = {}
@@ -173,6 +176,7 @@ class Predictive(Scheduler):
 
     def ready(self, task: Task) -> None:
         self._release(task)
+        self._catch_up(self._view.now)  # what is noted from here on came after the intervals before
         if task.index not in self._came:
             self._came[task.index] = None
             asked = asked_of(task)
@@ -200,12 +204,14 @@ class Predictive(Scheduler):
     # Rounds -----------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
+        self._catch_up(view.now)
         self._watch(view)
         wait = yield from self._inner(view)
         if self._next <= view.now:
-            while self._next <= view.now:
-                self._measure(self._next, view)
-                self._next += self.interval
+            self._measure(self._next)
+            if self.scale:
+                self._want(view)
+            self._next += self.interval
             if self.protected:  # less may be kept than a moment ago
                 wait = yield from self._inner(view)
         for task in self._declined.values():  # for `hetsim explain`
@@ -217,7 +223,7 @@ class Predictive(Scheduler):
                 yield from pool.steer(view)
         self._see(view)
         # Finishes count for what is busy and what may sleep, so they are not slept through.
-        until = min(wait.until, self._next)
+        until = wait.until if self._nothing_to_come() else min(wait.until, self._next)
         yield Pause("release" if wait.on == "release" else "change", until)
 
     def _inner(self, view: View) -> Generator[Decision, None, Wait]:
@@ -253,8 +259,41 @@ class Predictive(Scheduler):
                 if kind in self.loads:
                     self._busy[kind] = sum(min(1.0, view.load(device)) for device in pool.devices)
 
-    def _measure(self, end: float, view: View) -> None:
-        """An interval is over: what came, what is forecast, and what that asks for."""
+    def _nothing_to_come(self) -> bool:
+        """Can no forecast change anything before something comes?  Then no interval is waited for.
+
+        Nothing waits or runs, all that may sleep does, and forecasts stay below what is kept anyway.
+        """
+        if self._came or self._requests:
+            return False
+        if any(kept or self._devices(self.peaks[kind].peak_ceiling()) > 0 for kind, kept in self.kept.items()):
+            return False
+        pools = [(self.pools[kind], series) for kind, series in self.loads.items()]
+        return all(pool.wanted == pool.least and self._devices(one.ceiling()) <= pool.least for pool, one in pools)
+
+    def _catch_up(self, now: float) -> None:
+        """Measure the empty intervals that were not waited for; at once where nothing is expected any more."""
+        every = [*self.loads.values(), *self.peaks.values()]
+        while self._next < now:
+            if self.signal == "utilization":
+                for series in self.loads.values():
+                    series.note(0.0, ENOUGH)  # as when each interval has a round
+            if all(series.settled for series in every):
+                count = math.ceil((now - self._next) / self.interval)
+                end = self._next + (count - 1) * self.interval
+                for series in every:
+                    series.skip(count, end)
+                self._tell()
+            else:
+                self._measure(end := self._next)
+            self._since, self._next = end, end + self.interval
+
+    def _devices(self, load: float) -> float:
+        """Whole devices for a load at the target utilization."""
+        return math.ceil(load / self.target - 1e-9) if load < math.inf else math.inf
+
+    def _measure(self, end: float) -> None:
+        """An interval is over: what came, and what is forecast."""
         for one in self._requests:
             count = one.new()
             if one.kind is not None:
@@ -263,8 +302,9 @@ class Predictive(Scheduler):
             series.measure(end)
         for kind, series in self.peaks.items():
             self.kept[kind] = math.ceil(series.peak / self.target - 1e-9)
-        if self.scale:
-            self._want(view)
+        self._tell()
+
+    def _tell(self) -> None:
         every = [*self.loads.values(), *self.peaks.values()]
         fallbacks = sum(series.fallbacks for series in every) / max(1, sum(series.forecasts for series in every))
         self.notes = {**self.by.notes, **told("forecast", self.score.error, fallback=fallbacks)}

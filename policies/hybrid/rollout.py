@@ -7,10 +7,12 @@ objective wins, the base among equals; where a start wins it is made, and the re
 Forks know what the policy knows: estimates, no fault, and of arrivals none, or those drawn from a model learned so far.
 Candidates are what fits now and the base would not start, taken by turns from the shortest, the earliest, the smallest
 and the most urgent.
-The base is left only where that is better beyond chance.  Once tasks that have ended took other times than estimated,
-or arrivals are drawn, the best candidate is held against the base in `samples` further futures: each task takes its
-estimate times the ratio of one that has ended, and both meet the same times, arrivals and random numbers.  The lower
-confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0, or `margin` of the base.
+The base is left only where that is better beyond chance.  Where tasks that have ended took other times than estimated,
+too few have ended to tell, or arrivals are drawn, the best candidate is held against the base in `samples` further
+futures: each task takes what its estimate lets expect (less of it where estimates of its class told little, see
+`policies.prediction.estimates`) times a ratio of one that has ended to that, and both meet the same times, arrivals and
+random numbers.  The lower confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0, or `margin`
+of the base.
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
 Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios are
@@ -21,7 +23,6 @@ Cost: at most `forks` forks a decision, each O(tasks that run and wait) and the 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -30,8 +31,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.common.outlook import Objective, mean_of
+from policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
+from policies.prediction.estimates import Believed, EstimateHistory
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Device
 from sim.model.plan import Placement
@@ -43,12 +45,6 @@ ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundR
 """Schedulers with books of their own on what they started: they cannot go on after the start of another."""
 SLACK = 1e-9
 """Part of a mean by which another must be better: forks differ by rounding."""
-KNOWN = 512
-"""Tasks that have ended last, of which the ratios of times to estimates are known."""
-ENOUGH_RATIOS = 5
-"""Ratios below which none are drawn, and estimates are taken for the truth."""
-ALIKE = 1e-6
-"""Ratios that differ from 1 by less are those of exact estimates."""
 
 
 @dataclass
@@ -65,11 +61,12 @@ class First:
 
 @dataclass(frozen=True)
 class Future:
-    """A seed, the arrivals to come, and the ratios of times to estimates that are drawn from."""
+    """A seed, the arrivals to come, what is believed of estimates (None: all), and ratios to that to draw from."""
 
     seed: int
     coming: Sequence[tuple[float, Task]]
-    ratios: Sequence[float]
+    ratios: Sequence[float] = ()
+    believed: Believed | None = None
 
 
 class Led(Scheduler):
@@ -194,7 +191,7 @@ class Rollout(Scheduler):
         """Rows of the tasks that wait or run, each of which has come once."""
         self._begun: dict[int, tuple[float, float]] = {}
         """Start and estimated run time of running tasks, by row."""
-        self._ratios: deque[float] = deque(maxlen=KNOWN)
+        self._estimates = EstimateHistory()
         if arrivals == "learned":
             self.notes["decisions_without_arrivals"] = 0
 
@@ -209,14 +206,7 @@ class Rollout(Scheduler):
         if self.arrivals == "learned" and (tasks.predecessors is not None or tasks.items):
             text = "arrivals of task graphs, and of tasks that share data, cannot be drawn from a model"
             raise ScenarioError(Problem(f"{text}; set arrivals to none", key="policy.scheduler.arrivals"))
-        if self.objective == "deadline_misses" and (tasks.deadline is None or np.isnan(tasks.deadline).all()):
-            text = "no task has a deadline (slo) that could be missed"
-            raise ScenarioError(Problem(text, key="policy.scheduler.objective"))
-        if self.objective == "cost" and not problem.cluster.priced:
-            raise ScenarioError(Problem("nothing in the cluster has a price", key="policy.scheduler.objective"))
-        watts = any(kind.power.busy > kind.power.idle for kind in problem.cluster.types.values())
-        if self.objective == "energy" and not watts:
-            raise ScenarioError(Problem("no device of the cluster has watts", key="policy.scheduler.objective"))
+        check_objective(self.objective, problem)
 
     def begin(self, view: View) -> None:
         self._view = view
@@ -236,7 +226,7 @@ class Rollout(Scheduler):
         self._seen.pop(task.index, None)
         since, seconds = self._begun.pop(task.index, (0.0, 0.0))
         if seconds > 0 and self._view.now > since:
-            self._ratios.append((self._view.now - since) / seconds)
+            self._estimates.observe(task, (self._view.now - since) / seconds)
         self._led.finished(task)
 
     def gone(self, task: Task) -> None:
@@ -306,13 +296,7 @@ class Rollout(Scheduler):
 
     def _uncertain(self) -> bool:
         """Do futures differ in which candidates could be held against the base?"""
-        return self.samples > 1 and (bool(self._drawn()) or (self.arrivals == "learned" and self._came.enough))
-
-    def _drawn(self) -> Sequence[float]:
-        """Ratios of times to estimates that are drawn from; none where estimates are exact, or little is known."""
-        if len(self._ratios) < ENOUGH_RATIOS or all(abs(ratio - 1) < ALIKE for ratio in self._ratios):
-            return ()
-        return self._ratios
+        return self.samples > 1 and (self._estimates.uncertain or (self.arrivals == "learned" and self._came.enough))
 
     def _beyond_chance(self, other: First, view: View) -> bool:
         """Is the mean gain over the futures above 0, or the margin, by its lower confidence limit?"""
@@ -329,20 +313,24 @@ class Rollout(Scheduler):
         return gain - doubt > max(SLACK, self.margin) * abs(float(np.mean(bases)))
 
     def _future(self, view: View, number: int) -> Future:
-        """Arrivals, the same for all candidates; the first draw has the estimated times."""
+        """Arrivals and times, the same for all candidates; those of the first are the expected ones."""
         decision, until = self.notes["decisions_tried"], view.now + self.horizon
-        ratios = self._drawn() if number else ()
         coming: list[tuple[float, Task]] = []
         if self.arrivals == "learned":
             self.notes["decisions_without_arrivals"] += not (number or self._came.enough)
             coming = self._came.sample(view.now, until, np.random.default_rng((decision, number)))
-        return Future((self.samples + 1) * decision + number, coming, ratios)
+        seed = (self.samples + 1) * decision + number
+        if not self._estimates.uncertain:
+            return Future(seed, coming)
+        believed = self._estimates.believed()
+        return Future(seed, coming, believed.residuals if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
         """The objective in a future after a first decision, and the rows of what starts at once then."""
         self._led.first = first
         try:
-            fork = view.fork(self._led, seed=future.seed, coming=future.coming, ratios=future.ratios)
+            expected = None if future.believed is None else future.believed.parts
+            fork = view.fork(self._led, (), future.seed, future.coming, future.ratios, expected)
         finally:
             self._led.first = None
         self.notes["forks"] += 1

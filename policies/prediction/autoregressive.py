@@ -51,6 +51,17 @@ class Autoregressive(Predictor):
         if enough and (not self._weights or self.seen % self.refit == 0):
             self._fit()
 
+    def ceiling(self) -> float:
+        """Forecasts are kept within the window's range, widened by as much again."""
+        return 2.0 * max(self._values, default=0.0)
+
+    def _pass_over(self, count: int, time: float) -> None:
+        """The window is all zeros, and so are its weights once they are fitted to it."""
+        self._values.extend([0.0] * min(count, self._values.maxlen or 0))
+        again = (self.seen + count) // self.refit > self.seen // self.refit
+        if len(self._values) >= 3 * self.order + 2 and (again or not self._weights):
+            self._fit()
+
     def _fit(self) -> None:
         values = np.array(self._values)
         rows, order = len(values) - self.order, self.order

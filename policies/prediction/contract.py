@@ -49,6 +49,23 @@ class Predictor:
             raise UsageError(f"a horizon is a time from now on, not {horizon} s")
         return self._expect(horizon) if self.seen else 0.0
 
+    def ceiling(self) -> float:
+        """The most that it will expect, at any horizon, for as long as only zeros are observed; inf: not known."""
+        return math.inf
+
+    def skip(self, count: int, time: float) -> None:
+        """`count` zeros were observed, at equal distances up to a time.  Only where `ceiling` is all but 0.
+
+        Cost: O(1) in the count.
+        """
+        self.gap = (time - self.time) / count
+        self._pass_over(count, time)
+        self.time, self.last = time, 0.0
+        self.seen += count
+
+    def _pass_over(self, count: int, time: float) -> None:
+        """What `skip` changes; `time`, `last` and `seen` are those of before."""
+
     def _learn(self, time: float, value: float) -> None:
         """One more observation; `time`, `gap`, `last` and `seen` are up to date."""
 

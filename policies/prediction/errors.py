@@ -56,6 +56,11 @@ class Score:
         else:
             self.zeros += 1
 
+    def skip(self, count: int) -> None:
+        """Nothing was forecast this number of times, and nothing came."""
+        self.count += count
+        self.zeros += count
+
     @property
     def error(self) -> PredictionError:
         counted = self.count - self.zeros

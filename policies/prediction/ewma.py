@@ -32,5 +32,12 @@ class Ewma(Predictor):
         self._values.add(time, value)
         self._weights.add(time, 1.0)
 
+    def ceiling(self) -> float:
+        return self.forecast(0.0)
+
+    def _pass_over(self, count: int, time: float) -> None:
+        self._values.add_often(count, time, 0.0)
+        self._weights.add_often(count, time, 1.0)
+
     def _expect(self, horizon: float) -> float:
         return self._values.total / self._weights.total

@@ -26,6 +26,13 @@ class FadingSum:
         self.total = self.at(time) + amount
         self.time = time
 
+    def add_often(self, count: int, time: float, amount: float) -> None:
+        """The same amount at equal distances, `count` times, the last at a time."""
+        kept = math.exp(-(time - self.time) / self.memory)
+        each = math.exp(-(time - self.time) / count / self.memory)
+        self.total = kept * self.total + amount * (1.0 - kept) / (1.0 - each)
+        self.time = time
+
     def at(self, time: float) -> float:
         """The faded sum of all amounts at a time not before the last."""
         return math.exp(-(time - self.time) / self.memory) * self.total

@@ -23,6 +23,7 @@ Cost: O(1) an observation; memory of one number a slot, and during the first wee
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field
@@ -103,6 +104,14 @@ class HoltWinters(Predictor):
             self._young.observe(time, value)
             if self._first_day is not None:
                 _note(self._first_day, k, 0, value)
+
+    def ceiling(self) -> float:
+        """Without trend and week, a zero brings the level towards -day[k], and -day[k] towards the level: all of them
+        stay between the least and the greatest, and a forecast is the difference of two."""
+        if self._young is not None or self.week is not None or self.beta:
+            return math.inf
+        ever = self.day if self.season % self.slot else self.day[:-1]  # the last slot may be for rounding only
+        return max(self.level, -min(ever)) - min(self.level, -max(ever))
 
     def _slots_at(self, time: float) -> tuple[int, int]:
         """Slots of the day and of the week; 0 where there is none."""

@@ -16,5 +16,8 @@ class LastValue(Predictor):
 
     flat = True
 
+    def ceiling(self) -> float:
+        return self.last
+
     def _expect(self, horizon: float) -> float:
         return self.last

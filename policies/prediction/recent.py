@@ -40,6 +40,17 @@ class Recent:
             for one, amount in zip(sums, (1.0, value, expected, arrivals), strict=True):
                 one.add(time, amount)
 
+    def skip(self, count: int, time: float) -> None:
+        """Intervals in which nothing came and nothing was expected, the last around a time."""
+        for sums in self._sums:
+            for one, amount in zip(sums, (1.0, 0.0, 0.0, 0.0), strict=True):
+                one.add_often(count, time, amount)
+
+    @property
+    def ceiling(self) -> float:
+        """The greatest mean that there will be while nothing comes: each of them falls."""
+        return max(sums[1].total / sums[0].total if sums[0].total else 0.0 for sums in self._sums)
+
     @property
     def mean(self) -> Mean:
         """Over the shortest time that holds enough arrivals.  At least one interval was observed."""

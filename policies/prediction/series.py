@@ -27,6 +27,8 @@ from policies.prediction.recent import Recent
 
 MAX_ASKED = 12
 """Times within the lead at which a forecast is asked for its peak."""
+NOTHING = 1e-9
+"""Devices, below which a load is none."""
 NOISE = 0.5
 """Standard errors by which what is measured may fall short of the load by chance."""
 DOUBTFUL = 2.0
@@ -89,6 +91,36 @@ class Series:
         self._said.append((self._sum, sum(found) / len(found)))
         self.forecasts += 1
         self.fallbacks += not self.predictor.own
+
+    def ceiling(self) -> float:
+        """The greatest demand that there will be while nothing comes; inf: not known."""
+        most = self.peak_ceiling()
+        return most if self.predictor.flat else most + max(most, self._recent.ceiling)
+
+    def peak_ceiling(self) -> float:
+        """The same of the peak."""
+        return math.inf if self._noted else self.predictor.ceiling()
+
+    @property
+    def settled(self) -> bool:
+        """Has nothing come for so long that nothing is expected any more?  Then intervals can be skipped."""
+        if len(self._said) < self._steps or self.ceiling() > NOTHING:
+            return False
+        return all(before == self._sum and expected <= NOTHING for before, expected in self._said)
+
+    def skip(self, count: int, end: float) -> None:
+        """Empty intervals, the last of which ends at a time, are over; only where it is settled.
+
+        The same as `measure` for each but for what is below `NOTHING`.  Cost: O(1) in the count.
+        """
+        self.predictor.skip(count, end - self.interval / 2)
+        self.score.skip(count)
+        self._error.skip(count, end)
+        if not self.predictor.flat:
+            self._recent.skip(count, end)
+        self.forecasts += count
+        self.fallbacks += count * (not self.predictor.own)
+        self._arrivals = 0.0
 
     def _demanded(self, end: float, value: float) -> float:
         """The demand from measurement and forecast, as the head of this file says."""

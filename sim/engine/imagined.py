@@ -1,9 +1,9 @@
 """A policy's fork: the run as its policy knows it, to be played on.
 
 It is a copy of the run (`sim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
-- Every task takes its estimate from now on, or its estimate times one of the ratios that the policy gives, drawn for
-  each task.  A launch under way computes for what that leaves, with a ratio by which it has not ended yet; one that has
-  overrun its estimate, or all ratios, ends at once.
+- Every task takes its estimate from now on, or the part of it that the policy expects, times one of the ratios that
+  the policy gives, drawn for each task.  A launch under way computes for what that leaves, with a ratio by which it has
+  not ended yet; one that has overrun its estimate, or all ratios, ends at once.
 - No task arrives any more: the streams have ended, and clients of closed loops send nothing.  Arrivals that the policy
   imagines itself, each like a task that has come, do arrive: their rows stand behind those of the run.
 - No device fails, none that is down comes up, and slow ones stay slow; a task that can then run nowhere waits to the
@@ -77,6 +77,7 @@ def imagine(
     seed: int = 0,
     coming: Sequence[tuple[float, Task]] = (),
     ratios: Sequence[float] = (),
+    expected: Callable[[Tasks], np.ndarray] | None = None,
 ) -> Run:
     """Fork a run, with all its parts, while its policy decides, for `scheduler` to go on after some decisions."""
     state = original.state
@@ -84,19 +85,24 @@ def imagine(
     if run.language:
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
-    if type(scheduler).prepare is not Scheduler.prepare and getattr(scheduler, "made", None) is None:
-        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
     _check_coming(state, coming)
     tasks = _as_known(run.tasks, state.clock._now)
     if coming:
         coming = sorted(coming, key=lambda one: one[0])
         tasks = with_arrivals(tasks, [at for at, _ in coming], [task.index for _, task in coming])
-    drawn = _Drawn(ratios, len(tasks), seed) if len(ratios) else None
-    if drawn is not None:
+    drawn = None
+    if len(ratios) or expected is not None:
+        parts = np.ones(len(tasks)) if expected is None else np.asarray(expected(tasks), dtype=float)
+        if parts.shape != (len(tasks),):
+            raise UsageError(f"what is expected of {len(tasks)} tasks is one part for each, not {parts.shape} of them")
+        drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
     copied: Run = copier.copy(simulation)
     taken_along = id(scheduler) in copier.known
+    prepared = taken_along or getattr(scheduler, "made", None) is not None
+    if type(scheduler).prepare is not Scheduler.prepare and not prepared:
+        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
     mine, first = copier.copy((scheduler, tuple(decisions)))
     copy: Parts = copier.known[id(original)]
     _make_known(copy, copier, seed, drawn)
@@ -186,22 +192,26 @@ def with_arrivals(tasks: Tasks, times: Sequence[float], like: Sequence[int]) -> 
 
 
 class _Drawn:
-    """How long tasks take, as parts of their estimates: a ratio for each row, drawn from some that are known.
+    """How long tasks take, as parts of their estimates: the part that is expected of each row times a ratio, drawn from
+    some that are known.
 
     Forks of one moment with one seed draw the same.  UsageError for ratios that are none.
     """
 
-    def __init__(self, ratios: Sequence[float], count: int, seed: int):
+    def __init__(self, ratios: Sequence[float], expected: np.ndarray, seed: int):
         self.known = np.asarray(ratios, dtype=float)
-        if not (np.isfinite(self.known) & (self.known > 0)).all():
-            raise UsageError("ratios of times to estimates are finite and above 0")
-        self._random = np.random.default_rng((seed, count))
-        self.factors = self._random.choice(self.known, count)
+        self.expected = expected
+        for some in (self.known, expected):
+            if not (np.isfinite(some) & (some > 0)).all():
+                raise UsageError("ratios of times to estimates are finite and above 0")
+        self._random = np.random.default_rng((seed, len(expected)))
+        self.factors = self._random.choice(self.known, len(expected)) * expected
 
     def longer(self, row: int, least: float) -> float:
         """The ratio of a task that has run for this part of its estimate."""
         if self.factors[row] <= least:
-            possible = self.known[self.known > least]
+            ratios = self.known * self.expected[row]
+            possible = ratios[ratios > least]
             self.factors[row] = self._random.choice(possible) if len(possible) else least
         return float(self.factors[row])
 

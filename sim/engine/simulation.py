@@ -22,7 +22,7 @@ from sim.engine.queues.queue import Queue
 from sim.engine.rehearsal import problem_of
 from sim.errors import HetsimError, RunError, UsageError
 from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from sim.model.tasks import Task
+from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
 
 
@@ -83,12 +83,12 @@ class Simulation:
 
     def _imagine(
         self, scheduler: Scheduler, decisions: Sequence[Decision], seed: int, coming: Sequence[tuple[float, Task]],
-        ratios: Sequence[float],
+        ratios: Sequence[float], expected: Callable[[Tasks], np.ndarray] | None,
     ) -> Imagined:
         """A policy's fork (`sim.engine.imagined`)."""
         from sim.engine import imagined  # which few runs need
 
-        copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios)
+        copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios, expected)
         return imagined.Imagined(copy.state, copy.run)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:

@@ -561,6 +561,7 @@ class View(Protocol):
         seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (),
         ratios: Sequence[float] = (),
+        expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
         """A copy of the run with what the policy knows of it, in which `scheduler` goes on after some decisions.
 
@@ -569,6 +570,8 @@ class View(Protocol):
         the newcomer is like; not for graphs, shared data and requests.
         ratios: times of tasks that have ended, as parts of their estimates: each task takes its estimate times one of
         them, drawn with `seed`, and a running one a ratio by which it has not ended yet.
+        expected: of the table of the tasks as the policy knows it, by row: the part of its estimate that a task is
+        expected to take; `ratios` are then of what tasks took to what was expected of them.
         A scheduler that is a field of the policy's own, and that the policy keeps informed, is copied with all that it
         knows; any other is told of the tasks that wait.  UsageError for language models and for schedulers that plan
         beforehand.

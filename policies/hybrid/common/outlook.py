@@ -12,14 +12,30 @@ from typing import Literal
 
 import numpy as np
 
+from sim.errors import Problem, ScenarioError
 from sim.model.cluster import Cluster
 from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 from sim.model.tasks import Mode, Tasks
+from sim.policy import PlanProblem
 
 Objective = Literal["response", "slowdown", "deadline_misses", "energy", "cost"]
 
 LOST = 1e6
 """Seconds for which a task counts that would wait for ever: nothing that ends is worse."""
+
+
+def check_objective(objective: Objective, problem: PlanProblem) -> None:
+    """ScenarioError where nothing in a problem tells schedules apart by this objective."""
+    tasks, cluster = problem.tasks, problem.cluster
+    text = ""
+    if objective == "deadline_misses" and (tasks.deadline is None or np.isnan(tasks.deadline).all()):
+        text = "no task has a deadline (slo) that could be missed"
+    if objective == "cost" and not cluster.priced:
+        text = "nothing in the cluster has a price"
+    if objective == "energy" and not any(kind.power.busy > kind.power.idle for kind in cluster.types.values()):
+        text = "no device of the cluster has watts"
+    if text:
+        raise ScenarioError(Problem(text, key="policy.scheduler.objective"))
 
 
 def mean_of(record: Record, objective: Objective, now: float) -> float:

@@ -172,7 +172,7 @@ class Board:
         assert job.task is not None
         self.take_out(job)
         job.seconds = view.duration(job.task, job.placement)
-        job.end = None
+        job.end, job.overdue = None, False
         self._starts += 1
         job.number = self._starts
         self.running[job.row] = job, view.now
@@ -273,19 +273,29 @@ class Board:
         """By which factor a running task is expected to exceed its estimate; 1 as long as it is not late."""
         job, since = self.running[row]
         spent = (now - since) / job.seconds if job.seconds > 0 else 0.0
-        return self._experience.ratio(max(spent, self._late.get(row, 0.0)))
+        before = self._late.get(row, 0.0)
+        return self._experience.ratio(spent if spent >= before else before)
 
     def finish(self, task: Task, view: View) -> float:
         """When a running task will end; of one that is late, or was before it was started over, by experience."""
-        job, since = self.running.get(task.index, (None, 0.0))
-        end = None if job is None else job.end
-        if end is None or end <= view.now or not view.changes.steady:
+        now, row = view.now, task.index
+        job, since = self.running.get(row, (None, 0.0))
+        if job is None:
+            return view.launch_of(task).finish
+        steady = view.changes.steady
+        if steady and job.overdue:
+            end = now
+        elif steady and job.end is not None and job.end > now:
+            end = job.end
+        else:
             end = view.launch_of(task).finish
-            if job is not None and end > view.now:
+            if end > now:
                 job.end = end  # of use as long as the run is steady
-        if job is None or (end > view.now and task.index not in self._late):
+            else:
+                job.overdue = True
+        if end > now and row not in self._late:
             return end
-        return max(view.now, since + job.seconds * self.lateness(task.index, view.now))
+        return max(now, since + job.seconds * self.lateness(row, now))
 
     def forecast(self, view: View) -> LaneForecast:
         """A task on a lane that is down never ends.
@@ -325,6 +335,14 @@ class Board:
 
     def _forecast_lane(self, lane: PlannedLane, made: LaneForecast, view: View) -> None:
         now, until = view.now, math.inf
+        if len(lane.running) == 1 and not lane.queue:  # most, once little is left
+            ((row, job),) = lane.running.items()
+            assert job.task is not None
+            lane.rows = [row]
+            made.finish[row] = end = self.finish(job.task, view)
+            made.lane[lane.number] = max(now, end)
+            lane.holds_until = end if row not in self._late and job.end is not None and job.end > now else now
+            return
         free: float | None = None
         lane.rows = [*lane.running, *lane.queue]
         for row, job in lane.running.items():
@@ -410,16 +428,21 @@ class Board:
             if job is not None and job.number == number:
                 there[row] = seconds
         for row, seconds in list(there.items()):
-            job = self.running[row][0]
+            job, since = self.running[row]
             assert job.task is not None
             on_time = job.end is not None and job.end > now and row not in self._late
             if on_time:
                 assert job.end is not None
                 end, longer = job.end, 1.0
+            elif job.overdue:  # what `finish` says then, with one look at what was as late
+                longer = self.lateness(row, now)
+                end = max(now, since + job.seconds * longer)
             else:
                 end, longer = self.finish(job.task, view), self.lateness(row, now)
             if seconds * (1 - rounding) * longer < end - now:
-                found.append((end, job))
+                # What has just started here has all of it left, and gains nothing elsewhere at this moment.
+                if seconds * longer < (end - now) * (1 - rounding):
+                    found.append((end, job))
             elif on_time:
                 heapq.heappush(away, (end, row, job.number, seconds))
                 del there[row]

@@ -71,7 +71,7 @@ class PlannedJob:
     `task` is None until it waits.
     """
 
-    __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched", "end", "number")
+    __slots__ = ("row", "placement", "lanes", "seconds", "task", "fetched", "end", "overdue", "number")
 
     def __init__(
         self, row: int, placement: Placement, lanes: tuple[PlannedLane, ...], seconds: float, task: Task | None = None
@@ -86,6 +86,8 @@ class PlannedJob:
         """Of its start, in the order of starts."""
         self.end: float | None = None
         """When it will end if it is not late, once that was asked for in a run in which it cannot change."""
+        self.overdue = False
+        """Has the view said that it should have ended by now?  In a steady run it says so until it ends."""
 
     @property
     def alone(self) -> bool:
@@ -132,7 +134,7 @@ class Experience:
         1 of a task that is not late; if fewer than ENOUGH were as late, late again by as much as it is by now.
         """
         if least < 1 + LATE:
-            return max(1.0, least)
+            return least if least > 1.0 else 1.0
         longer = len(self._ratios) - bisect_right(self._ratios, least)
         if longer < ENOUGH:
             return 2 * least - 1

@@ -29,17 +29,19 @@ SLACK = 1e-6
 """Relative slack of the second program over the value of the first."""
 
 
-def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner) -> np.ndarray:
+def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, fill: float = FILL) -> np.ndarray:
     """The share of each class (row) on each type (column), rows summing to 1; 0 where nothing of it can run.
 
     work: device-seconds of all tasks of a class on a type, inf where they cannot run; lanes: devices of a type.
+    fill: part of an epoch within which there is no haste; 0: all is to end as early as possible, inf: everything is
+        where it takes least time.
     """
     possible = np.where(lanes > 0, work, np.inf)
     share = np.zeros(work.shape)
     rows = np.flatnonzero(np.isfinite(possible).any(axis=1))
     if len(rows):
         plan = by_program if planner == "lp" else by_guess
-        share[rows] = plan(possible[rows], lanes, FILL * epoch)
+        share[rows] = plan(possible[rows], lanes, fill * epoch)
     return share
 
 

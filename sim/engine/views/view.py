@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -25,7 +25,7 @@ from sim.engine.views.shadow import Shadows
 from sim.engine.views.victims import Victims
 from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement
-from sim.model.tasks import Item, Shape, Task
+from sim.model.tasks import Item, Shape, Task, Tasks
 from sim.policy.batching import RequestQueue
 from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
 
@@ -223,6 +223,7 @@ class EngineView:
         seed: int = 0,
         coming: Sequence[tuple[float, Task]] = (),
         ratios: Sequence[float] = (),
+        expected: Callable[[Tasks], np.ndarray] | None = None,
     ) -> Imagined:
-        imagined: Imagined = self._signals.imagine(scheduler, decisions, seed, coming, ratios)
+        imagined: Imagined = self._signals.imagine(scheduler, decisions, seed, coming, ratios, expected)
         return imagined

@@ -1,0 +1,132 @@
+"""How far estimates of times can be believed: what tasks that have ended took, against what was estimated.
+
+Among the tasks of a class the logarithm of time / estimate is taken for a line over the logarithm of the estimate, with
+one slope for all classes.  Slope -1: estimates tell nothing within a class, each task is expected to take what its
+class takes; 0: they are right but for a factor.  In between an estimate is believed in part: among the tasks that are
+estimated to be short, more were underestimated than overestimated.  This is the regression to the mean of Galton
+(1886); with normal logarithms it is Bayes' rule.  What the line leaves are ratios again, to draw times to come from.
+The slope is that of least squares within classes; from fewer than `ENOUGH_FOR_SLOPE` tasks it is what it would be if
+errors were independent of what is estimated: -(variance of the ratios) / (variance of the estimates).  The factor of a
+class leans towards that of all, by as much as `LEANING` tasks weigh.
+Fall-back: below `ENOUGH` tasks nothing is known, and errors are drawn from `DOUBTS`.
+Cost: O(1) an observation; O(window) a fit, and O(rows of the table) its use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.model.tasks import Task, Tasks
+
+ENOUGH = 5
+"""Tasks that have ended, below which nothing is said."""
+ENOUGH_FOR_SLOPE = 20
+"""Tasks, beyond the first of each class, from which on the slope is fitted."""
+LEANING = 4
+"""Tasks of the whole that a class is thought to have besides its own."""
+DOUBTS = np.exp(0.5 * np.array([-1.5, -0.9, -0.5, -0.16, 0.16, 0.5, 0.9, 1.5]))
+"""Ratios before anything is known: about those of lognormal errors with a cv of 0.5."""
+SHORTEST = 1e-9
+"""Seconds for which an estimate of less counts."""
+ALIKE = 1e-6
+"""Logarithms of ratios below which estimates are exact."""
+
+
+@dataclass(frozen=True)
+class Believed:
+    """A fit: the slope, the mean log ratio of all and by class, and the ratios that are left, of mean logarithm 0."""
+
+    slope: float
+    level: float
+    levels: dict[str, float]
+    residuals: np.ndarray
+
+    def parts(self, tasks: Tasks) -> np.ndarray:
+        """By row: the expected time (its median) as a part of the estimate.  Estimates are held against those of all
+        tasks of the class that have come."""
+        estimate = log_estimates(tasks)
+        known = np.isfinite(estimate) & np.isfinite(tasks.arrival)
+        code = np.zeros(len(tasks), dtype=int) if tasks.class_code is None else tasks.class_code
+        parts = np.ones(len(tasks))
+        for number, name in enumerate(tasks.classes):
+            rows = known & (code == number)
+            if rows.any():
+                ahead = estimate[rows] - estimate[rows].mean()
+                parts[rows] = np.exp(self.levels.get(name, self.level) + self.slope * ahead)
+        return parts
+
+
+UNKNOWN = Believed(0.0, 0.0, {}, DOUBTS)
+
+
+class EstimateHistory:
+    """The last `window` tasks that have ended."""
+
+    def __init__(self, window: int = 512):
+        self._last: deque[tuple[str, float, float]] = deque(maxlen=window)
+        self._fit: Believed | None = None
+        self._wrong = 0
+        """Of these, tasks with a time that was not their estimate."""
+
+    def observe(self, task: Task, ratio: float) -> None:
+        """A task took this part of its estimated time, above 0."""
+        if len(self._last) == self._last.maxlen:
+            self._wrong -= abs(self._last[0][2]) > ALIKE
+        self._last.append((task.class_, log_estimate(task), math.log(ratio)))
+        self._wrong += abs(self._last[-1][2]) > ALIKE
+        self._fit = None
+
+    @property
+    def uncertain(self) -> bool:
+        """May estimates be wrong: were some, or is too little known?"""
+        return len(self._last) < ENOUGH or self._wrong > 0
+
+    def believed(self) -> Believed:
+        if len(self._last) < ENOUGH:
+            return UNKNOWN
+        if self._fit is None:
+            self._fit = self._line()
+        return self._fit
+
+    def _line(self) -> Believed:
+        x, y = np.array([(estimate, ratio) for _, estimate, ratio in self._last]).T
+        level = float(y.mean())
+        names = [name for name, _, _ in self._last]
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(names):
+            rows.setdefault(name, []).append(row)
+        levels = {name: float((y[some].sum() + LEANING * level) / (len(some) + LEANING)) for name, some in rows.items()}
+        across = x - _by_name({name: x[some].mean() for name, some in rows.items()}, names)
+        up = y - _by_name({name: y[some].mean() for name, some in rows.items()}, names)
+        free, spread = len(x) - len(rows), float(across @ across)
+        slope = 0.0
+        if free >= ENOUGH - 1 and spread > 1e-9:
+            slope = float(across @ up if free >= ENOUGH_FOR_SLOPE else -(up @ up)) / spread
+            slope = min(0.0, max(-1.0, slope))
+        left = y - _by_name(levels, names) - slope * across
+        return Believed(slope, level, levels, np.exp(left - left.mean()))
+
+
+def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
+    return np.array([values[name] for name in names])
+
+
+def log_estimate(task: Task) -> float:
+    """Of the whole task, in its fastest mode."""
+    shortest = min(estimate + mode.fixed for estimate, mode in zip(task.estimates, task.modes, strict=False))
+    return math.log(max(shortest, SHORTEST))
+
+
+def log_estimates(tasks: Tasks) -> np.ndarray:
+    """The same by row."""
+    shortest = np.empty(len(tasks))
+    for shape in tasks.shapes:
+        rows = tasks.shape == shape.index
+        fixed = np.array([mode.fixed for mode in shape.modes])
+        shortest[rows] = (tasks.estimate[rows, : len(fixed)] + fixed).min(axis=1)
+    return np.log(np.maximum(shortest, SHORTEST))
