@@ -82,7 +82,7 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`contributions` of a mean over customers, from its values and the numbers of customers; NaN where it is missing."""
+    """`contributions` of a mean over customers, from its values and their numbers; missing where the mean is."""
     known = ~np.isnan(values) & (counts > 0)
     found = values.copy()
     found[known] = ratio_contributions(values[known], counts[known])
