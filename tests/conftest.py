@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,3 +65,20 @@ def only_shipped_policies():
     yield
     registry._registered.clear()
     registry._registered.update(before)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of a page are drawn but not rendered, which takes most of its time."""
+    from sim.errors import UsageError
+
+    def drawn(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
+        try:
+            draw()
+        except UsageError:
+            if not optional:
+                raise
+            return ""
+        return f"<p>{alt}</p>"
+
+    monkeypatch.setattr("sim.report.html.elements.picture", drawn)
