@@ -43,8 +43,8 @@ def with_placement(placement, scheduler="fcfs_skip"):
 
 def runs(name, policy=None, overrides=None):
     """The runs that a scenario asks for, made once for all tests of a process."""
-    chosen = load(name).raw["policy"] if policy is None else long_form(policy)
-    return _runs(name, json.dumps(chosen), json.dumps(overrides or {}))
+    chosen = long_form(load(name).raw["policy"] if policy is None else policy)
+    return _runs(name, json.dumps(chosen, sort_keys=True), json.dumps(overrides or {}))
 
 
 @lru_cache(48)  # a group of tests shares its runs; those of all groups take gigabytes
