@@ -36,7 +36,7 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
 
 SCENARIOS = {path.stem for path in (Path(__file__).parent.parent / "scenarios").glob("*/*.yaml")}
 TOGETHER = ("async-", "the-table-of-sens", "pcie-and-images")
-NAMED_BY = ("nobody_waits_for_ever", "a_day_unlike_those_learned")
+NAMED_BY = ("nobody_waits_for_ever", "the_policies_it_proposes_to_compare_can_run", "a_day_unlike_those_learned")
 """Tests whose parameter is the scenario that they look at."""
 ABOUT = {"mm16_is_erlang_c": "mm16", "cholesky": "cholesky-8", "a_network_with_its_kernels_fused": "fused-network",
          "repaired_plans_under_faults_and_late_arrivals": "broken-and-late"}  # fmt: skip
@@ -48,6 +48,8 @@ def runs_shared(module: str, test: str) -> str:
     if module in ("test_report", "test_compare_groups", "test_sweep_precision"):
         return module
     name, _, parameter = test.removeprefix("test_").partition("[")
+    if name == "repaired_plans_beat_plans_and_no_plans":
+        return "wrong-estimates-graph" if "graph" in parameter else "wrong-estimates"
     scenario = parameter.rstrip("]") if name in NAMED_BY else ABOUT.get(name, name.replace("_", "-"))
     if scenario.startswith(TOGETHER) and (scenario in SCENARIOS or module == "test_shipped_scenarios"):
         return "async-latency"
