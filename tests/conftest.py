@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
 sys.path.insert(0, str(Path(__file__).parent))
 
 import tiers  # noqa: E402
@@ -42,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if bool(item.get_closest_marker("gallery")) == whole_gallery]
     for item in items:
-        group = tiers.runs_shared(item.path.stem, item.name)
+        group = tiers.runs_shared(item.path.stem, item.name, getattr(item, "fixturenames", ()))
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
     if not tiers.whole:

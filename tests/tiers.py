@@ -43,10 +43,15 @@ ABOUT = {"mm16_is_erlang_c": "mm16", "cholesky": "cholesky-8", "a_network_with_i
 """Scenarios that tests of another name look at."""
 
 
-def runs_shared(module: str, test: str) -> str:
+MADE_ONCE = ("held_out", "earned", "swept", "compared", "grid", "precise", "alone", "site", "folders")
+"""Fixtures of a module that take seconds: tests that ask for one are a group, so that one process makes it."""
+
+
+def runs_shared(module: str, test: str, fixtures: Iterable[str] = ()) -> str:
     """The group of tests that look at the same runs, which one process makes once for all; empty: it is alone."""
-    if module in ("test_report", "test_compare_groups", "test_sweep_precision"):
-        return module
+    for fixture in fixtures:
+        if fixture in MADE_ONCE:
+            return f"{module}-{fixture}"
     name, _, parameter = test.removeprefix("test_").partition("[")
     if name == "repaired_plans_beat_plans_and_no_plans":
         return "wrong-estimates-graph" if "graph" in parameter else "wrong-estimates"
