@@ -92,7 +92,10 @@ def systems_of(part):
 @pytest.mark.parametrize(("scheduler", "placement"), [tiered(*pair) for pair in PAIRS])
 def test_registered_policies_conform(scheduler, placement):
     part = None if scheduler == "fcfs" and tiers.whole else part_of(scheduler, placement)
-    check_policy(functools.partial(make, scheduler, placement), systems_of(part), hash_seed=False)
+    systems = systems_of(part)
+    if part is None and not tiers.whole:
+        systems = systems[SCHEDULERS.index(scheduler) // 4 % 2 :: 2]  # of the schedulers tried, each half meets half
+    check_policy(functools.partial(make, scheduler, placement), systems, hash_seed=False)
 
 
 @pytest.mark.parametrize(("scheduler", "parameters"), spread(VARIANTS, 2))
