@@ -77,8 +77,9 @@ def test_the_least_number_of_servers_is_erlangs(load: float, share: float):
     first = math.ceil(load + 1e-9) + (1 if load > 5 else 0)
     waits = {servers: mmc(load, 1.0, servers).wait_mean for servers in range(first, first + 4)}
     bound = waits[first + 2] ** share * waits[first + 1] ** (1 - share)
+    horizon, warmup = ("5 min", "1 min") if 5 < load < 20 else ("20 min", "2 min")
     scenario = {
-        "name": "servers", "horizon": "5 min" if 5 < load < 20 else "20 min", "warmup": "2 min" if load > 20 else "1 min",
+        "name": "servers", "horizon": horizon, "warmup": warmup,
         "cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]},
         "workload": [{"name": "jobs", "arrivals": {"process": "poisson", "rate": f"{load}/s"},
                       "gpu_time": {"distribution": "exponential", "mean": "1 s"}}],
