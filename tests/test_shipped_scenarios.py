@@ -121,10 +121,10 @@ def test_the_folder_has_what_is_shipped_and_nothing_else_is_called_a_scenario():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_path):
-    injected = load(name).raw["policy"] == "constraint_injection"
+    injected = load(name).raw["policy"] == long_form("constraint_injection")
     policy = {"name": "constraint_injection", "candidates": 4} if injected else None
-    if injected and not tiers.whole:  # whose integer programs alone take seconds
-        policy = "linear_program"
+    if injected and not tiers.whole:  # whose programs alone take seconds
+        policy = "heft"
     result = sim.run(name, policy=policy, overrides=short(name, 10 if tiers.whole else 40), check=True)
     assert len(result.tasks)
     assert result.metric("completed") > 0 or result.tasks["start"].notna().any()
