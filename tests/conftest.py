@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
 sys.path.insert(0, str(Path(__file__).parent))
 
 import tiers  # noqa: E402
@@ -40,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if bool(item.get_closest_marker("gallery")) == whole_gallery]
     for item in items:
-        group = tiers.runs_shared(item.path.stem, item.name)
+        group = tiers.runs_shared(item.path.stem, item.name, getattr(item, "fixturenames", ()))
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
     if not tiers.whole:
@@ -63,3 +67,20 @@ def only_shipped_policies():
     yield
     registry._registered.clear()
     registry._registered.update(before)
+
+
+@pytest.fixture
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of a page are drawn but not rendered, which takes most of its time."""
+    from sim.errors import UsageError
+
+    def drawn(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
+        try:
+            draw()
+        except UsageError:
+            if not optional:
+                raise
+            return ""
+        return f"<p>{alt}</p>"
+
+    monkeypatch.setattr("sim.report.html.elements.picture", drawn)

@@ -88,4 +88,4 @@ LONG = {"four-generations", "cnn-alone", "fgd", "two-jobs-on-one-gpu", "elastic-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [one.name for one in shipped() if one.name not in LONG])
 def test_shipped(name: str) -> None:
-    look(lambda: load(name, short(name)).build(None, 0), forks=1)
+    look(lambda: load(name, short(name, 20)).build(None, 0), forks=1)

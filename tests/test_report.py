@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from tiers import spread
 
@@ -67,30 +69,38 @@ class Outline(HTMLParser):
             self.headings.append(data)
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A directory of each kind, as the command line writes them."""
-    import yaml
+CALLS = {
+    "run": ["run"],
+    "replications": ["run", "--replications", "3"],
+    "comparison": ["compare", "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
+    "sweep": ["sweep", "--over", "cluster.nodes.0.count=1,2", "--over", "policy=fcfs,sjf", "--replications", "2",
+              "--workers", "1"],
+}  # fmt: skip
 
-    top = tmp_path_factory.mktemp("made")
-    file = top / "mix.yaml"
-    file.write_text(yaml.safe_dump(MIX))
-    calls = {
-        "run": ["run", str(file)],
-        "replications": ["run", str(file), "--replications", "3"],
-        "comparison": ["compare", str(file), "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
-        "sweep": ["sweep", str(file), "--over", "cluster.nodes.0.count=1,2", "--over", "policy=fcfs,sjf",
-                  "--replications", "2", "--workers", "1"],
-    }  # fmt: skip
-    for name, words in calls.items():
-        found = CliRunner().invoke(main, [*words, "--out", str(top / name), "-q"])
-        assert found.exit_code == 0, found.output
-    return {name: top / name for name in calls}
+
+class Folders:
+    """A directory of each kind, as the command line writes them: made when the first test asks for it."""
+
+    def __init__(self, top: Path):
+        self.top = top
+        (top / "mix.yaml").write_text(yaml.safe_dump(MIX))
+
+    def __getitem__(self, kind: str) -> Path:
+        if not (self.top / kind).exists():
+            words = [*CALLS[kind], str(self.top / "mix.yaml"), "--out", str(self.top / kind), "-q"]
+            found = CliRunner().invoke(main, words)
+            assert found.exit_code == 0, found.output
+        return self.top / kind
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("made"))
 
 
 @pytest.mark.parametrize("kind", spread(["run", "replications", "comparison", "sweep"], 2))
 @pytest.mark.slow
-def test_a_page_of_each_kind(folders: dict[str, Path], kind: str):
+def test_a_page_of_each_kind(folders: Folders, kind: str):
     found = CliRunner().invoke(main, ["report", str(folders[kind])])
     assert found.exit_code == 0, found.output
     text = (folders[kind] / "report.html").read_text(encoding="utf-8")
@@ -103,11 +113,12 @@ def test_a_page_of_each_kind(folders: dict[str, Path], kind: str):
     assert "<script src" not in text and "@import" not in text and "url(" not in text
 
 
-def test_the_same_directory_gives_the_same_bytes(folders: dict[str, Path], tmp_path: Path):
+def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Path):
     pages = [write_report(load_any(folders["run"]), tmp_path / f"{n}.html").read_bytes() for n in range(2)]
     assert pages[0] == pages[1]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_the_words_are_those_of_the_comparison():
     crowd = {
         "name": "crowd", "cluster": {"nodes": {"gpus": {"type": "g", "count": 1}}},
@@ -132,6 +143,7 @@ def in_words(page: str) -> list[str]:
     return re.findall(r"<li>(.*?)</li>", section)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_single_runs_are_told_in_few_words_and_chance_once():
     found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], metrics=["response_mean", "wait_mean"])
     *told, last = in_words(report(found))
@@ -142,11 +154,13 @@ def test_single_runs_are_told_in_few_words_and_chance_once():
         assert re.search(rf"^The lowest {metric.replace('_', ' ')} is [\d.]+ s under {best}, compared with ", sentence)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_metrics_without_a_significant_difference_share_a_sentence():
     found = sim.compare(MIX, {"one": "fcfs", "two": "fcfs"}, replications=3, metrics=["response_mean", "makespan"])
     assert in_words(report(found)) == ["No significant difference in response mean and makespan (95 %, Holm)."]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_is_told_in_four_sentences():
     told = in_words(report(sim.run(MIX)))
     assert told[0] == "110 of 110 tasks completed."
@@ -154,20 +168,21 @@ def test_a_run_is_told_in_four_sentences():
     assert re.match(r"Cluster: makespan [\d.]+ \w+, GPU busy [\d.]+ %", told[2]) and len(told) == 4
 
 
-def test_a_loaded_comparison_is_the_one_that_was_saved(folders: dict[str, Path]):
+def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
     again = sim.compare(MIX, ["fcfs", "sjf"], replications=4)
     loaded = load_comparison(folders["comparison"])
     assert loaded.sentences == again.sentences
     assert loaded.table.equals(again.table)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_failed_points_are_told():
     found = sim.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
     found.table.loc[1, ["status", "error"]] = ["failed", "the worker <died>"]
     assert "point 1 under fcfs failed: the worker &lt;died&gt;" in report(found)
 
 
-def test_where_it_cannot_be_written(folders: dict[str, Path], tmp_path: Path):
+def test_where_it_cannot_be_written(folders: Folders, tmp_path: Path):
     missing = CliRunner().invoke(main, ["report", str(tmp_path / "none")])
     assert missing.exit_code == 2 and "there is no directory" in missing.stderr
     folder = CliRunner().invoke(main, ["report", str(folders["run"]), "--out", str(tmp_path)])
@@ -192,12 +207,17 @@ document.body.innerHTML = "<p id=told>" + JSON.stringify([up, rows(), fits]) + "
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+@cache
+def page_of(folder: Path) -> str:
+    return report(load_any(folder))
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
 @pytest.mark.parametrize("width", [1100, 500])
-def test_in_a_browser_tables_sort_and_the_page_fits(folders: dict[str, Path], tmp_path: Path, width: int):
+def test_in_a_browser_tables_sort_and_the_page_fits(folders: Folders, tmp_path: Path, width: int):
     import json
 
-    text = report(load_any(folders["comparison"]))
+    text = page_of(folders["comparison"])
     file = tmp_path / "page.html"
     file.write_text(text.replace("</body>", CLICK + "</body>"), encoding="utf-8")
     assert BROWSER is not None
@@ -227,6 +247,7 @@ def run_again(command: str) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_pictures")
 def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pasted as it is: with blanks and quotes in names, policies with parameters, labels of one's own."""
     from sim.experiment.directory import save, save_comparison
@@ -247,6 +268,7 @@ def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_pictures")
 @pytest.mark.parametrize("grid", [True, False])
 def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grid: bool):
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,6 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,20 +40,7 @@ SCENARIO: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are drawn but not rendered, which takes most of the time of a page."""
-
-    def drawn(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
-        try:
-            draw()
-        except UsageError:
-            if not optional:
-                raise
-            return ""
-        return f"<p>{alt}</p>"
-
-    monkeypatch.setattr("sim.report.html.elements.picture", drawn)
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 @pytest.fixture

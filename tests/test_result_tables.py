@@ -40,7 +40,7 @@ def test_three_tasks_on_one_gpu():
     assert list(tasks.response) == [4, 6, 7]
     assert list(tasks.slowdown) == [1, 2, 3.5]
     assert list(tasks.bounded_slowdown_10s) == [1, 1, 1]
-    assert list(tasks.compute) == [4, 3, 2] and list(tasks.held) == [0, 0, 0]
+    assert list(tasks.compute) == [4, 3, 2] and list(tasks.overhead) == [0, 0, 0]
     assert set(tasks.device) == {"n0/g0"} and set(tasks.node) == {"n0"} and set(tasks.device_type) == {"g"}
     assert list(tasks.energy_j) == [800, 600, 400]
     assert tasks.met_deadline.isna().all() and tasks.batch.isna().all()
@@ -53,10 +53,10 @@ def test_the_bound_of_the_slowdown_is_a_parameter_and_shows_in_the_name():
     assert "bounded_slowdown_1s_mean" in result.summary.index
 
 
-def test_transfers_count_in_the_exclusive_time_and_the_rest_is_held():
+def test_transfers_count_in_the_exclusive_time_and_the_rest_is_overhead():
     """2 GB up at 1 GB/s + 0.1 s, 5 s, 1 GB down at 0.5 GB/s + 0.1 s: T* = 2.1 + 5 + 2.1 = 9.2 s.
 
-    Start at 1 and finish at 12: held = 12 - 1 - 9.2 = 1.8; response / T* = 12 / 9.2.
+    Start at 1 and finish at 12: overhead = 12 - 1 - 9.2 = 1.8; response / T* = 12 / 9.2.
     """
     kind = slow_link()
     tasks = workload(
@@ -64,7 +64,7 @@ def test_transfers_count_in_the_exclusive_time_and_the_rest_is_held():
     )
     stages = {"upload": np.array([2.1]), "compute": np.array([5.0]), "download": np.array([2.1])}
     row = Result(record(cluster(kind=kind), tasks, [1], [12], [(1,)], **stages)).tasks.iloc[0]
-    assert row.held == pytest.approx(1.8)
+    assert row.overhead == pytest.approx(1.8)
     assert row.slowdown == pytest.approx(12 / 9.2)
 
 
@@ -121,7 +121,7 @@ def test_deadlines_are_missed_by_whatever_did_not_complete_in_time():
 @examples(30)
 @given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 2, *[st.floats(0, 1e4)] * 4), min_size=1, max_size=20))
 def test_response_is_the_sum_of_its_parts(rows):
-    """response = (start - arrival) + upload + compute + download + held, and held is never noise below zero."""
+    """response = (start - arrival) + upload + compute + download + overhead, which is never noise below zero."""
     rows.sort()
     arrival, delay, up, run, down, held = (np.array(column) for column in zip(*rows, strict=True))
     start = arrival + delay
@@ -129,9 +129,9 @@ def test_response_is_the_sum_of_its_parts(rows):
     tasks = workload(list(arrival), list(run))
     stages = {"upload": up, "compute": run, "download": down}
     found = Result(record(cluster(), tasks, list(start), list(finish), [(1,)] * len(rows), **stages)).tasks
-    parts = found.start - found.arrival + found.upload + found.compute + found.download + found.held
+    parts = found.start - found.arrival + found.upload + found.compute + found.download + found.overhead
     np.testing.assert_allclose(parts, found.response, rtol=1e-9, atol=1e-9)
-    assert (found.held >= 0).all() or held.min() < 1e-6
+    assert (found.overhead >= 0).all() or held.min() < 1e-6
 
 
 def test_launches_derive_from_the_tasks():
@@ -215,7 +215,7 @@ def test_lost_work_is_wasted_energy():
     result = Result(rec)
     values = result.values(["energy_wasted_j", "energy_tasks_j", "energy_idle_j", "energy_j"])
     assert list(values.values()) == [600, 1000, 450, 2050]
-    assert result.tasks.energy_j.sum() == 1000 and result.tasks.held[0] == 4
+    assert result.tasks.energy_j.sum() == 1000 and result.tasks.overhead[0] == 4
 
 
 def test_the_timeline_is_a_step_function():

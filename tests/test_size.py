@@ -175,7 +175,7 @@ def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_progress_never_goes_back():
     told: list[float] = []
-    short = {**SERVERS, "horizon": "2 h", "warmup": "0 s"}
+    short = {**SERVERS, "horizon": "20 min", "warmup": "0 s"}
     sim.size(short, "wait_mean < 0.15 s", COUNT, replications=4, progress=told.append)
     assert told
     assert told == sorted(told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,16 +34,28 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
     ]
 
 
-TOGETHER = ("async_", "the_table_of_sens", "pcie_and_images")
+SCENARIOS = {path.stem for path in (Path(__file__).parent.parent / "scenarios").glob("*/*.yaml")}
+TOGETHER = ("async-", "the-table-of-sens", "pcie-and-images")
+NAMED_BY = ("nobody_waits_for_ever", "the_policies_it_proposes_to_compare_can_run", "a_day_unlike_those_learned")
+"""Tests whose parameter is the scenario that they look at."""
+ABOUT = {"mm16_is_erlang_c": "mm16", "cholesky": "cholesky-8", "a_network_with_its_kernels_fused": "fused-network",
+         "repaired_plans_under_faults_and_late_arrivals": "broken-and-late"}  # fmt: skip
+"""Scenarios that tests of another name look at."""
 
 
-def runs_shared(module: str, test: str) -> str:
+MADE_ONCE = ("held_out", "earned", "swept", "compared", "grid", "precise", "alone", "site", "folders")
+"""Fixtures of a module that take seconds: tests that ask for one are a group, so that one process makes it."""
+
+
+def runs_shared(module: str, test: str, fixtures: Iterable[str] = ()) -> str:
     """The group of tests that look at the same runs, which one process makes once for all; empty: it is alone."""
-    if module in ("test_report", "test_compare_groups"):
-        return module
-    if module != "test_shipped_scenarios":
-        return ""
+    for fixture in fixtures:
+        if fixture in MADE_ONCE:
+            return f"{module}-{fixture}"
     name, _, parameter = test.removeprefix("test_").partition("[")
-    if name.startswith(TOGETHER):
+    if name == "repaired_plans_beat_plans_and_no_plans":
+        return "wrong-estimates-graph" if "graph" in parameter else "wrong-estimates"
+    scenario = parameter.rstrip("]") if name in NAMED_BY else ABOUT.get(name, name.replace("_", "-"))
+    if scenario.startswith(TOGETHER) and (scenario in SCENARIOS or module == "test_shipped_scenarios"):
         return "async-latency"
-    return parameter.rstrip("]") if name == "nobody_waits_for_ever" else name.replace("_", "-")
+    return scenario if scenario in SCENARIOS or module == "test_shipped_scenarios" else ""

@@ -379,7 +379,7 @@ class _Untouched:
         for row, before in self.tasks.items():
             after = _facts(watched._alive[row])
             if after != before:
-                what = next(name for name in before if before[name] != after[name])
+                what = next(name for name, old, new in zip(FACTS, before, after, strict=True) if old != new)
                 changes.append(f"{watched._alive[row]}: the policy changed its {what} {time}")
         if self._facts_of_view() != self.view:
             changes.append(f"the policy changed the view {time}")
@@ -389,13 +389,16 @@ class _Untouched:
         return view.now, id(view.cluster), id(view.items), id(view.random)
 
 
-def _facts(task: Task) -> dict[str, Any]:
-    """All that is not the policy's own (`memo`, and the queue's `ticket`)."""
-    return {
-        "index": task.index, "arrival": task.arrival, "ready time": task.ready, "shape": id(task.shape),
-        "estimates": tuple(task.estimates), "true times": tuple(task._time), "state": task.state,
-        "done fraction": task.done, "launch": id(task._launch), "allowed modes": task.allowed,
-    }  # fmt: skip
+FACTS = ("index", "arrival", "ready time", "shape", "estimates", "true times", "state", "done fraction", "launch",
+         "allowed modes")  # fmt: skip
+"""All that is not the policy's own (`memo`, and the queue's `ticket`)."""
+
+
+def _facts(task: Task) -> tuple[Any, ...]:
+    return (
+        task.index, task.arrival, task.ready, id(task.shape), tuple(task.estimates), tuple(task._time), task.state,
+        task.done, id(task._launch), task.allowed,
+    )  # fmt: skip
 
 
 # Another process --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import BEFORE, COMPUTE
@@ -33,17 +34,17 @@ class Checker:
         self._items()
         if self.serving is not None:
             for defect in self.serving.defects():
-                self._require(False, defect)
+                self._fail(defect)
         if self.checks % 64 == 1:
             self._columns()
 
-    def _require(self, condition: bool, what: str) -> None:
-        if not condition:
-            raise InvariantError(f"t = {self.state.clock._now:g} s: {what}")
+    def _fail(self, what: str) -> NoReturn:
+        raise InvariantError(f"t = {self.state.clock._now:g} s: {what}")
 
     def _time(self) -> None:
         now = self.state.clock._now
-        self._require(now >= self._last_now, f"time ran backwards from {self._last_now:g} s")
+        if not now >= self._last_now:
+            self._fail(f"time ran backwards from {self._last_now:g} s")
         self._last_now = now
 
     def _tasks(self) -> None:
@@ -54,13 +55,18 @@ class Checker:
         for launch in state.running.values():
             in_launches += launch.count
             for task in launch._tasks or ():
-                self._require(task.state == RUNNING, f"{task} is in a launch but not marked running")
-                self._require(task._launch is launch, f"{task} does not know its launch")
-                self._require(task.index not in seen, f"{task} runs twice")
+                if task.state != RUNNING:
+                    self._fail(f"{task} is in a launch but not marked running")
+                if task._launch is not launch:
+                    self._fail(f"{task} does not know its launch")
+                if task.index in seen:
+                    self._fail(f"{task} runs twice")
                 seen.add(task.index)
         for row, task in state.waiting.items():
-            self._require(task.state == WAITING, f"{task} waits but is marked otherwise")
-            self._require(row not in seen, f"{task} waits and runs")
+            if task.state != WAITING:
+                self._fail(f"{task} waits but is marked otherwise")
+            if row in seen:
+                self._fail(f"{task} waits and runs")
             seen.add(row)
         blocked = 0 if state.graph is None else len(state.graph.blocked)
         sent = sum(1 for status in state.recorder.status if status >= UNFINISHED) if self.checks % 64 == 1 else None
@@ -68,13 +74,12 @@ class Checker:
         if sent is not None and not state.queues:
             deferred = sum(1 for status in state.recorder.status if status == UNFINISHED)
             deferred -= len(state.waiting) + in_launches + blocked
-            self._require(deferred >= 0, "more tasks in the system than have arrived")
-            self._require(
-                sent == state.ended + len(state.waiting) + in_launches + blocked + deferred,
-                "a task was lost",
-            )
-            elsewhere = state.input.admission is not None
-            self._require(deferred in (0, state.deferred) or elsewhere, "a task is neither here nor there")
+            if deferred < 0:
+                self._fail("more tasks in the system than have arrived")
+            if sent != state.ended + len(state.waiting) + in_launches + blocked + deferred:
+                self._fail("a task was lost")
+            if deferred not in (0, state.deferred) and state.input.admission is None:
+                self._fail("a task is neither here nor there")
 
     def _requests(self, running: set[int]) -> None:
         """Every request that waits, is in a batch or is to come by the clock is counted once."""
@@ -83,13 +88,17 @@ class Checker:
         for queue in state.queues:
             rows = queue.waiting_rows()
             whose = f"of {queue.service.name}"
-            self._require(len(rows) == len(queue), f"{len(rows)} requests {whose} wait, not {len(queue)}")
-            self._require(rows == sorted(set(rows)), f"requests {whose} are out of order")
-            self._require(running.isdisjoint(rows), f"a request {whose} waits and runs")
+            if len(rows) != len(queue):
+                self._fail(f"{len(rows)} requests {whose} wait, not {len(queue)}")
+            if rows != sorted(set(rows)):
+                self._fail(f"requests {whose} are out of order")
+            if not running.isdisjoint(rows):
+                self._fail(f"a request {whose} waits and runs")
             counted += len(rows) + (0 if queue.column is None else queue.column.total - queue.arrived)
         answering = any(queue.service.response_delay for queue in state.queues)
         left = state.requests_left
-        self._require(counted == left or (answering and counted < left), "a request was lost")
+        if counted != left and not (answering and counted < left):
+            self._fail("a request was lost")
 
     def _capacity(self) -> None:
         """What is free plus what launches hold is what there is."""
@@ -106,7 +115,8 @@ class Checker:
             mode = placement.mode
             if mode.nodes is not None:
                 inside = all(mode.allows(device.node) for device in placement.devices)
-                self._require(inside, f"a launch of partition {mode.partition} is on {placement}, outside it")
+                if not inside:
+                    self._fail(f"a launch of partition {mode.partition} is on {placement}, outside it")
             if mode.limited and mode.partition is not None:
                 used.setdefault(mode.partition, Budget(mode.partition)).take(mode, placement.devices)
             for device in placement.devices if mode.gpus else ():
@@ -118,26 +128,33 @@ class Checker:
         for partition, budget in capacity.budgets.items():
             counted = used.get(partition, Budget(partition))
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
-            self._require(same, f"{partition} does not add up")
+            if not same:
+                self._fail(f"{partition} does not add up")
             within = budget.max_gpus is None or budget.gpus <= budget.max_gpus
             within = within and (budget.max_cpus is None or budget.cpus <= budget.max_cpus)
             within = within and (budget.max_nodes is None or len(budget.on) <= budget.max_nodes)
-            self._require(within, f"jobs of partition {partition} hold more than it allows")
+            if not within:
+                self._fail(f"jobs of partition {partition} hold more than it allows")
         for node in capacity.nodes:
-            self._require(cpu[node.index] == node.cpu_free >= 0, f"cores of {node.node} do not add up")
+            if not cpu[node.index] == node.cpu_free >= 0:
+                self._fail(f"cores of {node.node} do not add up")
             expected = memory[node.index]
-            self._require(expected is None or expected == node.mem_free >= 0, f"memory of {node.node} does not add up")
+            if expected is not None and not expected == node.mem_free >= 0:
+                self._fail(f"memory of {node.node} does not add up")
             open_masks = [0] * len(node.open)
             for gpu in node.gpus:
-                held = share.get(gpu.device.index, 0)
-                total = gpu.device.type.streams * WHOLE
-                self._require(held + gpu.free == total and gpu.free >= 0, f"shares of {gpu.device} do not add up")
+                device = gpu.device
+                held, total = share.get(device.index, 0), device.type.streams * WHOLE
+                if held + gpu.free != total or gpu.free < 0:
+                    self._fail(f"shares of {gpu.device} do not add up")
                 if gpu.open:
-                    open_masks[capacity.types[gpu.device.type]] |= gpu.bit
+                    open_masks[gpu.kind] |= gpu.bit
             for kind, available in enumerate(node.open):
                 marked = bool(capacity.with_open[kind] & node.bit)
-                self._require(marked == bool(available and node.up), f"the index of nodes is wrong about {node.node}")
-            self._require(open_masks == node.open, f"the index of open devices of {node.node} is wrong")
+                if marked != bool(available and node.up):
+                    self._fail(f"the index of nodes is wrong about {node.node}")
+            if open_masks != node.open:
+                self._fail(f"the index of open devices of {node.node} is wrong")
 
     def _stages(self) -> None:
         """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
@@ -148,14 +165,20 @@ class Checker:
             if table is None:
                 continue
             known = [time for time in [launch.decided, *table.times(now)[1:], now] if time == time]
-            self._require(known == sorted(known), f"stages of {launch.task} are out of order: {known}")
-            self._require(table.armed >= now or table.group is not None, f"{launch.task} should have gone on")
+            if known != sorted(known):
+                self._fail(f"stages of {launch.task} are out of order: {known}")
+            if table.armed < now and table.group is None:
+                self._fail(f"{launch.task} should have gone on")
             if table.stage(now) == COMPUTE:
-                self._require(0 <= table.left <= table.total * (1 + 1e-9), f"{launch.task} has impossible work left")
-                self._require(0 <= table.rate < math.inf, f"{launch.task} computes at rate {table.rate}")
+                if not 0 <= table.left <= table.total * (1 + 1e-9):
+                    self._fail(f"{launch.task} has impossible work left")
+                if not 0 <= table.rate < math.inf:
+                    self._fail(f"{launch.task} computes at rate {table.rate}")
         for gpu in state.capacity.of:
             if isinstance(gpu, GpuState):
-                self._lane(gpu, now)
+                lane = gpu.lane
+                if lane.flights or lane.uploads or lane.downloads or lane.group is not None:
+                    self._lane(gpu, now)  # else nothing is there to be counted, on most devices of a large cluster
 
     def _lane(self, gpu: GpuState, now: float) -> None:
         lane = gpu.lane
@@ -164,16 +187,18 @@ class Checker:
         if lane.group is not None:
             computing = [launch for launch in lane.flights if launch.table.joined and not launch.table.computed]
         share = sum(launch.placement.mode.share for launch in computing)
-        if lane.group is not None:
-            self._require(share == lane.share, f"compute shares of {gpu.device} do not add up")
-        if not lane.sliced:
-            self._require(share <= WHOLE, f"the compute engine of {gpu.device} is oversubscribed")
-        self._require(all(launch.number in self.state.running for launch in lane.flights),
-                      f"something that is over is in flight on {gpu.device}")  # fmt: skip
+        if lane.group is not None and share != lane.share:
+            self._fail(f"compute shares of {gpu.device} do not add up")
+        if not lane.sliced and share > WHOLE:
+            self._fail(f"the compute engine of {gpu.device} is oversubscribed")
+        if not all(launch.number in self.state.running for launch in lane.flights):
+            self._fail(f"something that is over is in flight on {gpu.device}")
         for parts, owners in ((lane.uploads, len(tables) + lane.fetching), (lane.downloads, len(tables))):
             served = [part for part in parts if part.at <= now < part.until]
-            self._require(len(served) <= 1, f"a copy engine of {gpu.device} serves {len(served)} at once")
-            self._require(len(parts) <= owners, f"a copy engine of {gpu.device} serves a ghost")
+            if len(served) > 1:
+                self._fail(f"a copy engine of {gpu.device} serves {len(served)} at once")
+            if len(parts) > owners:
+                self._fail(f"a copy engine of {gpu.device} serves a ghost")
 
     def _items(self) -> None:
         """Memory of accelerators: held + pinned + free is capacity, and what lies there fits."""
@@ -190,11 +215,12 @@ class Checker:
                 continue  # all of its memory is the replica's
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)
-            self._require(
-                held + pinned + gpu.room == gpu.device.type.memory, f"memory of {gpu.device} does not add up"
-            )
-            self._require(lying == here.unpinned, f"evictable bytes of {gpu.device} do not add up")
-            self._require(gpu.room - lying >= 0, f"memory of {gpu.device} is overfull")
+            if held + pinned + gpu.room != gpu.device.type.memory:
+                self._fail(f"memory of {gpu.device} does not add up")
+            if lying != here.unpinned:
+                self._fail(f"evictable bytes of {gpu.device} do not add up")
+            if gpu.room - lying < 0:
+                self._fail(f"memory of {gpu.device} is overfull")
             copies = sum(
                 places.items[item].size for item, where in enumerate(places.where) if gpu.device.index in where
             )
@@ -203,10 +229,8 @@ class Checker:
                 for launch in launches_on(state, gpu.device)
                 if launch.table is None or launch.table.stage(state.clock._now) != BEFORE
             )
-            self._require(
-                copies + early <= gpu.device.type.memory,
-                f"{gpu.device} holds {copies + early:,} bytes, copies on their way out included",
-            )
+            if copies + early > gpu.device.type.memory:
+                self._fail(f"{gpu.device} holds {copies + early:,} bytes, copies on their way out included")
         for launch in state.running.values():
             if launch.table is None or launch.table.stage(state.clock._now) != COMPUTE:
                 continue
@@ -217,7 +241,8 @@ class Checker:
                         first = 1 if places.made[item] and places.items[item].home is None else 0
                         void = not places.where[item] or places.version[item] > first
                         there = places.present(item, device) or void
-                        self._require(there, f"{task} computes without {places.items[item].name} on {device}")
+                        if not there:
+                            self._fail(f"{task} computes without {places.items[item].name} on {device}")
 
     def _columns(self) -> None:
         """Causality: nothing starts before it is ready or ends before it starts."""
@@ -227,7 +252,5 @@ class Checker:
         recorder = state.recorder
         arrivals = state.tasks.arrival
         for row, status in enumerate(recorder.status):
-            if status == COMPLETED:
-                self._require(
-                    arrivals[row] <= recorder.start[row] <= recorder.finish[row], f"row {row}: times out of order"
-                )
+            if status == COMPLETED and not arrivals[row] <= recorder.start[row] <= recorder.finish[row]:
+                self._fail(f"row {row}: times out of order")

@@ -258,7 +258,7 @@ def _may_tell(name: str, sets: Mapping[str, Replications], made: bool) -> bool:
         return drained and not any(one.column(name).isna().any() for one in runs)
     if name == "jain" and any(len(result.record.input.tasks.users) < 2 for one in runs for result in one.results[:1]):
         return False  # of one user it is 1
-    return all(name in one.values.columns or (made and len(one.results) == len(one)) for one in runs)
+    return all(one.keeps(name) or (made and len(one.results) == len(one)) for one in runs)
 
 
 def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from sim.errors import UsageError
 from sim.results.as_json import json_number
-from sim.results.one_run.estimands import contributions, weight_of
+from sim.results.one_run.estimands import weight_of, weighted_contributions
 from sim.results.one_run.groups import OTHERS, USUAL, Grouping, by_group, by_number, checked, groupings, kept_by
 from sim.results.one_run.result import Result
 from sim.results.statistics import student_interval
@@ -55,8 +55,8 @@ def group_contributions(
     found = {}
     for group, name in values:
         if not name.startswith("_"):
-            own = {key: values[group, key][chosen] for key in (name, weight_of(name) or "") if (group, key) in values}
-            found[group, name] = contributions(pd.DataFrame(own), name).to_numpy(dtype=np.float64)
+            own, counts = values[group, name][chosen], values.get((group, weight_of(name) or ""))
+            found[group, name] = own if counts is None else weighted_contributions(own, counts[chosen])
     return found
 
 

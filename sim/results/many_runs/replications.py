@@ -88,22 +88,33 @@ class Replications:
     def _frame(self) -> pd.DataFrame:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
 
+    def _column(self, name: str) -> pd.Series:
+        """What is kept under that name, by replication; missing where it is not."""
+        numbers = sorted(self._rows)
+        kept = [self._rows[number].get(name, math.nan) for number in numbers]
+        return pd.Series(kept, index=pd.Index(numbers, name="replication"), name=name)
+
+    def keeps(self, metric: str) -> bool:
+        """Are there values of this metric?"""
+        return not metric.startswith("_") and any(metric in row for row in self._rows.values())
+
     def column(self, metric: str) -> pd.Series:
         """One metric by replication; UnknownName with a suggestion if it was not kept."""
-        values = self.values
-        if metric in values.columns:
-            return values[metric]
+        if self.keeps(metric):
+            return self._column(metric)
         if self.results and len(self.results) == len(self):
             for result in self.results:
                 kept = {metric: result.metric(metric), **weights(result.measured, [metric])}
                 self._rows[result.replication].update(kept)
-            return self.values[metric]
-        raise UnknownName("metric", metric, values.columns, " among those kept of the replications")
+            return self._column(metric)
+        raise UnknownName("metric", metric, self.values.columns, " among those kept of the replications")
 
     def contributions(self, metric: str) -> pd.Series:
         """What each replication contributes to the estimate of a metric (`sim.results.one_run.estimands`)."""
-        column = self.column(metric)
-        return contributions(self._frame().assign(**{metric: column}), metric)
+        column, weight = self.column(metric), weight_of(metric)
+        if weight is None or not any(weight in row for row in self._rows.values()):
+            return column
+        return contributions(pd.DataFrame({metric: column, weight: self._column(weight)}), metric)
 
     def count_of(self, metric: str, replication: int) -> float:
         """The number of customers over which a replication's value is a mean; 1 of what is no such mean."""
@@ -202,14 +213,15 @@ class Replications:
 
         Policies are compared over one common window: a policy that finishes early still pays for the idle devices.
         """
-        frame = self._frame()
-        further = (ends.reindex(frame.index) - frame[_END]).clip(lower=0.0) * frame[_WATTS]
-        return frame[["energy_j", "energy_idle_j"]].add(further.to_numpy(), axis=0)
+        own = self.ends
+        further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
+        energy = pd.DataFrame({name: self._column(name) for name in ("energy_j", "energy_idle_j")})
+        return energy.add(further.to_numpy(), axis=0)
 
     @property
     def ends(self) -> pd.Series:
         """Simulated time at which each replication ended."""
-        return self._frame()[_END]
+        return self._column(_END)
 
     def to_json(self) -> dict[str, Any]:
         """{"scenario", "seed", "summary": {metric: {mean, sd, ci_low, ci_high, n}}}."""
@@ -235,8 +247,7 @@ class Replications:
         """The metrics that its display shows, by name: mean ± half-width of the interval."""
         shown = {}
         for name in SHOWN:
-            here = name in self.values.columns
-            found = student_interval(self.contributions(name).to_numpy(), metric=name) if here else None
+            found = student_interval(self.contributions(name).to_numpy(), metric=name) if self.keeps(name) else None
             if found is not None and not math.isnan(found.mean):
                 half = math.nan if self.identical else found.half_width
                 shown[name] = several([found.mean], units_of(name), [half])[0]

@@ -77,10 +77,16 @@ def contributions(frame: pd.DataFrame, metric: str) -> pd.Series:
     values, key = frame[metric], weight_of(metric)
     if key is None or key not in frame:
         return values
-    known = (values.notna() & frame[key].gt(0)).to_numpy()
-    found = values.to_numpy(dtype=np.float64, copy=True)
-    found[known] = ratio_contributions(found[known], frame[key].to_numpy(dtype=np.float64)[known])
+    found = weighted_contributions(values.to_numpy(dtype=np.float64), frame[key].to_numpy(dtype=np.float64))
     return pd.Series(found, index=values.index, name=metric)
+
+
+def weighted_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """`contributions` of a mean over customers, from its values and their numbers; missing where the mean is."""
+    known = ~np.isnan(values) & (counts > 0)
+    found = values.copy()
+    found[known] = ratio_contributions(values[known], counts[known])
+    return found
 
 
 def ratio_contributions(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -78,6 +78,7 @@ class Measured:
         self.result = result
         self.low, self.high = result.window
         self._rows = rows
+        self._columns: dict[str, np.ndarray] = {}
 
     @cached_property
     def rows(self) -> np.ndarray | None:
@@ -111,7 +112,10 @@ class Measured:
         return whole if self.rows is None else whole.iloc[self.rows]
 
     def column(self, name: str) -> np.ndarray:
-        return self.series(name).to_numpy()
+        """The values of a column of the tasks measured; many metrics read the same."""
+        if name not in self._columns:
+            self._columns[name] = self.result.tasks[name].to_numpy()  # of numbers no copy
+        return self.chosen(self._columns[name])
 
     def chosen(self, values: np.ndarray) -> np.ndarray:
         """Of an array with a value for every row of the task table those of the tasks measured."""
