@@ -428,8 +428,9 @@ def test_whatever_is_drawn_adds_up(seed):
     if not keys:
         assert set(record.status.tolist()) <= {COMPLETED, EXPIRED}
         for replica in simulation.parts.serving.replicas:
-            assert replica.idle and replica.free == blocks_there(replica, blocks)
-            assert not (replica.decoding or replica.context or any(replica.residues))
+            assert replica.requests.idle and replica.free_blocks == blocks_there(replica, blocks)
+            sequences = replica.sequences
+            assert not (sequences.count or sequences.context or any(sequences.residues))
 
 
 def blocks_there(replica, blocks):

@@ -84,9 +84,14 @@ class Generation:
     @property
     def produced(self) -> int:
         if self.state == DECODING:
-            steps: int = self.replica.steps
+            steps: int = self.replica.sequences.steps
             return steps + self.offset
         return self.made
+
+    @property
+    def stored(self) -> int:
+        """Tokens of which it holds keys and values, as long as it does not decode: of its answer all but the last."""
+        return self.prompt + max(self.made - 1, 0)
 
     @property
     def whole(self) -> int:

@@ -1,0 +1,200 @@
+"""The replicas of one service: how many there are, which devices they take, and what becomes of those that fail.
+
+A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up or
+one of them fails.  In place of one that failed another starts and loads the model, as soon as devices are free: they
+are looked for then, when a device comes up, when a replica is given up and when a request arrives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.state import RunState
+from sim.engine.flight.links import Flow
+from sim.engine.kernel.clock import TIMER, Timer
+from sim.engine.language.continuous_batching import Replica
+from sim.engine.language.service_calls import ServiceCalls
+from sim.errors import Problem, ScenarioError
+from sim.model.cluster import Device
+from sim.model.record import LAUNCH_COMPLETED
+
+
+class ReplicaSet:
+    """As many replicas as the service has, or as the load calls for."""
+
+    def __init__(self, fleet: ServiceCalls, state: RunState, rounds: Rounds, devices_free: Callable[[], None]):
+        """`devices_free`: called when a replica gives devices back."""
+        self.fleet = fleet
+        self.state = state
+        self.capacity = state.capacity
+        self.clock = state.clock
+        self.rounds = rounds
+        self.devices_free = devices_free
+        self.service = fleet.service
+        self.mode = fleet.service.shape.modes[0]
+        self.numbered = 0
+        self.replicas: list[Replica] = []
+        """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
+        self.prefillers: list[Replica] = []
+        self.missing: list[bool] = []
+        """Replicas that failed and are not replaced yet: do they only prefill?"""
+        self.changed_at = -math.inf
+        self.timer = Timer(self._scale_again)
+
+    @property
+    def all(self) -> list[Replica]:
+        return [*self.prefillers, *self.replicas]
+
+    def open_to(self, prefilled: bool) -> list[Replica]:
+        """Those that take requests: those that read prompts, or, where these are apart, those that decode."""
+        replicas = self.prefillers if self.service.prefillers and not prefilled else self.replicas
+        return [replica for replica in replicas if replica.loaded and not replica.draining]
+
+    # Starts -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The replicas of the start of the run, where the model lies already."""
+        service = self.service
+        for _ in range(service.prefillers):
+            self.prefillers.append(self._first(service.prefillers, "disaggregated.prefill", True))
+        key = "replicas" if service.scaling is None else "autoscale.min"
+        key = "disaggregated.decode" if service.prefillers else key
+        for _ in range(service.replicas):
+            self.replicas.append(self._first(service.replicas, key, False))
+
+    def _first(self, count: int, key: str, prefills_only: bool) -> Replica:
+        replica = self._new(prefills_only)
+        if replica is None:
+            number = len(self.prefillers if prefills_only else self.replicas)
+            gpus = f"{self.mode.gpus:g} × {self.mode.type.name}"
+            text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
+            others = self.state.input.language
+            taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+            hint = "give the cluster more devices, or this service fewer replicas"
+            raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
+        return replica
+
+    def _new(self, prefills_only: bool) -> Replica | None:
+        placement = self.capacity.first(self.mode)
+        if placement is None:
+            return None
+        replica = Replica(self.fleet, self.numbered, placement, prefills_only)
+        self.numbered += 1
+        self.capacity.take(placement, replica)
+        self.rerate(replica)
+        return replica
+
+    def _start(self, prefills_only: bool = False) -> bool:
+        """Add a replica: keep one that was to be given up, or start a new one, which loads the model first."""
+        replicas = self.prefillers if prefills_only else self.replicas
+        for replica in replicas:
+            if replica.draining:
+                replica.draining = False
+                return True
+        new = self._new(prefills_only)
+        if new is None:
+            return False
+        replicas.append(new)
+        new.loaded = False
+        new.loading_from = self.clock._now
+        devices = new.placement.devices
+        links = self.state.links
+        for device in devices:
+            size = self.service.weights / len(devices)
+            new.flows.append(links.send(links.up(device), size, 0.0, self._part_loaded, new))
+        return True
+
+    def _part_loaded(self, flow: Flow) -> None:
+        replica = flow.owner
+        replica.flows.remove(flow)
+        if not replica.flows:
+            replica.loaded = True
+            replica.periods.load = (replica.loading_from, self.clock._now)
+            self.fleet.send_waiting()
+            self.rested(replica)
+
+    def refill(self) -> None:
+        """Replace replicas that failed, as far as there are devices for them."""
+        while self.missing and self._start(self.missing[0]):
+            self.missing.pop(0)
+
+    # Changes ------------------------------------------------------------------------------------------------
+
+    def rerate(self, replica: Replica) -> None:
+        """Bring a replica to the speed and the power of its devices."""
+        rate, power = math.inf, 0.0
+        devices = replica.placement.devices
+        for device in devices:
+            state = self.capacity.of[device.index]
+            slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
+            rate = min(rate, state.frequency / slowdown)
+            power += state.frequency**3
+        replica.stage.run_at(rate, power / len(devices))
+
+    def lose(self, devices: list[Device]) -> None:
+        """Devices have failed, and the replicas on them with all that these had."""
+        failed = [one for one in self.all if any(device in devices for device in one.placement.devices)]
+        if not failed:
+            return
+        for replica in failed:
+            (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
+            if not replica.draining:
+                self.missing.append(replica.prefills_only)
+        orphans = {}
+        for replica in failed:
+            orphans.update((request.row, request) for request in replica.fail())
+            self.capacity.give(replica.placement, replica)
+        self.fleet.orphaned(orphans, failed)
+
+    def scale(self) -> None:
+        """As many replicas as the load calls for, at most one change each cooldown."""
+        scaling, now = self.service.scaling, self.clock._now
+        if scaling is None:
+            return
+        kept = [replica for replica in self.replicas if not replica.draining]
+        outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.fleet.lobby)
+        wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
+        have = len(kept) + len(self.missing)
+        if wanted == have:
+            return
+        if now < self.changed_at + scaling.cooldown:
+            if self.timer.entry < 0:
+                self.clock.at(self.changed_at + scaling.cooldown, TIMER, self.timer)
+            return
+        if wanted > have:
+            changed = [self._start() for _ in range(wanted - have)]
+        elif self.missing:
+            changed = [not self.missing.pop()]
+        else:
+            changed = [self._drain(kept)]
+        if any(changed):
+            self.changed_at = now
+            if wanted < have - 1 and self.timer.entry < 0:
+                self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
+
+    def _scale_again(self, _: Timer) -> None:
+        self.scale()
+
+    def _drain(self, kept: list[Replica]) -> bool:
+        """Give a replica up: the one with the fewest requests, the newest of equals, gets no more."""
+        loaded = [replica for replica in kept if replica.loaded]
+        if len(loaded) < 2:
+            return False
+        replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
+        replica.draining = True
+        self.rested(replica)
+        return True
+
+    def rested(self, replica: Replica) -> None:
+        """A replica to be given up that has nothing left to do gives its devices back."""
+        if not replica.draining:
+            return
+        resting = replica.loaded and replica.requests.idle and not replica.periods.busy
+        if resting and replica in self.replicas:
+            replica.close(self.clock._now, LAUNCH_COMPLETED)
+            self.replicas.remove(replica)
+            self.capacity.give(replica.placement, replica)
+            self.devices_free()
+            self.rounds.changed("release")
