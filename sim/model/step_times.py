@@ -54,7 +54,8 @@ class LinearSteps:
 
     def decoding(self, steps: int, sequences: int, context: int) -> float:
         """Seconds of steps that only decode: the context grows by a token a sequence and step."""
-        first = self.fixed + self.decodes(sequences) + self.per_context_token * context
+        decodes = self.per_sequence * sequences if self.decode is None else self.decodes(sequences)  # a call less
+        first = self.fixed + decodes + self.per_context_token * context
         return steps * first + self.per_context_token * sequences * (steps * (steps - 1) // 2)
 
     def steps_in(self, seconds: float, sequences: int, context: int) -> int:

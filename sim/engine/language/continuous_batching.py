@@ -166,25 +166,24 @@ class Replica:
             return
         if not self.periods.busy:
             self.periods.begin()
-        stage.begin(lag)
         if not requests.prefilling:
-            self._jump(gave_way)
+            self._jump(gave_way, lag)
             return
         plan = self.fleet.call(self.policy.step, self)
         self.prefill = list(plan.prefill)
         stage.decodes = bool(plan.decode and sequences.count)
         stage.reading = self._checked()
         if not self.prefill:
-            self._jump(gave_way)
+            self._jump(gave_way, lag)
             return
         decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
         times = self.times
         if times.attends:
-            stage.one(times.of(stage.reading, decoding, context, self._attended()))
+            stage.one(times.of(stage.reading, decoding, context, self._attended()), lag)
         else:
-            stage.one(times.of(stage.reading, decoding, context))
+            stage.one(times.of(stage.reading, decoding, context), lag)
 
-    def _jump(self, gave_way: bool) -> None:
+    def _jump(self, gave_way: bool, lag: float) -> None:
         """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.
 
         gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
@@ -193,7 +192,7 @@ class Replica:
         count = sequences.until_full(sequences.until_end())
         if count > 1 and self.changes and requests.outstanding > len(requests.inside):
             count = 1 if gave_way else self._steady(count)
-        self.stage.jump(count)
+        self.stage.jump(count, lag)
 
     def _steady(self, count: int) -> int:
         """The number of `count` steps that pass before the policy is asked about the first waiting request again."""
@@ -238,7 +237,10 @@ class Replica:
             sequences.share += part
             self.memory.take(growth)
             sequences.passed(stage.count)
-            while (request := sequences.pop_complete()) is not None:
+            while sequences.ends and sequences.ends[0][0] <= sequences.steps:
+                request = sequences.pop_complete()
+                if request is None:
+                    break
                 sequences.leave(request)
                 requests.finish(request)
         if self.prefill:

@@ -95,10 +95,10 @@ class Sequences:
         if steps == 1:
             return residues[(1 - now) % block]
         rounds, rest = divmod(steps, block)
-        need = rounds * self.count
-        for step in range(now, now + rest):
-            need += residues[(1 - step) % block]
-        return need
+        last = (1 - now) % block
+        first = last - rest + 1  # of residues counted downward, from the last block round to the first
+        wrapped = sum(residues[first:]) + sum(residues[: last + 1]) if first < 0 else sum(residues[first : last + 1])
+        return rounds * self.count + wrapped
 
     def until_full(self, most: int) -> int:
         """How many steps, `most` at most, the free blocks allow."""

@@ -52,25 +52,21 @@ class Steps:
         self.copied = 0.0
         """Seconds of the period in which keys and values were copied and nothing computed."""
 
-    def begin(self, lag: float) -> None:
-        """Something is done from now on, after `lag` seconds of copying."""
-        self.began, self.lag = self.clock._now, lag
-        self.copied += lag
-        self.under_way = True
+    def one(self, seconds: float, lag: float) -> None:
+        """A step that takes so long at nominal speed, from now on, after `lag` seconds of copying."""
+        self.began, self.lag, self.count = self.clock._now, lag, 1
+        self._end_at(self.began + (lag + seconds / self.rate))
 
-    def one(self, seconds: float) -> None:
-        """A step that takes so long at nominal speed."""
-        self.count = 1
-        self._end_at(self.began + (self.lag + seconds / self.rate))
-
-    def jump(self, count: int) -> None:
+    def jump(self, count: int, lag: float) -> None:
         """So many steps that only decode."""
+        self.began, self.lag, self.count = self.clock._now, lag, count
         self.decodes = True
-        self.count = count
         self._end_at(self.after(count))
 
     def _end_at(self, time: float) -> None:
         self.ends_at = time
+        self.under_way = True
+        self.copied += self.lag
         if self.last:
             self.last, self.worked, self.worked_until = False, 0.0, NAN
         self.clock.at(time, FINISH, self.timer)
