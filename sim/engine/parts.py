@@ -79,6 +79,8 @@ class Parts:
         signals.task_ended = self.completion.end_task
         signals.generated = self.completion.generated
         signals.kill = interrupts.kill
+        if self.serving is not None:
+            signals.paced = self.serving.paced
         if run.tasks.expires is not None:
             state.patience = Patience(state.clock, arrivals.expire)
         self.checker = Checker(state, self.serving) if check else None

@@ -59,6 +59,9 @@ class Checker:
                 self._require(task._launch is launch, f"{task} does not know its launch")
                 self._require(task.index not in seen, f"{task} runs twice")
                 seen.add(task.index)
+        for resident in state.residents.values():
+            for task in resident.tasks:
+                self._require(task.state == RUNNING and task._launch is resident, f"{task} does not know its replica")
         for row, task in state.waiting.items():
             self._require(task.state == WAITING, f"{task} waits but is marked otherwise")
             self._require(row not in seen, f"{task} waits and runs")
@@ -89,9 +92,7 @@ class Checker:
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
         memory = [node.node.memory for node in capacity.nodes]
         share: dict[int, int] = {}
-        placements = [launch.placement for launch in state.running.values()]
-        if self.serving is not None:
-            placements += [replica.placement for replica in self.serving.replicas]
+        placements = [launch.placement for launch in (*state.residents.values(), *state.running.values())]
         used: dict[Partition, Budget] = {}
         for placement in placements:
             mode = placement.mode
@@ -177,7 +178,7 @@ class Checker:
                 continue
             here = places.on(gpu.device)
             held = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
-            if self.serving is not None and self.serving.serves(gpu.device):
+            if any(gpu.device in launch.placement.devices for launch in state.residents.values()):
                 continue  # all of its memory is the replica's
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)

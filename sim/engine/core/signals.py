@@ -13,7 +13,8 @@ class Signals:
     """Which part handles which event.  Everything else in the engine is called from above."""
 
     __slots__ = (
-        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "imagine",
+        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",
+        "imagine",
     )  # fmt: skip
 
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
@@ -30,6 +31,8 @@ class Signals:
     """A launch that only computed so far has a timetable from now on."""
     slowed: Callable[[Launch], None] | None
     """A launch that only computed so far may end later than it was to."""
+    paced: Callable[[Launch], None]
+    """The devices of a launch that keeps them run at another speed."""
     imagine: Callable[..., Any]
     """A policy wants to see what may come of the run (`View.fork`)."""
 

@@ -13,6 +13,7 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 from __future__ import annotations
 
 from sim.engine.core.figures import pack_steps
+from sim.engine.flight.launch import Resident
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
@@ -46,11 +47,12 @@ class Replica:
         self.number = number
         self.placement = placement
         self.prefills_only = prefills_only
-        self.timer = Timer(self._fired)
+        fleet.state.last_resident -= 1
+        self.launch = Resident(self._fired, fleet.state.last_resident, placement, self.clock._now, self)
         self.memory = KVMemory(service.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
         self.times = service.step
-        self.stage = Steps(self.clock, self.timer, service.step, self.sequences, placement.mode.width)
+        self.stage = Steps(self.clock, self.launch, service.step, self.sequences, placement.mode.width)
         self.periods = Periods(fleet, placement, self.stage)
         self.requests = Members(self, fleet, self.memory, self.sequences, self.periods)
         self.prefill: list[tuple[Generation, int]] = []
@@ -109,6 +111,9 @@ class Replica:
 
     # Boundaries ---------------------------------------------------------------------------------------------
 
+    def __repr__(self) -> str:
+        return f"replica {self.number} of {self.service}"
+
     def enqueue(self, request: Generation) -> None:
         requests, stage = self.requests, self.stage
         request.replica = self
@@ -130,8 +135,8 @@ class Replica:
         if self.stage.under_way:
             if self.stage.count > 1:
                 self.stage.cut()
-        elif self.timer.entry < 0 and self.loaded:
-            self.clock.at(self.clock._now, TIMER, self.timer)
+        elif self.launch.entry < 0 and self.loaded:
+            self.clock.at(self.clock._now, TIMER, self.launch)
 
     def _fired(self, timer: Timer) -> None:
         if self.stage.under_way:
@@ -317,7 +322,7 @@ class Replica:
                 self._row(stage.after(stage.count))
                 self.sequences.steps += stage.count
         self.close(self.clock._now, LAUNCH_LOST)
-        self.clock.cancel(self.timer)
+        self.clock.cancel(self.launch)
         stage.under_way = False
         for flow in self.flows:
             self.fleet.links.cancel(flow)
@@ -327,4 +332,4 @@ class Replica:
 
     def defects(self) -> list[str]:
         """Everything that does not add up (for --check)."""
-        return [f"replica {self.number} of {self.service}: {text}" for text in self.requests.defects()]
+        return [f"{self!r}: {text}" for text in self.requests.defects()]

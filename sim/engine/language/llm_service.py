@@ -230,6 +230,7 @@ class Fleet(ServiceCalls):
             self._unseen(row, end)
 
     def cut_off(self, request: Generation, end: float) -> None:
+        request.task._launch = None
         replica, row = request.replica, request.row
         if replica is not None and replica.periods.launch >= 0:
             self.batch[row] = replica.periods.launch

@@ -123,7 +123,13 @@ class Members:
     def _begin(self, request: Generation) -> None:
         """Let a request take part in steps from now on."""
         self.inside[request.row] = request
+        request.task._launch = self.replica.launch
         self.periods.count(request)
+
+    def _out(self, request: Generation) -> None:
+        """It takes part in no further step here."""
+        del self.inside[request.row]
+        request.task._launch = None
 
     def take_up(self) -> None:
         """Let requests decode from this boundary on if their keys and values have arrived."""
@@ -161,7 +167,7 @@ class Members:
         elif self.replica.prefills_only:
             self._told_left(request, False)
             request.token_at = request.paused_at = now
-            del self.inside[request.row]
+            self._out(request)
             self.held[request.row] = request
             request.source = self.replica
             request.left = 0
@@ -178,7 +184,7 @@ class Members:
             self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
-        del self.inside[request.row]
+        self._out(request)
         self.memory.give_back(request)
         request.state = OVER
         self.outstanding -= 1
@@ -246,7 +252,7 @@ class Members:
             self.prefilling.remove(request)
             self.memory.give_back(request)
             request.left = request.prompt + request.made
-        del self.inside[request.row]
+        self._out(request)
         request.state = QUEUED
         request.paused_at = self.clock._now
         service.gave_way(request, "swap" if swapped else "recompute")
@@ -268,22 +274,24 @@ class Members:
         service, now = self.service, self.clock._now
         self.line_up()
         waiting = self.line.everyone()
-        for request in self.inside.values():
+        members = list(self.inside.values())
+        for request in members:
             self._told_left(request, False)
             if request.state == DECODING:
                 self.sequences.leave(request)
             service.gave_way(request, "failure")
+            self._out(request)
         for request in self.loading.values():
             self._told_left(request, False)
             service.transfers.give_up(request)
             if request.source is not None and request.row in request.source.requests.held:  # else it has failed before
                 request.source.requests.let_go(request)
-        inside = [*self.inside.values(), *self.loading.values()]
+        inside = [*members, *self.loading.values()]
         for request in [*inside, *(one for one in waiting if one.source is None)]:
             request.begin_anew(now)
         for request in waiting:
             request.replica = None
-        self.inside, self.loading, self.held, self.here = {}, {}, {}, []
+        self.loading, self.held, self.here = {}, {}, []
         self.line.clear()
         return [*inside, *waiting]
 

@@ -17,7 +17,6 @@ from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.service_calls import ServiceCalls
 from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Device
 from sim.model.record import LAUNCH_COMPLETED
 
 
@@ -82,7 +81,7 @@ class ReplicaSet:
             return None
         replica = Replica(self.fleet, self.numbered, placement, prefills_only)
         self.numbered += 1
-        self.capacity.take(placement, replica)
+        self._occupy(replica)
         self.rerate(replica)
         return replica
 
@@ -120,6 +119,17 @@ class ReplicaSet:
         while self.missing and self._start(self.missing[0]):
             self.missing.pop(0)
 
+    def _occupy(self, replica: Replica) -> None:
+        """Its launch holds its devices from now on, and stands among those that keep theirs."""
+        launch = replica.launch
+        launch.cores = self.capacity.take(launch.placement, launch)
+        self.state.residents[launch.number] = launch
+
+    def _release(self, replica: Replica) -> None:
+        launch = replica.launch
+        del self.state.residents[launch.number]
+        self.capacity.give(launch.placement, launch, launch.cores)
+
     # Changes ------------------------------------------------------------------------------------------------
 
     def rerate(self, replica: Replica) -> None:
@@ -133,9 +143,9 @@ class ReplicaSet:
             power += state.frequency**3
         replica.stage.run_at(rate, power / len(devices))
 
-    def lose(self, devices: list[Device]) -> None:
-        """Devices have failed, and the replicas on them with all that these had."""
-        failed = [one for one in self.all if any(device in devices for device in one.placement.devices)]
+    def lose(self, failed: list[Replica]) -> None:
+        """Devices of these replicas have failed, and all that the replicas had is gone."""
+        failed = [replica for replica in self.all if replica in failed]  # the order of services, not of devices
         if not failed:
             return
         for replica in failed:
@@ -145,7 +155,7 @@ class ReplicaSet:
         orphans = {}
         for replica in failed:
             orphans.update((request.row, request) for request in replica.fail())
-            self.capacity.give(replica.placement, replica)
+            self._release(replica)
         self.fleet.orphaned(orphans, failed)
 
     def scale(self) -> None:
@@ -195,6 +205,6 @@ class ReplicaSet:
         if resting and replica in self.replicas:
             replica.close(self.clock._now, LAUNCH_COMPLETED)
             self.replicas.remove(replica)
-            self.capacity.give(replica.placement, replica)
+            self._release(replica)
             self.devices_free()
             self.rounds.changed("release")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch, Resident
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.llm_service import Fleet
 from sim.errors import RunError
-from sim.model.cluster import Device
 from sim.model.tasks import Shape, Task
 
 
@@ -48,30 +46,24 @@ class Serving:
         for fleet in self.fleets.values():
             fleet.close(end)
 
-    def lose(self, devices: list[Device]) -> None:
-        """Devices have failed."""
+    def lose(self, launches: list[Resident]) -> None:
+        """Replicas have lost devices: they fail, all of them before any is replaced."""
         for fleet in self.fleets.values():
-            fleet.replicas.lose(devices)
+            fleet.replicas.lose([launch.holder for launch in launches if launch.holder.fleet is fleet])
 
     def refill(self) -> None:
         """Replace replicas that failed, now that devices are free or up again."""
         for fleet in self.fleets.values():
             fleet.replicas.refill()
 
-    def rerate(self, device: Device) -> None:
-        """A device runs at another speed."""
-        for fleet in self.fleets.values():
-            for replica in fleet.replicas.all:
-                if device in replica.placement.devices:
-                    fleet.replicas.rerate(replica)
+    def paced(self, launch: Launch) -> None:
+        """The devices of a replica run at another speed."""
+        assert isinstance(launch, Resident)
+        launch.holder.fleet.replicas.rerate(launch.holder)
 
     @property
     def replicas(self) -> list[Replica]:
         return [one for fleet in self.fleets.values() for one in fleet.replicas.all]
-
-    def serves(self, device: Any) -> bool:
-        """Does a replica hold the device?"""
-        return any(device in replica.placement.devices for replica in self.replicas)
 
     def defects(self) -> list[str]:
         """Everything that does not add up, recounted (for --check)."""
