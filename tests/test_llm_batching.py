@@ -230,7 +230,7 @@ def test_whoever_aborts_wherever_nothing_is_left_behind(form):
         assert set(record.status.tolist()) == {ABORTED, COMPLETED}
         assert audit(record) == []
         for replica in simulation.parts.serving.replicas:
-            assert replica.requests.idle and replica.free_blocks == replica.service.blocks and not replica.decoding
+            assert replica.requests.idle and replica.free_blocks == replica.blocks and not replica.decoding
 
 
 # What comes out ------------------------------------------------------------------------------------------------------

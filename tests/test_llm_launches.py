@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
+import llm_oracle
+import numpy as np
 import pytest
-from test_llm import scenario
+from test_llm import C, F, P, S, load_of, scenario
 
 from sim.engine.simulation import Simulation
-from sim.errors import PolicyError
+from sim.errors import PolicyError, ScenarioError
+from sim.model.faults import FaultEvent
+from sim.model.record import COMPLETED, REJECTED
 from sim.policy import Accept, Admission, Scheduler, Stop, Wait
+from sim.results.one_run.steps import token_gaps
 from sim.scenario.scenario import load
 from sim.testing.audit import audit
 
@@ -73,3 +79,109 @@ def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_device
 def test_one_of_the_requests_of_a_replica_cannot_be_stopped():
     with pytest.raises(PolicyError, match="stopped task 0, but replica 0 of chat serves it among others"):
         looked([0.02], lambda view, tasks: Stop(tasks[0]))
+
+
+# Replicas on unlike devices -------------------------------------------------------------------------------------------
+
+SLOW = {"fixed": "20 ms", "per_sequence": "3 ms", "per_prompt_token": "0.3 ms", "per_context_token": "0.02 ms"}
+FAST = dict(zip(SLOW, ("10 ms", "1 ms", "0.1 ms", "0.01 ms"), strict=True))
+UNLIKE = [
+    {"gpus": {"type": "g", "count": 2, "memory": "1 GB", "power": {"idle": "50 W", "busy": "150 W"},
+              "pcie": {"upload": "1 GB/s"}}},
+    {"gpus": {"type": "h", "count": 1, "memory": "3 GB", "power": {"idle": "80 W", "busy": "380 W"},
+              "pcie": {"upload": "2 GB/s"}}},
+]  # fmt: skip
+
+
+def unlike(arrival, prompt, output, service=None, **keys):
+    """The record of a run with these requests on a slow and a fast type of device."""
+    given = {"device": "h", "step": FAST, "also_on": [{"device": "g", "gpus": 2, "step": SLOW}], **(service or {})}
+    entry = {"arrivals": {"process": "all_at_once", "count": len(arrival)}}
+    run = load(scenario(given, entry, nodes=UNLIKE, **keys)).build()
+    run.tasks.arrival = np.array(arrival, dtype=float)
+    run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.array(prompt), np.array(output)
+    record = Simulation(run, check=True).run()
+    assert audit(record) == []
+    return record
+
+
+def test_each_replica_steps_at_the_pace_of_its_devices(monkeypatch):
+    """Requests go to the two replicas in turns; each half is what one replica alone makes of it, step by step, with the
+    step times of its type."""
+    rng = np.random.default_rng(3)
+    arrival, prompt, output = load_of(rng, 120, 4)
+    record = unlike(arrival, prompt, output, {"routing": "round_robin"})
+    for first, times in ((0, (0.01, 0.001, 0.0001, 0.00001)), (1, (0.02, 0.003, 0.0003, 0.00002))):
+        mine = slice(first, None, 2)
+        for name, value in zip("FSPC", times, strict=True):
+            monkeypatch.setattr(llm_oracle, name, value)
+        known = llm_oracle.step_by_step(arrival[mine], prompt[mine], output[mine])
+        assert np.allclose(record.first_token[mine], known.first, rtol=1e-9)
+        assert np.allclose(record.finish[mine], known.finish, rtol=1e-9)
+        gaps, weights = token_gaps(record)
+        assert (record.mode[mine] == first).all()
+    assert weights.sum() == sum(output) - len(output)
+    assert gaps.min() > 0
+
+
+def test_energy_and_slowdown_are_those_of_the_devices():
+    """One request each: 300 W above idle on one device, 100 W on each of two; alone is what the faster type takes."""
+    record = unlike([0, 0], [100, 100], [4, 4], {"routing": "round_robin"})
+    fast = F + 100 * P + sum(F + S + (101 + k) * C for k in range(3))
+    slow = 0.02 + 100 * 0.0003 + sum(0.02 + 0.003 + (101 + k) * 0.00002 for k in range(3))
+    assert record.finish.tolist() == pytest.approx([fast, slow])
+    assert record.energy.tolist() == pytest.approx([300 * fast, 200 * slow])
+    assert record.launches["energy"].sum() == pytest.approx(300 * fast + 200 * slow)
+
+
+def test_a_request_that_only_the_larger_devices_hold_goes_there():
+    """3,000 blocks of 16 tokens fit into 3 GB, 2,000 into two devices of 1 GB; the last fits nowhere."""
+    service = {"kv": {"per_token": "62.5 kB"}}
+    record = unlike([0, 0, 0, 0], [40_000, 40_000, 100, 60_000], [4] * 4, service)
+    assert record.status.tolist() == [COMPLETED] * 3 + [REJECTED]
+    assert record.reasons[3] == "needs 3,751 KV blocks, a replica has 3,000"
+    assert record.mode.tolist() == [0, 0, 1, -1]
+
+
+def test_a_failed_replica_is_replaced_on_whichever_type_is_free():
+    """The fast device fails in the first step; the model is loaded onto the slow ones, 0.5 GB each over 1 GB/s."""
+    service = {"model": "1 GB", "also_on": [{"device": "g", "gpus": 2, "step": SLOW, "replicas": 0}]}
+    fast = 4  # cores and two GPUs of the first node, cores and one GPU of the second
+    given = {"device": "h", "step": FAST, **service}
+    run = load(scenario(given, nodes=UNLIKE)).build()
+    record = Simulation(replace(run, faults=[FaultEvent(0.005, fast, "down")]), check=True).run()
+    slow = 0.02 + 100 * 0.0003 + sum(0.02 + 0.003 + (101 + k) * 0.00002 for k in range(3))
+    assert record.finish[0] == pytest.approx(0.005 + 0.5 + slow)
+    assert record.energy[0] == pytest.approx(200 * slow + 300 * 0.005)
+    assert record.mode.tolist() == [1]
+
+
+def test_prompts_are_read_on_one_type_and_answered_on_another():
+    """From one device to two, each of which fetches half of the keys and values over the sender's link."""
+    service = {
+        "kv": {"per_token": "1 MB"}, "disaggregated": {"prefill": 1, "decode": 1, "decode_on": "g"},
+    }  # fmt: skip
+    record = unlike([0], [100], [4], service)
+    read = F + 100 * P
+    moved = 100 * 1e6 / 2e9  # both halves share the link of the sender, 2 GB/s
+    slow = sum(0.02 + 0.003 + (101 + k) * 0.00002 for k in range(3))
+    assert record.first_token[0] == pytest.approx(read)
+    assert record.finish[0] == pytest.approx(read + moved + slow)
+    assert record.energy[0] == pytest.approx(300 * read + 200 * slow)
+
+
+@pytest.mark.parametrize(
+    ("service", "words"),
+    [
+        ({"also_on": [{"device": "g"}]}, "also_on.0.step: how long does a step take there"),
+        ({"also_on": [{"device": "h", "step": SLOW}]}, "also_on: names a type of device twice"),
+        ({"also_on": [{"device": "x", "step": SLOW}]}, "also_on.0.device: the cluster has no accelerator x"),
+        ({"also_on": [{"device": "g", "gpus": 3, "step": SLOW}]}, "also_on.0.device: no node has 3 × g"),
+        ({"also_on": [{"device": "g", "step": SLOW, "replicas": 3}]}, "replica 3 of 3 of chat finds no node with"),
+        ({"kv": {"per_token": "1 kB"}, "disaggregated": {"prefill": 1, "decode": 1, "decode_on": "x"}},
+         "disaggregated.decode_on: x is neither the service's device nor one of also_on"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_unlike_devices_is_said(service, words):
+    with pytest.raises(ScenarioError, match=re.escape(words)):
+        unlike([0], [100], [4], service)

@@ -106,7 +106,7 @@ class Continuous(IterationPolicy):
             return False
         if not self.watermark:
             return True
-        return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.service.blocks
+        return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.blocks
 
     def _pause(self, replica: Replica) -> int:
         """Steps to decode before a prompt may be read again."""
@@ -127,7 +127,7 @@ class Continuous(IterationPolicy):
         block = replica.service.block
         each = [self._to_hold(other, block, steps) for other in replica.members]
         each.append(self._to_hold(request, block, 0))
-        return self._need(each) - replica.service.blocks * block
+        return self._need(each) - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
         """Tokens yet to hold after `steps` and its next one, and those it holds then.

@@ -47,6 +47,9 @@ class Replica(Protocol):
     service: LanguageService
     number: int
 
+    blocks: int
+    """KV blocks that it has; replicas of a service on unlike devices may have unlike numbers."""
+
     @property
     def outstanding(self) -> int:
         """Requests that have been sent here and have not ended."""

@@ -17,6 +17,7 @@ from sim.engine.flight.launch import Resident
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
+from sim.engine.language.kinds import Kind
 from sim.engine.language.kv_memory import KVMemory
 from sim.engine.language.lines import Lines
 from sim.engine.language.members import Members
@@ -37,23 +38,25 @@ class Replica:
     steps, and what policies see (`sim.policy.iterating.Replica`).
     """
 
-    def __init__(self, fleet: ServiceCalls, number: int, placement: Placement, prefills_only: bool = False):
+    def __init__(self, fleet: ServiceCalls, number: int, kind: Kind, placement: Placement, prefills_only: bool):
         self.fleet = fleet
         self.service = service = fleet.service
         self.policy = fleet.batching
         self.clock = fleet.clock
-        self.code = fleet.recorder.replica(service.name, number, service.blocks, placement)
+        self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
         self.rows = fleet.recorder.steps
         self.number = number
+        self.kind = kind
+        self.blocks = kind.blocks
         self.placement = placement
         self.prefills_only = prefills_only
         fleet.state.last_resident -= 1
         self.launch = Resident(self._fired, fleet.state.last_resident, placement, self.clock._now, self)
-        self.memory = KVMemory(service.blocks, service.block, service.prefix_block)
+        self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
         self.sequences = Sequences(self, self.memory)
-        self.times = service.step
-        self.stage = Steps(self.clock, self.launch, service.step, self.sequences, placement.mode.width)
-        self.periods = Periods(fleet, placement, self.stage)
+        self.times = kind.steps
+        self.stage = Steps(self.clock, self.launch, kind.steps, self.sequences, kind.width)
+        self.periods = Periods(fleet, kind, placement, self.stage)
         self.requests = Members(self, fleet, self.memory, self.sequences, self.periods)
         self.prefill: list[tuple[Generation, int]] = []
         """What the step under way reads of prompts."""

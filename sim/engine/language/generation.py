@@ -19,7 +19,7 @@ class Generation:
     __slots__ = (
         "task", "row", "arrival", "priority", "prompt", "output", "longest", "hashes", "state", "replica", "made",
         "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
-        "seconds_from", "period", "flows", "leaves", "token_at",
+        "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
     )  # fmt: skip
 
     def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
@@ -63,6 +63,24 @@ class Generation:
         """Has its client aborted it?  It leaves at the end of the step under way."""
         self.token_at = NAN
         """When its last token came, while it does not decode."""
+
+        self.need = 0
+        """KV blocks that it needs at most."""
+        self.kind: Any = None
+        """Of the replica that it joined last (`sim.engine.language.kinds.Kind`)."""
+        self.joules = 0.0
+        """Energy above idle on the kinds before."""
+
+    def change_kind(self, kind: Any) -> None:
+        """It joins a replica of another kind."""
+        if self.kind is not None:
+            self.joules, self.seconds = self.energy(self.seconds), 0.0
+        self.kind = kind
+
+    def energy(self, seconds: float) -> float:
+        """Joules above idle, if it has received so many seconds on its present kind."""
+        joules: float = self.joules + seconds * self.kind.width * self.kind.watts
+        return joules
 
     def begin_anew(self, now: float) -> None:
         """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""

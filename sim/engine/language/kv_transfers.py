@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sim.engine.flight.links import Flow, Links
 from sim.engine.language.generation import Generation
+from sim.model.cluster import Device
 from sim.model.plan import Placement
 
 
@@ -23,7 +25,7 @@ class KVTransfers:
         """
         source = request.source
         assert source is not None
-        pairs = list(zip(source.placement.devices, target.placement.devices, strict=True))
+        pairs = _pairs(source.placement.devices, target.placement.devices)
         size = request.stored * self.token_bytes / len(pairs)
         links = self.links
         for sender, receiver in pairs:
@@ -58,3 +60,9 @@ class KVTransfers:
             return 0.0
         links = self.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
+
+
+def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
+    """Who sends equal parts to whom; of unlike numbers of devices one is a multiple of the other."""
+    parts = max(len(senders), len(receivers))
+    return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

@@ -16,6 +16,7 @@ from sim.engine.kernel.clock import FINISH, Later
 from sim.engine.language.clients import Clients
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.generation import NAN, OVER, QUEUED, Generation
+from sim.engine.language.kinds import Kind
 from sim.engine.language.kv_transfers import KVTransfers
 from sim.engine.language.replica_set import ReplicaSet
 from sim.engine.language.service_calls import ServiceCalls
@@ -43,8 +44,9 @@ class Fleet(ServiceCalls):
         self.links = state.links
         self.recorder = state.recorder
         self.random = state.input.random.stream("routing", service.name)
-        self.mode = service.shape.modes[0]
-        self.watts = self.mode.type.power.busy - self.mode.type.power.idle
+        self.kinds = [Kind(service, position) for position in range(len(service.kinds))]
+        self.largest = _largest(self.kinds, service)
+        """KV blocks that a request may need at most."""
         extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
         self.names = state.tasks.hash_ids if service.prefix_block else None
@@ -70,10 +72,11 @@ class Fleet(ServiceCalls):
         request = Generation(task, prompt, output, longest, names)
         service = self.service
         need = -(-(prompt + (longest if self.batching.reserves else output) - 1) // service.block)
-        if need > service.blocks:
-            reason = f"needs {need:,} KV blocks, a replica has {service.blocks:,}"
+        if need > self.largest:
+            reason = f"needs {need:,} KV blocks, a replica has {self.largest:,}"
             self.signals.task_ended(task, REJECTED, reason)
             return
+        request.need = need
         self.requests[row] = request
         self.state.iterating += 1
         if self.clients is not None:
@@ -87,6 +90,8 @@ class Fleet(ServiceCalls):
     def _send(self, request: Generation) -> None:
         """Send a request to a replica that prefills it, or, once it is prefilled elsewhere, to one that decodes it."""
         open_ = self.replicas.open_to(request.source is not None)
+        if len(self.kinds) > 1:
+            open_ = [replica for replica in open_ if replica.blocks >= request.need]
         if not open_:
             self.lobby[request.row] = request
             return
@@ -139,7 +144,9 @@ class Fleet(ServiceCalls):
             request.started = True
             task.state = RUNNING
             self.recorder.start[row] = self.clock._now
-            self.recorder.mode[row] = 0
+        if request.kind is not replica.kind:
+            self.recorder.mode[row] = replica.kind.position
+            request.change_kind(replica.kind)
         self.recorder.place[row] = self.recorder.place_code(replica.placement, 0)
 
     def first_token(self, request: Generation) -> None:
@@ -157,7 +164,7 @@ class Fleet(ServiceCalls):
         recorder, row, now = self.recorder, request.row, self.clock._now
         self.batch[row] = replica.periods.launch
         self.compute[row] = now - recorder.start[row] - request.paused
-        self.energy[row] = request.seconds * self.mode.width * self.watts
+        self.energy[row] = request.energy(request.seconds)
         if request.leaves:
             self.aborted(request.task)
             return
@@ -212,12 +219,12 @@ class Fleet(ServiceCalls):
         return self.state.last_launch
 
     def write(
-        self, placement: Placement, number: int, row: int, served: int, outcome: int, times: tuple[float, ...],
-        busy: float, powered: float,
+        self, kind: Kind, placement: Placement, number: int, row: int, served: int, outcome: int,
+        times: tuple[float, ...], busy: float, powered: float,
     ) -> None:  # fmt: skip
         task = row if row >= 0 else int(self.service.rows[0])
         place = self.recorder.place_code(placement, 0)
-        self.recorder.period(number, task, served, place, outcome, times, busy, powered * self.watts)
+        self.recorder.period(number, task, served, kind.position, place, outcome, times, busy, powered * kind.watts)
 
     def close(self, end: float) -> None:
         """Write down what is under way at the end of the run."""
@@ -237,4 +244,12 @@ class Fleet(ServiceCalls):
         paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
         self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
         seconds = request.seconds if replica is None else replica.sequences.part_of(request)
-        self.energy[row] = seconds * self.mode.width * self.watts
+        self.energy[row] = request.energy(seconds)
+
+
+def _largest(kinds: list[Kind], service: LanguageService) -> int:
+    """The most KV blocks that a request may need, so that there is, or may be, a replica for each part of its way."""
+    sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
+    if service.prefillers:
+        sides.append([kind.blocks for kind in kinds if kind.prefillers])
+    return min(max(side) for side in sides)

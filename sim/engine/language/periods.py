@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from sim.engine.language.generation import NAN, Generation
+from sim.engine.language.kinds import Kind
 from sim.engine.language.service_calls import ServiceCalls
 from sim.engine.language.steps import Steps
 from sim.model.plan import Placement
@@ -15,11 +16,12 @@ class Periods:
     """A row ends where the replica rests, and begins where the row before it ended: the devices are held all along."""
 
     __slots__ = (
-        "service", "placement", "steps", "since", "load", "number", "launch", "busy_from", "served", "leader",
+        "service", "kind", "placement", "steps", "since", "load", "number", "launch", "busy_from", "served", "leader",
     )  # fmt: skip
 
-    def __init__(self, service: ServiceCalls, placement: Placement, steps: Steps):
+    def __init__(self, service: ServiceCalls, kind: Kind, placement: Placement, steps: Steps):
         self.service = service
+        self.kind = kind
         self.placement = placement
         self.steps = steps
         self.since = service.clock._now
@@ -73,4 +75,4 @@ class Periods:
 
     def _write(self, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float) -> None:
         """busy, powered: device-seconds, as they passed and as they would draw as much at nominal power."""
-        self.service.write(self.placement, number, self.leader, self.served, outcome, times, busy, powered)
+        self.service.write(self.kind, self.placement, number, self.leader, self.served, outcome, times, busy, powered)

@@ -15,6 +15,8 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.continuous_batching import Replica
+from sim.engine.language.generation import Generation
+from sim.engine.language.kinds import Kind
 from sim.engine.language.service_calls import ServiceCalls
 from sim.errors import Problem, ScenarioError
 from sim.model.record import LAUNCH_COMPLETED
@@ -32,7 +34,7 @@ class ReplicaSet:
         self.rounds = rounds
         self.devices_free = devices_free
         self.service = fleet.service
-        self.mode = fleet.service.shape.modes[0]
+        self.kinds: list[Kind] = fleet.kinds
         self.numbered = 0
         self.replicas: list[Replica] = []
         """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
@@ -56,18 +58,21 @@ class ReplicaSet:
     def begin(self) -> None:
         """The replicas of the start of the run, where the model lies already."""
         service = self.service
-        for _ in range(service.prefillers):
-            self.prefillers.append(self._first(service.prefillers, "disaggregated.prefill", True))
+        for kind in self.kinds:
+            for number in range(kind.prefillers):
+                self.prefillers.append(self._first(kind, number, "disaggregated.prefill", True))
         key = "replicas" if service.scaling is None else "autoscale.min"
         key = "disaggregated.decode" if service.prefillers else key
-        for _ in range(service.replicas):
-            self.replicas.append(self._first(service.replicas, key, False))
+        for kind in self.kinds:
+            for number in range(kind.replicas):
+                self.replicas.append(self._first(kind, number, key, False))
 
-    def _first(self, count: int, key: str, prefills_only: bool) -> Replica:
-        replica = self._new(prefills_only)
+    def _first(self, kind: Kind, number: int, key: str, prefills_only: bool) -> Replica:
+        # Those that scale are on whichever kind is free, the others on the one that is given for them.
+        replica = self._new(self.kinds if self.service.scaling is not None else [kind], prefills_only)
         if replica is None:
-            number = len(self.prefillers if prefills_only else self.replicas)
-            gpus = f"{self.mode.gpus:g} × {self.mode.type.name}"
+            count = kind.prefillers if prefills_only else kind.replicas
+            gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
             text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
             others = self.state.input.language
             taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
@@ -75,11 +80,12 @@ class ReplicaSet:
             raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
         return replica
 
-    def _new(self, prefills_only: bool) -> Replica | None:
-        placement = self.capacity.first(self.mode)
-        if placement is None:
+    def _new(self, kinds: list[Kind], prefills_only: bool) -> Replica | None:
+        """A replica on the first of these kinds for which devices are free."""
+        found = next(((kind, place) for kind in kinds if (place := self.capacity.first(kind.mode)) is not None), None)
+        if found is None:
             return None
-        replica = Replica(self.fleet, self.numbered, placement, prefills_only)
+        replica = Replica(self.fleet, self.numbered, *found, prefills_only)
         self.numbered += 1
         self._occupy(replica)
         self.rerate(replica)
@@ -92,7 +98,9 @@ class ReplicaSet:
             if replica.draining:
                 replica.draining = False
                 return True
-        new = self._new(prefills_only)
+        apart = self.service.prefillers
+        kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
+        new = self._new(kinds if apart else self.kinds, prefills_only)
         if new is None:
             return False
         replicas.append(new)
@@ -101,7 +109,7 @@ class ReplicaSet:
         devices = new.placement.devices
         links = self.state.links
         for device in devices:
-            size = self.service.weights / len(devices)
+            size = new.kind.weights / len(devices)
             new.flows.append(links.send(links.up(device), size, 0.0, self._part_loaded, new))
         return True
 
@@ -152,7 +160,7 @@ class ReplicaSet:
             (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
             if not replica.draining:
                 self.missing.append(replica.prefills_only)
-        orphans = {}
+        orphans: dict[int, Generation] = {}
         for replica in failed:
             orphans.update((request.row, request) for request in replica.fail())
             self._release(replica)
