@@ -10,12 +10,14 @@ import llm_oracle
 import numpy as np
 import pytest
 from test_llm import C, F, P, S, load_of, scenario
+from test_llm_faults import stormy
 
 from sim.engine.simulation import Simulation
 from sim.errors import PolicyError, ScenarioError
 from sim.model.faults import FaultEvent
+from sim.model.plan import Placement
 from sim.model.record import COMPLETED, REJECTED
-from sim.policy import Accept, Admission, Scheduler, Stop, Wait
+from sim.policy import Accept, Admission, ListScheduler, Scheduler, Stop, Wait
 from sim.results.one_run.steps import token_gaps
 from sim.scenario.scenario import load
 from sim.testing.audit import audit
@@ -185,3 +187,120 @@ def test_prompts_are_read_on_one_type_and_answered_on_another():
 def test_what_is_wrong_with_unlike_devices_is_said(service, words):
     with pytest.raises(ScenarioError, match=re.escape(words)):
         unlike([0], [100], [4], service)
+
+
+# Competition ----------------------------------------------------------------------------------------------------------
+
+
+class Packs(ListScheduler):
+    """Has replicas start on the last devices, and not before a time."""
+
+    def __init__(self, since):
+        super().__init__()
+        self.since, self.asked = since, []
+
+    def replica(self, wanted, view):
+        self.asked.append((view.now, wanted.service.name, wanted.requests))
+        if view.now < self.since:
+            return None
+        free = [node for node in reversed(range(len(view.cluster.nodes))) if view.free("gpu", node)]
+        return view.first(wanted.modes[0], node=free[0]) if free else None
+
+
+JOBS = {"name": "jobs", "arrivals": {"process": "all_at_once", "count": 3}, "gpu_time": "2 s"}
+TWO_NODES = [{"gpus": {"type": "g", "count": 1, "pcie": {"upload": "1 GB/s"}}, "count": 2}]
+
+
+def competing(scheduler=None, faults=(), count=1, service=None, jobs=3):
+    """A replica on the first of two GPUs, and jobs of 2 s, of which the first begins on the other one."""
+    described = scenario({"model": "1 GB", **(service or {})}, {"arrivals": {"process": "all_at_once", "count": count}},
+                         nodes=TWO_NODES)  # fmt: skip
+    described["workload"].append({**JOBS, "arrivals": {"process": "all_at_once", "count": jobs}})
+    run = replace(load(described).build(), faults=list(faults))
+    if scheduler is not None:
+        run = replace(run, scheduler=scheduler)
+    record = Simulation(run, check=True).run()
+    assert audit(record) == []
+    return record
+
+
+ALONE = F + 100 * P + sum(F + S + (101 + k) * C for k in range(3))
+BREAKS = [FaultEvent(0.005, 1, "down")]
+
+
+def test_a_gpu_that_a_job_gives_back_is_taken_by_the_replica_that_is_lacking():
+    """Its GPU is down for good: the replica goes before the second job to the GPU that the first leaves at 2 s.  No
+    request arrives then that would look for devices."""
+    record = competing(faults=BREAKS, jobs=1)
+    assert record.finish[0] == pytest.approx(2 + 1 + ALONE)
+    assert record.finish[1] == pytest.approx(2)
+
+
+def test_the_scheduler_says_where_and_when_a_replica_starts():
+    """It is asked when the replica fails and when each of the two jobs ends that it lets go first."""
+    scheduler = Packs(3.0)
+    record = competing(scheduler, BREAKS, jobs=2)
+    assert list(dict.fromkeys(scheduler.asked)) == [(0.005, "chat", 1), (2.0, "chat", 1), (4.0, "chat", 1)]
+    assert record.finish.tolist() == pytest.approx([4 + 1 + ALONE, 2, 4])
+
+
+def test_a_replica_that_the_scheduler_places_is_there():
+    """Its GPU is back at 1 s, and the default takes it; this policy waits until both are free and takes the other."""
+    places = []
+    for scheduler in (None, Packs(1.5)):
+        record = competing(scheduler, [*BREAKS, FaultEvent(1.0, 1, "up")], jobs=1)
+        places.append(record.input.cluster.devices[record.places[record.place[0]][0][0]].name)
+    assert places == ["n0/g0", "n1/g0"]
+
+
+def test_a_gpu_that_a_replica_gives_back_is_taken_by_a_job():
+    """Eight requests call for a second replica; jobs wait for the GPU that it has until it is given up."""
+    service = {"autoscale": {"min": 1, "max": 2, "target": 4}, "max_num_seqs": 1, "model": "10 MB"}
+    record = competing(count=8, service=service, jobs=1)
+    loads = record.launches["upload_start"] == record.launches["upload_start"]
+    assert loads.sum() == 1
+    given_up = record.launches["end"][loads].max()
+    assert record.start[8] == pytest.approx(given_up)
+
+
+def test_two_language_models_and_a_batch_service_share_what_is_there():
+    """Two models that scale, and batches, on three GPUs: everything ends, and each has had the third GPU."""
+    def model(name, seed):
+        service = {"kind": "llm", "step": FAST, "model": "100 MB", "autoscale": {"min": 1, "max": 2, "target": 3}}
+        return {"name": name, "service": service, "tokens": {"prompt": 200, "output": 40},
+                "arrivals": {"process": "poisson", "rate": "3/s"}, "count": 40}  # fmt: skip
+
+    batches = {"name": "web", "service": {"compute": {"per_item": "20 ms"}}, "count": 60,
+               "arrivals": {"process": "poisson", "rate": "4/s"}}  # fmt: skip
+    gpus = {"type": "g", "count": 3, "pcie": {"upload": "1 GB/s"}}
+    workload = [model("a", 1), model("b", 2), batches]
+    described = {"name": "shared", "seed": 2, "cluster": {"nodes": [{"gpus": gpus}]}, "workload": workload}
+    record = Simulation(load(described).build(), check=True).run()
+    assert (record.status == COMPLETED).all()
+    assert audit(record) == []
+    tasks = record.input.tasks
+    places = np.array([record.places[code][0][0] for code in record.place.tolist()])
+    shape = np.asarray(tasks.shape)
+    third = {int(kind) for kind in shape[places == 3]}
+    assert third == {0, 1, 2}
+
+
+class Nowhere(ListScheduler):
+    """Has replicas start where they cannot."""
+
+    def replica(self, wanted, view):
+        return Placement(wanted.modes[0], (view.cluster.devices[1],))
+
+
+def test_a_place_where_a_replica_cannot_be_is_an_error_that_names_it():
+    words = "has a replica start as chat on n0/g0, but n0/g0 is down"
+    with pytest.raises(PolicyError, match=words):
+        competing(Nowhere(), BREAKS, jobs=1)
+
+
+@pytest.mark.parametrize("name", ["swap", "scaled"])
+def test_looking_at_every_boundary_changes_nothing(name):
+    """Where devices fail and replicas are lacking all the time: --check makes rounds of its own."""
+    first, second = (Simulation(stormy(name, 1), check=check).run() for check in (True, False))
+    assert first.finish.tobytes() == second.finish.tobytes()
+    assert first.place.tobytes() == second.place.tobytes()

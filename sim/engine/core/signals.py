@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.engine.flight.launch import Launch
+from sim.model.plan import Placement
 from sim.model.tasks import Task
+from sim.policy.iterating import WantedReplica
 
 
 class Signals:
@@ -14,7 +16,7 @@ class Signals:
 
     __slots__ = (
         "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",
-        "imagine",
+        "offer", "place", "imagine",
     )  # fmt: skip
 
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
@@ -33,6 +35,10 @@ class Signals:
     """A launch that only computed so far may end later than it was to."""
     paced: Callable[[Launch], None]
     """The devices of a launch that keeps them run at another speed."""
+    offer: Callable[[], None]
+    """A round begins, and language models lack replicas."""
+    place: Callable[[WantedReplica], Placement | None]
+    """Where the policy would have a replica start."""
     imagine: Callable[..., Any]
     """A policy wants to see what may come of the run (`View.fork`)."""
 

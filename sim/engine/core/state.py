@@ -61,6 +61,8 @@ class RunState:
 
     last_launch: int = 0
     """Number of the last launch (or prefetch), in start order."""
+    wanting: dict[str, int] = field(default_factory=dict)
+    """Language models that lack replicas, by name, and how many."""
     last_resident: int = 0
     """Number of the last launch that keeps its devices: they count downward, apart from the others."""
     ended: int = 0

@@ -58,7 +58,7 @@ class Fleet(ServiceCalls):
         self.lobby: dict[int, Generation] = {}
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.clients = Clients(self) if service.timeout < math.inf else None
-        self.replicas = ReplicaSet(self, state, rounds, devices_free)
+        self.replicas = ReplicaSet(self, state, rounds, signals, devices_free)
         self.replicas.begin()
 
     # Their way ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from sim.engine.core.rounds import Rounds
+from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
@@ -19,19 +20,24 @@ from sim.engine.language.generation import Generation
 from sim.engine.language.kinds import Kind
 from sim.engine.language.service_calls import ServiceCalls
 from sim.errors import Problem, ScenarioError
+from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED
+from sim.policy.iterating import WantedReplica
 
 
 class ReplicaSet:
     """As many replicas as the service has, or as the load calls for."""
 
-    def __init__(self, fleet: ServiceCalls, state: RunState, rounds: Rounds, devices_free: Callable[[], None]):
+    def __init__(
+        self, fleet: ServiceCalls, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None]
+    ):  # fmt: skip
         """`devices_free`: called when a replica gives devices back."""
         self.fleet = fleet
         self.state = state
         self.capacity = state.capacity
         self.clock = state.clock
         self.rounds = rounds
+        self.signals = signals
         self.devices_free = devices_free
         self.service = fleet.service
         self.kinds: list[Kind] = fleet.kinds
@@ -41,6 +47,8 @@ class ReplicaSet:
         self.prefillers: list[Replica] = []
         self.missing: list[bool] = []
         """Replicas that failed and are not replaced yet: do they only prefill?"""
+        self.unmet = 0
+        """Replicas that the load calls for besides, and for which there were no devices."""
         self.changed_at = -math.inf
         self.timer = Timer(self._scale_again)
 
@@ -69,8 +77,10 @@ class ReplicaSet:
 
     def _first(self, kind: Kind, number: int, key: str, prefills_only: bool) -> Replica:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
-        replica = self._new(self.kinds if self.service.scaling is not None else [kind], prefills_only)
-        if replica is None:
+        kinds = self.kinds if self.service.scaling is not None else [kind]
+        places = ((one, self.capacity.first(one.mode)) for one in kinds)
+        found = next(((one, place) for one, place in places if place is not None), None)
+        if found is None:
             count = kind.prefillers if prefills_only else kind.replicas
             gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
             text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
@@ -78,14 +88,10 @@ class ReplicaSet:
             taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
             hint = "give the cluster more devices, or this service fewer replicas"
             raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
-        return replica
+        return self._new(*found, prefills_only)
 
-    def _new(self, kinds: list[Kind], prefills_only: bool) -> Replica | None:
-        """A replica on the first of these kinds for which devices are free."""
-        found = next(((kind, place) for kind in kinds if (place := self.capacity.first(kind.mode)) is not None), None)
-        if found is None:
-            return None
-        replica = Replica(self.fleet, self.numbered, *found, prefills_only)
+    def _new(self, kind: Kind, placement: Placement, prefills_only: bool) -> Replica:
+        replica = Replica(self.fleet, self.numbered, kind, placement, prefills_only)
         self.numbered += 1
         self._occupy(replica)
         self.rerate(replica)
@@ -100,9 +106,12 @@ class ReplicaSet:
                 return True
         apart = self.service.prefillers
         kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
-        new = self._new(kinds if apart else self.kinds, prefills_only)
-        if new is None:
+        modes = tuple(kind.mode for kind in (kinds if apart else self.kinds))
+        placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests)))
+        if placement is None:
             return False
+        kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
+        new = self._new(kind, placement, prefills_only)
         replicas.append(new)
         new.loaded = False
         new.loading_from = self.clock._now
@@ -126,6 +135,23 @@ class ReplicaSet:
         """Replace replicas that failed, as far as there are devices for them."""
         while self.missing and self._start(self.missing[0]):
             self.missing.pop(0)
+        self._note_lack()
+
+    def offered(self) -> None:
+        """Devices may have come free for those that are lacking."""
+        if self.missing:
+            self.refill()
+        if self.unmet:
+            self.scale()
+
+    def _note_lack(self) -> None:
+        """The policy is asked in every round where to start them, and must not sleep until something else happens."""
+        lacking, wanting = len(self.missing) + self.unmet, self.state.wanting
+        if lacking:
+            wanting[self.service.name] = lacking
+            self.state.wake_on = "change"
+        else:
+            wanting.pop(self.service.name, None)
 
     def _occupy(self, replica: Replica) -> None:
         """Its launch holds its devices from now on, and stands among those that keep theirs."""
@@ -175,6 +201,9 @@ class ReplicaSet:
         outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.fleet.lobby)
         wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
         have = len(kept) + len(self.missing)
+        if wanted <= have and self.unmet:
+            self.unmet = 0
+            self._note_lack()
         if wanted == have:
             return
         if now < self.changed_at + scaling.cooldown:
@@ -183,8 +212,11 @@ class ReplicaSet:
             return
         if wanted > have:
             changed = [self._start() for _ in range(wanted - have)]
+            self.unmet = changed.count(False)
+            self._note_lack()
         elif self.missing:
             changed = [not self.missing.pop()]
+            self._note_lack()
         else:
             changed = [self._drain(kept)]
         if any(changed):

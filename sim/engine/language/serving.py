@@ -18,6 +18,8 @@ class Serving:
     def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
         run = state.input
         self.state = state
+        self._offered = -1
+        """Releases of devices when these were offered last."""
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
@@ -52,9 +54,15 @@ class Serving:
             fleet.replicas.lose([launch.holder for launch in launches if launch.holder.fleet is fleet])
 
     def refill(self) -> None:
-        """Replace replicas that failed, now that devices are free or up again."""
+        """Start replicas that are lacking, now that devices may be free or up again: service by service."""
         for fleet in self.fleets.values():
-            fleet.replicas.refill()
+            fleet.replicas.offered()
+        self._offered = self.state.capacity.releases
+
+    def offer(self) -> None:
+        """A round begins while replicas are lacking: is there anything free that there was not before?"""
+        if self.state.capacity.releases != self._offered:
+            self.refill()
 
     def paced(self, launch: Launch) -> None:
         """The devices of a replica run at another speed."""
