@@ -144,8 +144,9 @@ class Replica:
     def _fired(self, timer: Timer) -> None:
         if self.stage.under_way:
             self._settle()
-            self.fleet.boundary()
             clock = self.clock
+            if self.fleet.checked:
+                clock.round_due = True
             head = clock._heap[0] if clock._heap else None
             if clock.feed_time == clock._now or (head is not None and head[0] == clock._now and head[1] < TIMER):
                 clock.at(clock._now, TIMER, timer)  # what else happens at this instant comes first
@@ -187,9 +188,9 @@ class Replica:
         decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
         times = self.times
         if times.attends:
-            stage.one(times.of(stage.reading, decoding, context, self._attended()), lag)
+            stage.begin(1, times.of(stage.reading, decoding, context, self._attended()), lag)
         else:
-            stage.one(times.of(stage.reading, decoding, context), lag)
+            stage.begin(1, times.of(stage.reading, decoding, context), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
         """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.
@@ -200,7 +201,8 @@ class Replica:
         count = sequences.until_full(sequences.until_end())
         if count > 1 and self.changes and requests.outstanding > len(requests.inside):
             count = 1 if gave_way else self._steady(count)
-        self.stage.jump(count, lag)
+        self.stage.decodes = True
+        self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
     def _steady(self, count: int) -> int:
         """The number of `count` steps that pass before the policy is asked about the first waiting request again."""
@@ -243,8 +245,12 @@ class Replica:
         growth = self._row(self.clock._now)
         if stage.decodes:
             sequences.share += part
-            self.memory.take(growth)
-            sequences.passed(stage.count)
+            memory = self.memory
+            memory.free -= growth
+            if memory.cache is not None:
+                memory.cache.fit(memory.free)
+            sequences.context += sequences.count * stage.count
+            sequences.steps += stage.count
             while sequences.ends and sequences.ends[0][0] <= sequences.steps:
                 request = sequences.pop_complete()
                 if request is None:

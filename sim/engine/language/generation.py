@@ -21,6 +21,8 @@ class Generation:
         "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused", "paused_at", "seconds",
         "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
     )  # fmt: skip
+    need: int
+    """KV blocks that it needs at most; told where there are replicas of unlike kinds."""
 
     def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
         self.task = task
@@ -64,8 +66,6 @@ class Generation:
         self.token_at = NAN
         """When its last token came, while it does not decode."""
 
-        self.need = 0
-        """KV blocks that it needs at most."""
         self.kind: Any = None
         """Of the replica that it joined last (`sim.engine.language.kinds.Kind`)."""
         self.joules = 0.0

@@ -65,7 +65,7 @@ class Fleet(ServiceCalls):
 
     def arrived(self, task: Task) -> None:
         row = task.index
-        prompt, output = max(1, int(self.prompts[row])), max(1, int(self.outputs[row]))
+        prompt, output = int(self.prompts.item(row)) or 1, int(self.outputs.item(row)) or 1
         names = () if self.names is None else tuple(self.names[row].tolist())
         announced = self.service.max_output
         longest = 0 if announced is None else announced or output
@@ -76,7 +76,8 @@ class Fleet(ServiceCalls):
             reason = f"needs {need:,} KV blocks, a replica has {self.largest:,}"
             self.signals.task_ended(task, REJECTED, reason)
             return
-        request.need = need
+        if len(self.kinds) > 1:
+            request.need = need
         self.requests[row] = request
         self.state.iterating += 1
         if self.clients is not None:
@@ -131,10 +132,6 @@ class Fleet(ServiceCalls):
 
     def rested(self, replica: Replica) -> None:
         self.replicas.rested(replica)
-
-    def boundary(self) -> None:
-        if self.checked:
-            self.clock.round_due = True
 
     # What becomes of them -----------------------------------------------------------------------------------
 

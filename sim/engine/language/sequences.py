@@ -63,11 +63,6 @@ class Sequences:
         self.context -= tokens
         self.residues[(tokens - self.steps) % self.memory.block] -= 1
 
-    def passed(self, steps: int) -> None:
-        """So many steps that decode are over."""
-        self.context += self.count * steps
-        self.steps += steps
-
     def pop_complete(self) -> Generation | None:
         """One that has all of its tokens and has not left yet; None: there is none."""
         ends = self.ends

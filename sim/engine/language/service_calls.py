@@ -38,6 +38,8 @@ class ServiceCalls(Protocol):
     """Requests without their last token, by row."""
     answered: dict[int, None]
     """Rows of requests with the last token on its way to the client."""
+    checked: bool
+    """Is there a round at each boundary?"""
     lobby: dict[int, Generation]
     """Requests that no replica can take yet, by row."""
 
@@ -84,9 +86,6 @@ class ServiceCalls(Protocol):
 
     def rested(self, replica: Any) -> None:
         """It has nothing left to do."""
-
-    def boundary(self) -> None:
-        """Steps are over."""
 
     def send_waiting(self) -> None:
         """A replica can take requests from now on: those of the lobby are sent."""

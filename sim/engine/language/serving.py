@@ -26,9 +26,6 @@ class Serving:
                 state, rounds, signals, self.refill, service, batching, routing, checked
             )  # fmt: skip
 
-    def arrived(self, task: Task) -> None:
-        self.fleets[task.shape].arrived(task)
-
     def waiting(self, row: int) -> Task | None:
         """The request of that row, if it waits for its first step."""
         for fleet in self.fleets.values():

@@ -52,24 +52,15 @@ class Steps:
         self.copied = 0.0
         """Seconds of the period in which keys and values were copied and nothing computed."""
 
-    def one(self, seconds: float, lag: float) -> None:
-        """A step that takes so long at nominal speed, from now on, after `lag` seconds of copying."""
-        self.began, self.lag, self.count = self.clock._now, lag, 1
-        self._end_at(self.began + (lag + seconds / self.rate))
-
-    def jump(self, count: int, lag: float) -> None:
-        """So many steps that only decode."""
-        self.began, self.lag, self.count = self.clock._now, lag, count
-        self.decodes = True
-        self._end_at(self.after(count))
-
-    def _end_at(self, time: float) -> None:
-        self.ends_at = time
-        self.under_way = True
-        self.copied += self.lag
+    def begin(self, count: int, seconds: float, lag: float) -> None:
+        """So many steps that take so long at nominal speed together, from now on, after `lag` seconds of copying."""
+        clock = self.clock
+        self.began, self.lag, self.count, self.under_way = clock._now, lag, count, True
+        self.copied += lag
+        self.ends_at = ends_at = self.began + (lag + seconds / self.rate)
         if self.last:
             self.last, self.worked, self.worked_until = False, 0.0, NAN
-        self.clock.at(time, FINISH, self.timer)
+        clock.at(ends_at, FINISH, self.timer)
 
     def after(self, steps: int) -> float:
         """The time at which this number of the steps under way are over."""
