@@ -79,7 +79,8 @@ class ServedLanguage:
         return f"the cluster has no accelerator {named}"
 
     def _fail(self, key: str, text: str) -> Exception:
-        return self.context.fail((*self.path, "service", key), text)
+        parts = [int(part) if part.isdigit() else part for part in key.split(".")]
+        return self.context.fail((*self.path, "service", *parts), text)
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
         """The mode and the times of n requests, each alone; their tokens are then in `extra`."""
