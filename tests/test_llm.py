@@ -213,7 +213,7 @@ def test_seven_gpus_hold_what_one_does_not():
     nodes = [{"gpus": {"type": "g", "count": 8, "memory": "10 GB"}}]
     service = {"gpus": 4, "model": "30 GB", "kv": {"per_token": "1 MB"}, "replicas": 2}
     result = run(service, nodes=nodes)
-    assert result.record.input.language[0].blocks == 10_000 // 16
+    assert result.record.input.language[0].kinds[0].blocks == 10_000 // 16
     assert result.tasks["device"].astype(str).tolist() == ["n0/g0+n0/g1+n0/g2+n0/g3"]
     assert result.metric("gpu_allocation") == 1
     assert result.metric("gpu_utilization") == pytest.approx(0.5)
@@ -428,12 +428,13 @@ def test_whatever_is_drawn_adds_up(seed):
     if not keys:
         assert set(record.status.tolist()) <= {COMPLETED, EXPIRED}
         for replica in simulation.parts.serving.replicas:
-            assert replica.idle and replica.free == blocks_there(replica, blocks)
-            assert not (replica.decoding or replica.context or any(replica.residues))
+            assert replica.requests.idle and replica.free_blocks == blocks_there(replica, blocks)
+            sequences = replica.sequences
+            assert not (sequences.count or sequences.context or any(sequences.residues))
 
 
 def blocks_there(replica, blocks):
-    return (16 * blocks + 50 - round(replica.service.weights / 1e6)) // 16
+    return (16 * blocks + 50 - round(replica.kind.weights / 1e6)) // 16
 
 
 # Tables and metrics ---------------------------------------------------------------------------------------------

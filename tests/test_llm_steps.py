@@ -227,18 +227,19 @@ def test_a_preset_says_steps_and_memory():
     """140 GB in eight cards of 80 GB, 90 % of which are filled; 320 KiB of keys and values a token."""
     run = load(scenario(PRESET, gpu={"memory": "80 GB"})).build()
     service = run.language[0]
-    assert service.weights == 2 * MODELS["llama-2-70b"].parameters
+    (kind,) = service.kinds
+    assert kind.weights == 2 * MODELS["llama-2-70b"].parameters
     assert service.token_bytes == 2 * 80 * 8 * 128 * 2
-    assert service.blocks == (int(640e9 * 0.9) - service.weights) // (16 * service.token_bytes)
+    assert kind.blocks == (int(640e9 * 0.9) - kind.weights) // (16 * service.token_bytes)
     assert any("estimate from published figures" in text for text in run.warnings)
     by_catalogue = load(scenario(PRESET)).build().language[0]  # a cluster that says nothing of memory
-    assert by_catalogue.blocks == service.blocks
+    assert by_catalogue.kinds[0].blocks == kind.blocks
 
 
 def test_a_measurement_replaces_the_estimate():
     measured = {**PRESET, "step": {"fixed": "30 ms"}}
     run = load(scenario(measured)).build()
-    assert isinstance(run.language[0].step, LinearSteps)
+    assert isinstance(run.language[0].kinds[0].step, LinearSteps)
     assert not any("estimate" in text for text in run.warnings)
     assert run.language[0].token_bytes == 327_680
 

@@ -109,7 +109,7 @@ class Continuous(IterationPolicy):
             return False
         if not self.watermark:
             return True
-        return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.service.blocks
+        return replica.free_blocks - replica.blocks_for(request) >= self.watermark * replica.blocks
 
     def _pause(self, replica: Replica) -> int:
         """Steps to decode before a prompt may be read again."""
@@ -131,7 +131,7 @@ class Continuous(IterationPolicy):
         coming = [self._to_hold(other, block, steps) for other in replica.prefilling]
         coming.append(self._to_hold(request, block, 0))
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
-        return need - replica.service.blocks * block
+        return need - replica.blocks * block
 
     def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
         """Tokens yet to hold after `steps` and its next one, and those it holds then.

@@ -112,7 +112,9 @@ class Server:
         """Seconds to the first token and to the end of each request; NaN: never."""
         run = self._scenario.build()
         delay = self.service.network.request + front_end
-        record = Simulation(replace(run, language=[replace(run.language[0], step=times, request_delay=delay)])).run()
+        (service,) = run.language
+        service = replace(service, kinds=(replace(service.kinds[0], step=times),), request_delay=delay)
+        record = Simulation(replace(run, language=[service])).run()
         arrival = record.input.tasks.arrival
         first = np.full(len(arrival), math.nan) if record.first_token is None else record.first_token
         done = record.status == COMPLETED
@@ -137,6 +139,9 @@ def service_of(path: Path) -> LanguageModel:
     entry_of(path)
     service = load(path).model.workload[0].service
     assert isinstance(service, LanguageModel)
+    if service.also_on:
+        text = "a log does not tell which type of device served a request; describe the server with one (no also_on)"
+        raise ScenarioError(Problem(text, file=str(path), key="workload.service.also_on"))
     return service
 
 

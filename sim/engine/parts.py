@@ -17,7 +17,7 @@ from sim.engine.control.faults import FaultInjector
 from sim.engine.control.interrupts import Interrupts
 from sim.engine.control.starts import Starts, all_steady, compute_only
 from sim.engine.control.waiting import Waiting
-from sim.engine.core.policy_errors import call
+from sim.engine.core.policy_errors import call, illegal
 from sim.engine.core.recorder import Recorder
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
@@ -35,10 +35,12 @@ from sim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
 from sim.engine.resources.capacity import Capacity
 from sim.engine.views.view import EngineView
 from sim.errors import Problem, ScenarioError
+from sim.model.plan import Placement
 from sim.model.record import RunInput
 from sim.model.service import Service
 from sim.policy.batching import Counter
 from sim.policy.contract import PlanProblem, Scheduler
+from sim.policy.iterating import WantedReplica
 
 Progress = Callable[[float, int, int], None]
 
@@ -50,7 +52,7 @@ class Parts:
         run = with_own_columns(run)
         self.state = state = _state_of(run)
         self.signals = signals = Signals()
-        self.rounds = Rounds(state)
+        self.rounds = Rounds(state, signals)
         quick = compute_only(state.tasks)
         state.steady = all_steady(state.tasks, quick)
         received = AttainedService(state)
@@ -84,6 +86,8 @@ class Parts:
         signals.task_ended = self.completion.end_task
         signals.generated = self.completion.generated
         signals.kill = interrupts.kill
+        if self.serving is not None:
+            signals.paced, signals.offer, signals.place = self.serving.paced, self.serving.offer, self._place
         if run.tasks.expires is not None:
             state.patience = Patience(state.clock, arrivals.expire)
             for queue in state.queues:
@@ -125,6 +129,20 @@ class Parts:
             call(state, run.admission.begin, self.view)
         if run.faults:
             FaultInjector(state, self.rounds, self.devices, self.serving, run.faults)
+
+    def _place(self, wanted: WantedReplica) -> Placement | None:
+        """Where the policy has a replica start; PolicyError for a place where it cannot."""
+        state = self.state
+        found: Placement | None = call(state, state.scheduler.replica, wanted, self.view)
+        if found is None:
+            return None
+        what = f"has a replica start as {found}"
+        if found.mode not in wanted.modes:
+            raise illegal(state, f"{what}, in mode {found.mode}, which is none of its own")
+        refusal = state.capacity.refusal(found)
+        if refusal is not None:
+            raise illegal(state, f"{what}, but {refusal}")
+        return found
 
     def show_queues(self, scheduler: Scheduler) -> None:
         """Tell a scheduler of the queues of services, with what their batching policies want."""

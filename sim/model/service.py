@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sim.model.cluster import DeviceType
 from sim.model.step_times import StepTimes
 from sim.model.tasks import Shape
 
@@ -69,23 +70,34 @@ class Autoscaling:
 
 
 @dataclass(frozen=True, eq=False)
+class ReplicaKind:
+    """Replicas on one type of device: how long a step takes there, the KV blocks and the bytes of weights of each, and
+    how many there are at the start of the run: `prefillers` that only prefill, and `replicas` of the others."""
+
+    step: StepTimes
+    blocks: int
+    weights: int = 0
+    replicas: int = 1
+    prefillers: int = 0
+
+
+@dataclass(frozen=True, eq=False)
 class LanguageService:
     """A language model that generates token by token: requests join and leave at the boundaries of its steps.
 
     `rows` are its rows of `Tasks`; the columns `prompt_tokens` and `output_tokens` (of `Tasks.extra`) say how long
-    these requests are.  They alone have its one mode, a replica on `gpus` devices of one node.  The keys and values of
-    `block` tokens fill one KV block, of which a replica has `blocks`; `token_bytes` is what one token's take.
+    these requests are.  They alone have its modes, each a replica on so many devices of one type and node; `kinds` are
+    what replicas are in these modes, in this order.  The keys and values of `block` tokens fill one KV block;
+    `token_bytes` is what one token's take.
     `budget`: most tokens of a step, those that it decodes and those of prompts together; None: no limit.
     """
 
     name: str
     shape: Shape
     rows: np.ndarray
-    step: StepTimes
-    blocks: int
+    kinds: tuple[ReplicaKind, ...]
     block: int = 16
     token_bytes: int = 0
-    weights: int = 0
     budget: int | None = None
     max_sequences: int = 256
     max_output: int | None = None
@@ -94,10 +106,6 @@ class LanguageService:
     """Seconds after which a client aborts its request, running or not."""
     swap: bool = False
     """Are preempted sequences copied to the host, rather than computed again?"""
-    replicas: int = 1
-    """Replicas at the start of the run; if prefill and decode are separate, those that decode."""
-    prefillers: int = 0
-    """Replicas that only prefill; 0: every replica does both."""
     scaling: Autoscaling | None = None
     prefix_block: int = 0
     """Tokens that one of a request's `hash_ids` stands for, where prefixes are kept; 0: they are not."""
@@ -110,6 +118,16 @@ class LanguageService:
     """Seconds until a client has a token."""
     key: str = ""
     """Where the scenario describes the service, for messages."""
+
+    @property
+    def prefillers(self) -> int:
+        """Replicas that only prefill at the start of the run; 0: every replica does both."""
+        return sum(kind.prefillers for kind in self.kinds)
+
+    def kind_on(self, device: DeviceType) -> ReplicaKind:
+        """What its replicas are on this type of device."""
+        position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
+        return self.kinds[position]
 
     def __repr__(self) -> str:
         return self.name

@@ -36,7 +36,7 @@ from sim.policy.contract import (
     Wait,
 )
 from sim.policy.dispatch import Dispatcher
-from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step
+from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step, WantedReplica
 from sim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
@@ -49,6 +49,6 @@ __all__ = [
     "IterationPolicy", "Delay", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
     "PlannedScheduler", "Progress", "Reject", "Replica", "RequestQueue", "Requests", "RemainingProblem", "Routing",
     "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE",
-    "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "arrival_order", "demand_fits_nowhere",
-    "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",
+    "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order",
+    "demand_fits_nowhere", "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",
 ]  # fmt: skip

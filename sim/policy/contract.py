@@ -16,6 +16,7 @@ from sim.errors import Problem, ScenarioError, UsageError
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement, Plan
 from sim.model.tasks import Item, Mode, Shape, Task, Tasks
+from sim.policy.iterating import WantedReplica
 from sim.policy.request_queue import RequestQueue, Requests
 
 if TYPE_CHECKING:
@@ -252,6 +253,15 @@ class Scheduler:
 
     def announced(self, device: Device, start: float, end: float) -> None:
         """A device (the cores of a node: the whole node) will be down from `start` to `end`."""
+
+    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
+        """Where a replica that a language model lacks is to start, in one of its modes; None: nowhere for now.
+
+        Asked when the service comes to lack one and, as long as it does, when devices have come free or one of its
+        requests arrives; in a round before `schedule`.  So replicas have free devices before the tasks that wait,
+        unless the policy keeps these.  Replicas of the start of a run are on the first devices that they fit on.
+        """
+        return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
     def serve(self, counters: Sequence[Any], alone: bool) -> None:
         """Once, before `begin`, where the run has services: their queues, each with its batching policy.

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from sim.model.service import LanguageService
+from sim.model.tasks import Mode
 
 
 class Generation(Protocol):
@@ -46,6 +47,9 @@ class Replica(Protocol):
 
     service: LanguageService
     number: int
+
+    blocks: int
+    """KV blocks that it has; replicas of a service on unlike devices may have unlike numbers."""
 
     @property
     def outstanding(self) -> int:
@@ -169,6 +173,17 @@ class IterationPolicy:
     def victim(self, replica: Replica) -> Generation:
         """The request to preempt when blocks run out: a member that decodes or prefills."""
         raise NotImplementedError
+
+
+class WantedReplica(NamedTuple):
+    """A replica that a service lacks: one of its own has failed, or its load calls for one more."""
+
+    service: LanguageService
+    modes: tuple[Mode, ...]
+    """In which it can be, the preferred one first: one for each type of device that the service names."""
+    prefills_only: bool
+    requests: int
+    """Requests to the service that have arrived and have not ended."""
 
 
 class Routing:

@@ -25,10 +25,12 @@ import numpy as np
 from sim.engine.simulation import Simulation
 from sim.errors import InvariantError, RunError, ScenarioError
 from sim.model.cluster import Device
+from sim.model.plan import Placement
 from sim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
 from sim.model.tasks import RUNNING, WAITING, Task
 from sim.policy.batching import Counter
 from sim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
+from sim.policy.iterating import WantedReplica
 from sim.policy.request_queue import Requests
 from sim.testing.audit import audit
 from sim.testing.served import ServedScenario, served_systems
@@ -323,6 +325,11 @@ class WatchedScheduler(Scheduler):
     def device(self, device: Device, up: bool) -> None:
         with _Untouched(self, "device"):
             self.policy.device(device, up)
+
+    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
+        with _Untouched(self, "replica"):
+            place: Placement | None = self.policy.replica(wanted, view)
+        return place
 
     def schedule(self, view: View) -> Iterator[Decision]:
         self._rounds += 1

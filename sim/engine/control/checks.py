@@ -8,7 +8,7 @@ from typing import NoReturn
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import BEFORE, COMPUTE
 from sim.engine.language.serving import Serving
-from sim.engine.resources.occupancy import GpuState
+from sim.engine.resources.occupancy import GpuState, NodeState
 from sim.engine.resources.partition_limits import Budget
 from sim.errors import InvariantError
 from sim.model.cluster import WHOLE, Partition
@@ -62,6 +62,7 @@ class Checker:
                 if task.index in seen:
                     self._fail(f"{task} runs twice")
                 seen.add(task.index)
+        self._residents()
         for row, task in state.waiting.items():
             if task.state != WAITING:
                 self._fail(f"{task} waits but is marked otherwise")
@@ -100,6 +101,13 @@ class Checker:
         if counted != left and not (answering and counted < left):
             self._fail("a request was lost")
 
+    def _residents(self) -> None:
+        """Requests in steps of a replica run, and know it."""
+        for resident in self.state.residents.values():
+            for task in resident.tasks:
+                if task.state != RUNNING or task._launch is not resident:
+                    self._fail(f"{task} does not know its replica")
+
     def _capacity(self) -> None:
         """What is free plus what launches hold is what there is."""
         state = self.state
@@ -107,9 +115,7 @@ class Checker:
         cpu = [node.node.cpus * 1000 for node in capacity.nodes]
         memory = [node.node.memory for node in capacity.nodes]
         share: dict[int, int] = {}
-        placements = [launch.placement for launch in state.running.values()]
-        if self.serving is not None:
-            placements += [replica.placement for replica in self.serving.replicas]
+        placements = [launch.placement for launch in (*state.residents.values(), *state.running.values())]
         used: dict[Partition, Budget] = {}
         for placement in placements:
             mode = placement.mode
@@ -125,7 +131,18 @@ class Checker:
                 cpu[number] -= held
                 if memory[number] is not None:
                     memory[number] -= held_memory  # type: ignore[operator]
-        for partition, budget in capacity.budgets.items():
+        self._partitions(used)
+        for node in capacity.nodes:
+            if not cpu[node.index] == node.cpu_free >= 0:
+                self._fail(f"cores of {node.node} do not add up")
+            expected = memory[node.index]
+            if expected is not None and not expected == node.mem_free >= 0:
+                self._fail(f"memory of {node.node} does not add up")
+            self._index(node, share)
+
+    def _partitions(self, used: dict[Partition, Budget]) -> None:
+        """Each partition's count is what its launches hold, within its limits."""
+        for partition, budget in self.state.capacity.budgets.items():
             counted = used.get(partition, Budget(partition))
             same = (counted.gpus, counted.cpus, counted.on) == (budget.gpus, budget.cpus, budget.on)
             if not same:
@@ -135,26 +152,23 @@ class Checker:
             within = within and (budget.max_nodes is None or len(budget.on) <= budget.max_nodes)
             if not within:
                 self._fail(f"jobs of partition {partition} hold more than it allows")
-        for node in capacity.nodes:
-            if not cpu[node.index] == node.cpu_free >= 0:
-                self._fail(f"cores of {node.node} do not add up")
-            expected = memory[node.index]
-            if expected is not None and not expected == node.mem_free >= 0:
-                self._fail(f"memory of {node.node} does not add up")
-            open_masks = [0] * len(node.open)
-            for gpu in node.gpus:
-                device = gpu.device
-                held, total = share.get(device.index, 0), device.type.streams * WHOLE
-                if held + gpu.free != total or gpu.free < 0:
-                    self._fail(f"shares of {gpu.device} do not add up")
-                if gpu.open:
-                    open_masks[gpu.kind] |= gpu.bit
-            for kind, available in enumerate(node.open):
-                marked = bool(capacity.with_open[kind] & node.bit)
-                if marked != bool(available and node.up):
-                    self._fail(f"the index of nodes is wrong about {node.node}")
-            if open_masks != node.open:
-                self._fail(f"the index of open devices of {node.node} is wrong")
+
+    def _index(self, node: NodeState, share: dict[int, int]) -> None:
+        """The shares of a node's devices, by what launches hold of each, and what the index says of them."""
+        open_masks = [0] * len(node.open)
+        for gpu in node.gpus:
+            device = gpu.device
+            held, total = share.get(device.index, 0), device.type.streams * WHOLE
+            if held + gpu.free != total or gpu.free < 0:
+                self._fail(f"shares of {gpu.device} do not add up")
+            if gpu.open:
+                open_masks[gpu.kind] |= gpu.bit
+        for kind, available in enumerate(node.open):
+            marked = bool(self.state.capacity.with_open[kind] & node.bit)
+            if marked != bool(available and node.up):
+                self._fail(f"the index of nodes is wrong about {node.node}")
+        if open_masks != node.open:
+            self._fail(f"the index of open devices of {node.node} is wrong")
 
     def _stages(self) -> None:
         """Stages come in order; compute engines are not oversubscribed; copy engines serve one launch."""
@@ -211,7 +225,7 @@ class Checker:
                 continue
             here = places.on(gpu.device)
             held = sum(launch.placement.mode.gpu_memory for launch in launches_on(state, gpu.device))
-            if self.serving is not None and self.serving.serves(gpu.device):
+            if any(gpu.device in launch.placement.devices for launch in state.residents.values()):
                 continue  # all of its memory is the replica's
             pinned = sum(places.items[item].size for item in here.pins)
             lying = sum(places.items[item].size for item in here.resident if item not in here.pins)

@@ -11,7 +11,7 @@ from sim.engine.control.starts import Starts
 from sim.engine.core.policy_errors import illegal, state_of
 from sim.engine.core.rounds import LOOP_LIMIT, Rounds
 from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
+from sim.engine.flight.launch import Launch, Resident
 from sim.engine.flight.prefetch import fetch
 from sim.engine.launching.launches import Launches
 from sim.model.record import EXPIRED, REJECTED
@@ -77,6 +77,8 @@ class Decisions:
     def _running_launch(self, task: Task, verb: str) -> Launch:
         if task.state != RUNNING or task._launch is None:
             raise illegal(self.state, f"{verb} {task}, but it {state_of(task)}")
+        if isinstance(task._launch, Resident):
+            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others")
         return task._launch
 
     def _reject(self, decision: Reject) -> None:

@@ -10,7 +10,7 @@ from sim.engine.control.interrupts import Interrupts
 from sim.engine.core.policy_errors import call, illegal
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState, launches_on, lost_input
-from sim.engine.flight.launch import RESTORE
+from sim.engine.flight.launch import RESTORE, Resident
 from sim.engine.kernel.clock import FAULT, Later, Timer
 from sim.engine.language.serving import Serving
 from sim.engine.launching.launches import Launches
@@ -52,10 +52,9 @@ class Devices:
             busy = launches_on(run, device)
             if isinstance(state, GpuState) and state.lane.fetching:
                 raise illegal(run, f"puts {device} to sleep while data are being brought there")
-            if self.serving is not None and self.serving.serves(device):
-                raise illegal(run, f"puts {device} to sleep while a replica of a language model holds it")
             if busy:
-                raise illegal(run, f"puts {device} to sleep while {busy[0].task} runs there")
+                holds = f"{busy[0].holder} holds it" if isinstance(busy[0], Resident) else f"{busy[0].task} runs there"
+                raise illegal(run, f"puts {device} to sleep while {holds}")
             waking = self.waking.pop(device.index, None)
             if waking is not None:
                 run.clock.cancel(waking)
@@ -94,13 +93,7 @@ class Devices:
                 state.frequency = float(wanted)
                 state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
-                self._retime(device, state, launches)
-
-    def _retime(self, device: Device, state: Any, launches: list[Any]) -> None:
-        """The device runs at another speed, and so does what computes there."""
-        self.launches.retime(state, launches)
-        if self.serving is not None:
-            self.serving.rerate(device)
+                self.launches.retime(state, launches)
 
     def _open(self, device: Device) -> None:
         """A device that was asleep may be given launches from now on."""
@@ -124,7 +117,7 @@ class Devices:
         run.steady = False
         state.slowdown = factor * (1.0 + device.type.preemption.overhead)
         state.normal = False
-        self._retime(device, state, launches)
+        self.launches.retime(state, launches)
         self.rounds.changed("change")
 
     def close(self, device: Device, closed: bool) -> None:
@@ -154,8 +147,12 @@ class Devices:
             state.normal = False
         run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
+        residents = []
         for launch in {launch.number: launch for one in lost for launch in launches_on(run, one)}.values():
-            self.interrupts.stop(launch, keep=True, fault=True)
+            if isinstance(launch, Resident):
+                residents.append(launch)
+            else:
+                self.interrupts.stop(launch, keep=True, fault=True)
         if not up and run.places.items:
             for one in lost:
                 self._lose_data(one)
@@ -164,7 +161,7 @@ class Devices:
             if up:
                 self.serving.refill()
             else:
-                self.serving.lose(lost)
+                self.serving.lose(residents)
         call(run, run.scheduler.device, device, up)
         self.rounds.changed("release" if up else "change")
 

@@ -74,7 +74,7 @@ class FaultInjector:
     def _look_whether_hopeless(self) -> None:
         """A policy that starts nothing would let faults go on for ever."""
         run = self.run
-        serving = run.iterating and self.serving is not None and bool(self.serving.replicas)
+        serving = bool(run.iterating and run.residents)
         if run.running or run.sources.to_come or run.deferred or run.requests_left or serving:
             self._idle = 0
             return

@@ -10,6 +10,7 @@ from sim.engine.core.policy_errors import raised
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import ARRIVAL, FINISH, Later
+from sim.engine.language.llm_service import Fleet
 from sim.engine.language.serving import Serving
 from sim.engine.queues.queue import Queue
 from sim.errors import HetsimError
@@ -47,9 +48,11 @@ class Waiting:
             # The arrival or the last predecessor's finish, not the time of admission: deferral is waiting.
             last = -math.inf if state.graph is None else state.graph.ready.pop(task.index, -math.inf)
             ready[task.index] = task.ready = max(task.arrival, last)
-        if self.serving is not None and task.shape in self.serving.fleets:
-            self._come_to_replicas(task)
-            return
+        if self.serving is not None:
+            fleet = self.serving.fleets.get(task.shape)
+            if fleet is not None:
+                self._come_to_replicas(task, fleet)
+                return
         queue = state.queue_of.get(task.shape) if state.queues else None
         if queue is not None:
             self._come_to_queue(task, queue)
@@ -116,15 +119,16 @@ class Waiting:
         self.state.deferred -= 1
         then(*arguments)
 
-    def _come_to_replicas(self, task: Task) -> None:
+    def _come_to_replicas(self, task: Task, fleet: Fleet) -> None:
         """A request to a language model is on its way to its replicas, or there."""
-        assert self.serving is not None
-        service = self.serving.fleets[task.shape].service
-        delay, now = service.request_delay, self.clock._now
-        aborts = max(now, task.arrival + service.timeout)
+        service = fleet.service
+        delay = service.request_delay
         if not delay:
-            self.serving.arrived(task)
-        elif aborts <= now + delay:
+            fleet.arrived(task)
+            return
+        now = self.clock._now
+        aborts = max(now, task.arrival + service.timeout)
+        if aborts <= now + delay:
             self.travel(task, aborts - now, self._at_replicas, task, True)
         else:
             self.travel(task, delay, self._at_replicas, task, False)
@@ -138,7 +142,7 @@ class Waiting:
         elif aborted:
             self.serving.fleets[task.shape].aborted(task)
         else:
-            self.serving.arrived(task)
+            self.serving.fleets[task.shape].arrived(task)
 
     def _arrive(self, task: Task, queue: Queue) -> None:
         """A request is at the node that may serve it."""

@@ -193,12 +193,12 @@ class Recorder:
             self._members.extend(terms.rows)
 
     def period(
-        self, number: int, task: int, members: int, place: int, outcome: int, times: tuple[float, ...], busy: float,
-        energy: float,
+        self, number: int, task: int, members: int, mode: int, place: int, outcome: int, times: tuple[float, ...],
+        busy: float, energy: float,
     ) -> None:  # fmt: skip
         """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
         self._groups[len(self._rows) // WIDTH] = ()  # what its requests received is counted by itself
-        self._rows.extend((number, task, members, 0, place, outcome, *times, busy, energy, 0.0))
+        self._rows.extend((number, task, members, mode, place, outcome, *times, busy, energy, 0.0))
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:

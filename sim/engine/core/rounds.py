@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from sim.engine.core.policy_errors import deadlock, illegal
+from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.policy.contract import Wait
@@ -16,8 +17,9 @@ LOOP_LIMIT = 10_000
 class Rounds:
     """Rounds of decisions: what makes one due, and what tells that a policy goes in circles."""
 
-    def __init__(self, state: RunState):
+    def __init__(self, state: RunState, signals: Signals):
         self.state = state
+        self.signals = signals
         self.clock = state.clock
         self._wake = Timer(self._woken)
         self._idle_wakes = 0
@@ -39,6 +41,8 @@ class Rounds:
         state.wake_on = "change"
         if self._wake.entry >= 0:
             clock.cancel(self._wake)
+        if state.wanting:
+            self.signals.offer()
         return True
 
     def changed(self, cause: str) -> None:
@@ -54,6 +58,8 @@ class Rounds:
         state.certain = decision.certain
         if state.capacity.budgets and (state.waiting or state.requests_left):
             state.wake_on = "change"  # a task that a limit of its partition keeps waits, even where a policy sees none
+        if state.wanting:
+            state.wake_on = "change"  # whatever comes free may be for a replica
         until = decision.until
         if until == math.inf:
             if self._wake.entry >= 0:

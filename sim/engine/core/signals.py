@@ -6,14 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.engine.flight.launch import Launch
+from sim.model.plan import Placement
 from sim.model.tasks import Task
+from sim.policy.iterating import WantedReplica
 
 
 class Signals:
     """Which part handles which event.  Everything else in the engine is called from above."""
 
     __slots__ = (
-        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "imagine",
+        "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",
+        "offer", "place", "imagine",
     )  # fmt: skip
 
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
@@ -30,6 +33,12 @@ class Signals:
     """A launch that only computed so far has a timetable from now on."""
     slowed: Callable[[Launch], None] | None
     """A launch that only computed so far may end later than it was to."""
+    paced: Callable[[Launch], None]
+    """The devices of a launch that keeps them run at another speed."""
+    offer: Callable[[], None]
+    """A round begins, and language models lack replicas."""
+    place: Callable[[WantedReplica], Placement | None]
+    """Where the policy would have a replica start."""
     imagine: Callable[..., Any]
     """A policy wants to see what may come of the run (`View.fork`)."""
 

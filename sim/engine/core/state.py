@@ -12,7 +12,7 @@ from typing import Any
 from sim.engine.core.recorder import Recorder
 from sim.engine.flight.contention import Network
 from sim.engine.flight.data_locations import Places
-from sim.engine.flight.launch import Launch
+from sim.engine.flight.launch import Launch, Resident
 from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import Clock
 from sim.engine.queues.sources import Graph, Patience, Sources
@@ -50,6 +50,8 @@ class RunState:
 
     running: dict[int, Launch] = field(default_factory=dict)
     """Launches in flight by number, in the order of their start."""
+    residents: dict[int, Resident] = field(default_factory=dict)
+    """Launches that keep their devices until they are given up, by number; not in `running`."""
     waiting: dict[int, Task] = field(default_factory=dict)
     """Tasks that wait, by row, in the order in which they became ready."""
     lost_items: dict[int, None] = field(default_factory=dict)
@@ -59,6 +61,10 @@ class RunState:
 
     last_launch: int = 0
     """Number of the last launch (or prefetch), in start order."""
+    wanting: dict[str, int] = field(default_factory=dict)
+    """Language models that lack replicas, by name, and how many."""
+    last_resident: int = 0
+    """Number of the last launch that keeps its devices: they count downward, apart from the others."""
     ended: int = 0
     deferred: int = 0
     """Tasks that will be seen again: deferred by admission, or a request or its response is on its way."""
@@ -85,8 +91,12 @@ class RunState:
 
 
 def launches_on(state: RunState, device: Device) -> list[Launch]:
-    """Launches in flight on a device, in the order of their start.  Linear in what runs; for rare things."""
-    return [launch for launch in state.running.values() if device in launch.placement.devices]
+    """Launches that hold a device: those that keep it, and those in flight in the order of their start.
+
+    Linear in what runs; for rare things.
+    """
+    found: list[Launch] = [launch for launch in state.residents.values() if device in launch.placement.devices]
+    return found + [launch for launch in state.running.values() if device in launch.placement.devices]
 
 
 def lost_input(state: RunState, task: Task) -> str | None:

@@ -40,6 +40,8 @@ class Launch(Timer):
     """Bitmask of the cores it took (a CPU launch)."""
     position: int
     """Position of its mode in the first task's shape."""
+    resident = False
+    """Has it no end of its own (`Resident`)?"""
     fusion: Fusion | None = None
     """How its tasks are fused, if several are launched as one kernel (`FusedLaunch`)."""
 
@@ -104,6 +106,28 @@ class FusedLaunch(Launch):
         assert self._tasks is not None
         return self._tasks[member].shape.position[self.placement.mode.parts[member]]
 
+
+class Resident(Launch):
+    """A launch without an end of its own: it keeps its devices until it is given up or one of them fails, and its entry
+    is the next boundary of what it does there.  A replica of a language model is one.
+
+    It stands in `RunState.residents`, and what befalls its devices reaches it as any launch; what is to be done then is
+    up to `holder`.  Its number is negative: not it, but each of its busy periods is a row of the table of launches.
+    """
+
+    __slots__ = ("holder",)
+    resident = True
+
+    def __init__(self, then: Callable[[Any], None], number: int, placement: Placement, now: float, holder: Any):
+        super().__init__(then, number, (), placement, now)
+        self.holder = holder
+        self.cores = 0
+        self.position = 0
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Requests that it serves at present."""
+        return tuple(request.task for request in self.holder.members)
 
 class Terms:
     """What a batch of requests has besides its members: padding and noise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.generation import LOADING, Generation
+from sim.engine.language.generation import Generation
 from sim.engine.language.service_calls import ServiceCalls
 
 
@@ -43,16 +43,12 @@ class Clients:
         if request.row in self.fleet.answered:
             self.fleet.aborted(request.task)
             return
-        replica = request.replica
-        if replica is not None and request.row in replica._members:
-            replica.abort(request)
+        replica, request.leaves = request.replica, True
+        if replica is not None and replica.requests.abort(request):
             return
-        request.leaves = True
-        if replica is not None and request.state == LOADING:
-            replica.forget_loading(request)
         source = request.source
         if request.started:
             self.fleet.cut_off(request, self.clock._now)
         self.fleet.aborted(request.task)
-        if source is not None and request.row in source.held:
-            source.let_go(request)
+        if source is not None and request.row in source.requests.held:
+            source.requests.let_go(request)

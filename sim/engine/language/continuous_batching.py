@@ -12,222 +12,333 @@ Cost: O(log members) a request and jump, O(block) where memory is tight.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
+from sim.engine.core.figures import pack_steps
+from sim.engine.flight.launch import Resident
 from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.generation import DECODING, NAN, OVER, QUEUED, Generation
+from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
+from sim.engine.language.kinds import Kind
+from sim.engine.language.kv_memory import KVMemory
+from sim.engine.language.members import Members
+from sim.engine.language.periods import Periods
+from sim.engine.language.sequences import Sequences
 from sim.engine.language.service_calls import ServiceCalls
 from sim.engine.language.steps import Steps
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
+from sim.model.step_times import attended
 
 
-class Replica(Steps):
-    """One copy of the model on the devices of a placement, which it keeps until it is given up."""
+class Replica:
+    """One copy of the model on the devices of a placement, which it keeps until it is given up.
 
-    def __init__(self, fleet: ServiceCalls, number: int, placement: Placement, prefills_only: bool = False):
-        super().__init__(self._fired)
+    Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
+    the steps under way (`stage`), and the `periods` in which it has something to do.  Here is what happens between two
+    steps, and what policies see (`sim.policy.iterating.Replica`).
+    """
+
+    def __init__(self, fleet: ServiceCalls, number: int, kind: Kind, placement: Placement, prefills_only: bool):
         self.fleet = fleet
         self.service = service = fleet.service
         self.policy = fleet.batching
         self.clock = fleet.clock
-        self.code = fleet.recorder.replica(service.name, number, service.blocks, placement)
+        self.code = fleet.recorder.replica(service.name, number, kind.blocks, placement)
         self.rows = fleet.recorder.steps
         self.number = number
+        self.kind = kind
+        self.blocks = kind.blocks
         self.placement = placement
         self.prefills_only = prefills_only
-        self._empty_memory(service)
-        self._nobody()
-        self._stand_still(service, placement)
+        fleet.state.last_resident -= 1
+        self.launch = Resident(self._fired, fleet.state.last_resident, placement, self.clock._now, self)
+        self.memory = KVMemory(kind.blocks, service.block, service.prefix_block)
+        self.sequences = Sequences(self, self.memory)
+        self.times = kind.steps
+        self.stage = Steps(self.clock, self.launch, kind.steps, self.sequences, kind.width)
+        self.periods = Periods(fleet, kind, placement, self.stage)
+        self.requests = Members(self, fleet, self.memory, self.sequences, self.periods)
+        self.prefill: list[tuple[Generation, int]] = []
+        """What the step under way reads of prompts."""
+        self.changes: bool = self.policy.changes
         self.loaded = True
         self.draining = False
-        self.since = self.clock._now
-        """Since when the devices are held without a row that records it."""
-        self.load: tuple[float, float] | None = None
         self.loading_from = NAN
         self.flows: list[Flow] = []
         """The model on its way to the devices."""
-        self.period = 0
-        self.launch = -1
-        self.busy_from = NAN
+
+    # What policies see --------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
         return self.clock._now
 
     @property
+    def outstanding(self) -> int:
+        return self.requests.outstanding
+
+    @property
+    def size(self) -> int:
+        return self.requests.size
+
+    @property
+    def members(self) -> list[Generation]:
+        return list(self.requests.inside.values())
+
+    @property
+    def prefilling(self) -> list[Generation]:
+        return self.requests.prefilling
+
+    @property
+    def decoding(self) -> int:
+        return self.sequences.count
+
+    @property
+    def steps(self) -> int:
+        return self.sequences.steps
+
+    @property
     def heads(self) -> Mapping[str, Generation]:
-        return self.line.heads
+        return self.requests.line.heads
+
+    @property
+    def free_blocks(self) -> int:
+        return self.memory.free
+
+    def blocks_for(self, request: Generation) -> int:
+        return self.memory.blocks_for(request)
+
+    def cached(self, request: Generation) -> int:
+        return self.memory.cached(request)
+
+    # Boundaries ---------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"replica {self.number} of {self.service}"
 
     def enqueue(self, request: Generation) -> None:
+        requests, stage = self.requests, self.stage
         request.replica = self
         request.state = QUEUED
         request.period = -1
-        self.outstanding += 1
-        if self.by_client and self.stepping:
-            self.coming.append(request)
+        requests.outstanding += 1
+        if requests.by_client and stage.under_way:
+            requests.coming.append(request)
             self.wake()
             return
-        self._queue(request)
-        if not self.stepping:
+        requests.queue(request)
+        if not stage.under_way:
             self.wake()
-        elif self.count > 1 and self.size < self.service.max_sequences and self.line.head() is request:
-            self._cut()
+        elif stage.count > 1 and requests.size < requests.most and requests.line.head() is request:
+            stage.cut()
 
     def wake(self) -> None:
         """Something has come while no step is under way: a boundary at this instant, after all of its arrivals."""
-        if self.stepping:
-            if self.count > 1:
-                self._cut()
-        elif self.entry < 0 and self.loaded:
-            self.clock.at(self.clock._now, TIMER, self)
+        if self.stage.under_way:
+            if self.stage.count > 1:
+                self.stage.cut()
+        elif self.launch.entry < 0 and self.loaded:
+            self.clock.at(self.clock._now, TIMER, self.launch)
 
-    def forget(self, request: Generation) -> None:
-        """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
-        request.state = OVER
-        self.line.gone(request)
-        self.outstanding -= 1
-        self.wake()
-
-    def _fired(self, _: Timer) -> None:
-        if self.stepping:
+    def _fired(self, timer: Timer) -> None:
+        if self.stage.under_way:
             self._settle()
-            self.fleet.boundary()
             clock = self.clock
+            if self.fleet.checked:
+                clock.round_due = True
             head = clock._heap[0] if clock._heap else None
             if clock.feed_time == clock._now or (head is not None and head[0] == clock._now and head[1] < TIMER):
-                clock.at(clock._now, TIMER, self)  # what else happens at this instant comes first
+                clock.at(clock._now, TIMER, timer)  # what else happens at this instant comes first
                 return
         self._decide()
 
     def _decide(self) -> None:
         """Decide which members are preempted, which requests join, and what the next step does."""
+        requests, sequences, stage = self.requests, self.sequences, self.stage
         lag = 0.0
         gave_way = False
-        if self.leaving:
-            self._abort()
-        if self.coming:
-            self._line_up()
-        if self.here:
-            self._take_up()
-        while self.decoding and self.residues[(1 - self.steps) % self.block] > self.free:
-            lag += self._preempt()
+        if requests.leaving:
+            requests.let_leave()
+        if requests.coming:
+            requests.line_up()
+        if requests.here:
+            requests.take_up()
+        while sequences.count and sequences.needed > self.memory.free:
+            lag += requests.preempt()
             gave_way = True
-        self.head = None
-        if self.outstanding > len(self._members) and not (gave_way and self._members):
-            lag += self._join()
-        if not self._members:
+        requests.head = None
+        if requests.outstanding > len(requests.inside) and not (gave_way and requests.inside):
+            lag += requests.join()
+        if not requests.inside:
             self._rest()
             return
-        if math.isnan(self.busy_from):
-            self._awake()
-        self.began, self.lag = self.clock._now, lag
-        self.copied += lag
-        self.stepping = True
-        if not self.prefilling:
-            self._jump(gave_way)
+        if not self.periods.busy:
+            self.periods.begin()
+        if not requests.prefilling:
+            self._jump(gave_way, lag)
             return
         plan = self.fleet.call(self.policy.step, self)
         self.prefill = list(plan.prefill)
-        self.decodes = bool(plan.decode and self.decoding)
-        self.reading = self._checked()
+        stage.decodes = bool(plan.decode and sequences.count)
+        stage.reading = self._checked()
         if not self.prefill:
-            self._jump(gave_way)
+            self._jump(gave_way, lag)
             return
-        self.count = 1
-        sequences, context = (self.decoding, self.context) if self.decodes else (0, 0)
+        decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
         times = self.times
         if times.attends:
-            seconds = times.of(self.reading, sequences, context, self._attended())
+            stage.begin(1, times.of(stage.reading, decoding, context, self._attended()), lag)
         else:
-            seconds = times.of(self.reading, sequences, context)
-        self._end_at(self.began + (lag + seconds / self.rate))
+            stage.begin(1, times.of(stage.reading, decoding, context), lag)
 
-    def _awake(self) -> None:
-        self.launch = self.fleet.number_launch()
-        self.busy_from = self.clock._now
-        self.copied = 0.0
+    def _jump(self, gave_way: bool, lag: float) -> None:
+        """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.
+
+        gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
+        """
+        sequences, requests = self.sequences, self.requests
+        count = sequences.until_full(sequences.until_end())
+        if count > 1 and self.changes and requests.outstanding > len(requests.inside):
+            count = 1 if gave_way else self._steady(count)
+        self.stage.decodes = True
+        self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
+
+    def _steady(self, count: int) -> int:
+        """The number of `count` steps that pass before the policy is asked about the first waiting request again."""
+        head = self.requests.head
+        if head is None:
+            return count
+        steps: int = self.fleet.call(self.policy.steady, self, head, count)
+        if steps < 1:
+            raise self.fleet.illegal(f"wants to be asked after {steps} steps; at least one has to pass")
+        return min(count, steps)
+
+    def _checked(self) -> int:
+        """The prompt tokens of the step the policy wants; PolicyError if it cannot be done."""
+        total = 0
+        seen: dict[int, None] = {}
+        for request, tokens in self.prefill:
+            if request.replica is not self or request.state != PREFILLING or request.row in seen:
+                raise self.fleet.illegal(f"prefills {request}, which does not wait for that here")
+            if not 1 <= tokens <= request.left:
+                raise self.fleet.illegal(f"prefills {tokens} tokens of {request}, which has {request.left} left")
+            seen[request.row] = None
+            total += tokens
+        decodes = self.stage.decodes
+        budget, decoding = self.service.budget, self.sequences.count if decodes else 0
+        if budget is not None and total + decoding > budget:
+            text = f"prefills {total} tokens and decodes {decoding} in one step"
+            raise self.fleet.illegal(f"{text}; a step takes {budget} (max_num_batched_tokens)")
+        if not total and not decodes:
+            raise self.fleet.illegal("answered with a step that does nothing")
+        return total
+
+    def _attended(self) -> int:
+        """Pairs of the prompt tokens of the step with the tokens up to themselves."""
+        return sum(attended(tokens, one.prompt + one.made - one.left) for one, tokens in self.prefill)
+
+    def _settle(self) -> None:
+        """The steps under way are over: count their tokens."""
+        stage, sequences, requests = self.stage, self.sequences, self.requests
+        part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
+        growth = self._row(self.clock._now)
+        if stage.decodes:
+            sequences.share += part
+            memory = self.memory
+            memory.free -= growth
+            if memory.cache is not None:
+                memory.cache.fit(memory.free)
+            sequences.context += sequences.count * stage.count
+            sequences.steps += stage.count
+            while sequences.ends and sequences.ends[0][0] <= sequences.steps:
+                request = sequences.pop_complete()
+                if request is None:
+                    break
+                sequences.leave(request)
+                requests.finish(request)
+        if self.prefill:
+            for request, tokens in self.prefill:
+                requests.prefilled(request, tokens, part)
+            self.prefill = []
+        stage.reading = 0
+
+    def _row(self, end: float) -> int:
+        """A row for the steps that end now, before their tokens are counted; the KV blocks that these take."""
+        stage, sequences, requests = self.stage, self.sequences, self.requests
+        decoding = growth = fresh = 0
+        if stage.decodes:
+            decoding = sequences.count
+            growth = sequences.growth(stage.count)
+            if sequences.fresh:
+                fresh = self._fresh_gaps(end)
+            sequences.decoded_at = end
+        memory = self.memory
+        cached = 0 if memory.cache is None else memory.cached_blocks
+        running = len(requests.inside) + len(requests.loading)
+        self.rows.extend(pack_steps(
+            stage.began, end, self.code, stage.count, decoding, stage.reading, sequences.context, memory.free, growth,
+            cached, running, requests.outstanding - running, fresh,
+        ))  # fmt: skip
+        return growth
+
+    def _fresh_gaps(self, end: float) -> int:
+        """Record the token gaps of sequences that began to decode since the last decoding step; their number."""
+        waiting = self.sequences.fresh
+        first = self.stage.first_token(end)
+        for token_at in waiting.values():
+            self.fleet.recorder.token_gap(first, token_at)
+        fresh = len(waiting)
+        waiting.clear()
+        return fresh
+
+    # The end ------------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
         """Nothing to do: the busy period is over."""
-        if not math.isnan(self.busy_from):
-            self._write(LAUNCH_COMPLETED, self.clock._now)
+        if self.periods.busy:
+            self.periods.end(LAUNCH_COMPLETED, self.clock._now)
         self.fleet.rested(self)
-
-    def _write(self, outcome: int, end: float) -> None:
-        """A row for the period that ends: held since the end of the one before, busy from its first step on."""
-        busy = (end - self.busy_from - self.copied) * self.width
-        load = self.load or (NAN, NAN)
-        start = self.busy_from if self.load is None else load[0]
-        times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
-        self.fleet.write(self, self.launch, self.leader, self.served, outcome, times, busy, busy + self.surplus)
-        self.since, self.load, self.busy_from = end, None, NAN
-        self.served, self.leader, self.surplus = 0, -1, 0.0
-        self.period += 1
 
     def close(self, end: float, outcome: int) -> None:
         """The last row: the devices are given back, or the run is over."""
-        if not math.isnan(self.busy_from):
-            if self.stepping:
-                self._count_part(end)
-                if outcome == LAUNCH_RUNNING:
-                    self._cut_row(end)
-            self._write(outcome, end)
-        elif end > self.since or self.load is not None:
-            load = self.load or (NAN, NAN)
-            times = (self.since, load[0], *load, NAN, NAN, NAN, end)
-            self.fleet.write(self, self.fleet.number_launch(), -1, 0, outcome, times, 0.0, 0.0)
+        if not self.periods.busy:
+            self.periods.rest(outcome, end)
+            return
+        if self.stage.under_way:
+            self._count_part(end)
+            if outcome == LAUNCH_RUNNING and (whole := self.stage.whole_by(end)):
+                self.stage.count = whole
+                self._row(self.stage.after(whole))
+        self.periods.end(outcome, end)
+
+    def _count_part(self, end: float) -> None:
+        """Steps that the end of the run cuts off have been computed in part."""
+        decodes = self.stage.decodes
+        part = self.stage.in_part(end) / (len(self.prefill) + (self.sequences.count if decodes else 0))
+        for request, _ in self.prefill:
+            request.seconds += part
+        if decodes:
+            self.sequences.share += part
 
     def fail(self) -> list[Generation]:
         """A device has failed: what the replica had is lost; its requests, which begin anew elsewhere."""
-        now = self.clock._now
-        if self.stepping and self.decodes and self.count > 1:
-            self._cut()
-            self.count -= 1  # all but the step under way gave their tokens
-            if self.count:
-                self._row(self._after(self.count))
-                self.steps += self.count
-        self.close(now, LAUNCH_LOST)
-        self.clock.cancel(self)
-        self.stepping = False
+        stage = self.stage
+        if stage.under_way and stage.decodes and stage.count > 1:
+            stage.cut()
+            stage.count -= 1  # all but the step under way gave their tokens
+            if stage.count:
+                self._row(stage.after(stage.count))
+                self.sequences.steps += stage.count
+        self.close(self.clock._now, LAUNCH_LOST)
+        self.clock.cancel(self.launch)
+        stage.under_way = False
         for flow in self.flows:
             self.fleet.links.cancel(flow)
-        self._line_up()
-        waiting = self.line.everyone()
-        for request in self._members.values():
-            self._told_left(request, False)
-            if request.state == DECODING:
-                self._leave_decoding(request)
-            self.fleet.gave_way(request, "failure")
-        for request in self._loading.values():
-            self._told_left(request, False)
-            for flow in request.flows:
-                self.fleet.links.cancel(flow)
-            if request.source is not None and request.row in request.source.held:  # else that has failed before
-                request.source.let_go(request)
-        inside = [*self._members.values(), *self._loading.values()]
-        for request in [*inside, *(one for one in waiting if one.source is None)]:
-            request.begin_anew(now)
-        for request in waiting:
-            request.replica = None
-        self._members, self._loading, self.held, self.here = {}, {}, {}, []
-        self.line.clear()
+        orphans = self.requests.lose()
         self.loaded = False  # nothing wakes it any more
-        return [*inside, *waiting]
+        return orphans
 
-    def lose_source(self, request: Generation) -> None:
-        """The replica from which a request that waits or loads here would have fetched its keys and values is gone:
-        it is read here from its beginning."""
-        loading = self._loading.pop(request.row, None)
-        if loading is not None:
-            self._told_left(request, False)
-            for flow in request.flows:
-                self.fleet.links.cancel(flow)
-            self.free += self.blocks_of(self._stored(request))
-        request.begin_anew(self.clock._now)
-        request.replica = self
-        if loading is not None:
-            self._queue(request)
-        self.wake()
+    def defects(self) -> list[str]:
+        """Everything that does not add up (for --check)."""
+        return [f"{self!r}: {text}" for text in self.requests.defects()]

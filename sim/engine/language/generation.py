@@ -19,8 +19,10 @@ class Generation:
     __slots__ = (
         "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
         "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
-        "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at",
+        "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
     )  # fmt: skip
+    need: int
+    """KV blocks that it needs at most; told where there are replicas of unlike kinds."""
 
     def __init__(self, task: Task, prompt: int, output: int, longest: int, hashes: Sequence[Hashable]):
         self.task = task
@@ -65,6 +67,21 @@ class Generation:
         """Has its client aborted it?  It leaves at the end of the step under way."""
         self.token_at = NAN
         """When its last token came, while it does not decode."""
+        self.kind: Any = None
+        """Of the replica that it joined last (`sim.engine.language.kinds.Kind`)."""
+        self.joules = 0.0
+        """Energy above idle on the kinds before."""
+
+    def change_kind(self, kind: Any) -> None:
+        """It joins a replica of another kind."""
+        if self.kind is not None:
+            self.joules, self.seconds = self.energy(self.seconds), 0.0
+        self.kind = kind
+
+    def energy(self, seconds: float) -> float:
+        """Joules above idle, if it has received so many seconds on its present kind."""
+        joules: float = self.joules + seconds * self.kind.width * self.kind.watts
+        return joules
 
     def begin_anew(self, now: float) -> None:
         """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""
@@ -78,9 +95,14 @@ class Generation:
     @property
     def produced(self) -> int:
         if self.state == DECODING:
-            steps: int = self.replica.steps
+            steps: int = self.replica.sequences.steps
             return steps + self.offset
         return self.made
+
+    @property
+    def stored(self) -> int:
+        """Tokens of which it holds keys and values, as long as it does not decode: of its answer all but the last."""
+        return self.prompt + max(self.made - 1, 0)
 
     @property
     def whole(self) -> int:

@@ -1,48 +1,88 @@
-"""Memory of a replica for keys and values: which KV blocks its sequences hold, and when they need more."""
+"""Memory of a replica for keys and values: KV blocks that its requests hold, and those that are free."""
 
 from __future__ import annotations
 
-from sim.engine.kernel.clock import Timer
 from sim.engine.language.generation import PREFILLING, Generation
 from sim.engine.language.prefix import PrefixCache
-from sim.model.service import LanguageService
 
 
-class KVMemory(Timer):
+class KVMemory:
     """Blocks of `block` tokens.  A sequence that decodes takes its next block in the step that fills the last."""
 
-    service: LanguageService
-    steps: int
-    decoding: int
+    __slots__ = ("block", "total", "free", "cache")
 
-    def _empty_memory(self, service: LanguageService) -> None:
-        self.block = service.block
-        self.free = service.blocks
-        """KV blocks that no request holds; idle ones of the prefix cache count as free."""
-        self.cache = PrefixCache(service.prefix_block, service.block) if service.prefix_block else None
-        self.residues = [0] * service.block
-        """Sequences that decode, by (tokens - steps) modulo the block size: how many need a new block at which step."""
-
-    @property
-    def free_blocks(self) -> int:
-        return self.free
+    def __init__(self, blocks: int, block: int, prefix: int):
+        """`prefix`: tokens behind one name of a prefix; 0: prefixes are not kept."""
+        self.block = block
+        self.total = self.free = blocks
+        """`free`: KV blocks that no request holds; idle ones of the prefix cache count as free."""
+        self.cache = PrefixCache(prefix, block) if prefix else None
 
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.block)
 
-    def _stored(self, request: Generation) -> int:
-        """Tokens of which a member holds keys and values: of what it produced all but the last."""
-        return request.prompt + max(request.made - 1, 0)
-
     def blocks_for(self, request: Generation) -> int:
-        """With the block for its next token, where it need not be prefilled."""
+        """Blocks that a request takes by joining, with that for its next token, where it need not be prefilled."""
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.left:
             return blocks
         return blocks - self._found(request) * self.cache.each
 
     def cached(self, request: Generation) -> int:
+        """Tokens at the beginning of its prompt that are here already."""
         return 0 if self.cache is None else self._found(request) * self.cache.tokens
+
+    def room_for(self, request: Generation) -> int:
+        """Blocks that are free for a request and those that decode, once it uses what lies here of its prompt."""
+        return self.free if self.cache is None else self.free - self._idle_of(request)
+
+    @property
+    def cached_blocks(self) -> int:
+        """Free blocks that hold prefixes."""
+        return 0 if self.cache is None else len(self.cache.idle) * self.cache.each
+
+    def take(self, blocks: int) -> None:
+        self.free -= blocks
+        if self.cache is not None:
+            self.cache.fit(self.free)
+
+    def enter(self, request: Generation) -> int:
+        """A request that is to be prefilled joins: take its blocks; the tokens that need not be prefilled."""
+        tokens = request.prompt + request.made
+        if self.cache is None:
+            self.free -= -(-tokens // self.block) - request.shared
+            return 0
+        known = self._hold_prefix(request)
+        self.take(-(-tokens // self.block) - request.shared)
+        return known
+
+    def enter_with(self, request: Generation) -> int:
+        """A request joins with its keys and values: take their blocks; how many these are."""
+        blocks = -(-request.stored // self.block)
+        self.take(blocks)
+        return blocks
+
+    def leave_with(self, request: Generation) -> None:
+        """Give back what `enter_with` took, before the request has decoded."""
+        self.free += -(-request.stored // self.block)
+
+    def give_back(self, request: Generation) -> None:
+        """Blocks of a member that leaves; its own count is that of its stored tokens."""
+        tokens = request.prompt + request.made if request.state == PREFILLING else request.stored
+        self.free += -(-tokens // self.block) - request.shared
+        if self.cache is not None and request.cached:
+            self.free += self.cache.release(request.cached) * self.cache.each
+            request.cached, request.shared = (), 0
+
+    def share_prefix(self, request: Generation) -> None:
+        """The whole blocks of its prompt may be used by others from now on; they are no longer its own."""
+        cache = self.cache
+        if cache is None or not request.hashes:
+            return
+        names = request.hashes[len(request.cached) : request.prompt // cache.tokens]
+        new = cache.keep(names)
+        request.cached = [*request.cached, *new]
+        request.shared += len(new) * cache.each
 
     def _found(self, request: Generation) -> int:
         assert self.cache is not None
@@ -56,19 +96,6 @@ class KVMemory(Timer):
             return 0
         return cache.each * sum(name in cache.idle for name in request.hashes[: self._found(request)])
 
-    def _take(self, blocks: int) -> None:
-        self.free -= blocks
-        if self.cache is not None:
-            self.cache.fit(self.free)
-
-    def _give_back(self, request: Generation) -> None:
-        """Blocks of a member that leaves; its own count is that of `_stored` tokens."""
-        tokens = request.prompt + request.made if request.state == PREFILLING else self._stored(request)
-        self.free += -(-tokens // self.block) - request.shared
-        if self.cache is not None and request.cached:
-            self.free += self.cache.release(request.cached) * self.cache.each
-            request.cached, request.shared = (), 0
-
     def _hold_prefix(self, request: Generation) -> int:
         """Use what is here of the prompt's beginning; the tokens that need not be prefilled."""
         cache = self.cache
@@ -76,40 +103,5 @@ class KVMemory(Timer):
         found = self._found(request)
         request.cached = request.hashes[:found]
         request.shared = found * cache.each
-        self._take(cache.hold(request.cached) * cache.each)
+        self.take(cache.hold(request.cached) * cache.each)
         return found * cache.tokens
-
-    def _share_prefix(self, request: Generation) -> None:
-        """The whole blocks of its prompt may be used by others from now on; they are no longer its own."""
-        cache = self.cache
-        assert cache is not None
-        names = request.hashes[len(request.cached) : request.prompt // cache.tokens]
-        new = cache.keep(names)
-        request.cached = [*request.cached, *new]
-        request.shared += len(new) * cache.each
-
-    def _growth(self, steps: int) -> int:
-        """Additional KV blocks that the decoding sequences need for so many steps."""
-        block, residues, now = self.block, self.residues, self.steps
-        if steps == 1:
-            return residues[(1 - now) % block]
-        rounds, rest = divmod(steps, block)
-        need = rounds * self.decoding
-        for step in range(now, now + rest):
-            need += residues[(1 - step) % block]
-        return need
-
-    def _until_full(self, most: int) -> int:
-        """How many steps, `most` at most, the free blocks allow."""
-        free, sequences = self.free, self.decoding
-        if free >= sequences * (most // self.block + 1):
-            return most
-        rounds = free // sequences
-        free -= rounds * sequences
-        steps = rounds * self.block
-        while steps < most:
-            free -= self.residues[(1 - self.steps - steps) % self.block]
-            if free < 0:
-                break
-            steps += 1
-        return min(steps, most)

@@ -3,100 +3,92 @@
 from __future__ import annotations
 
 import math
-from heapq import heappush
 from typing import Any
 
-from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import Clock
 from sim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
 from sim.engine.language.kv_memory import KVMemory
 from sim.engine.language.lines import Line, Lines
+from sim.engine.language.periods import Periods
+from sim.engine.language.sequences import Sequences
 from sim.engine.language.service_calls import ServiceCalls
-from sim.model.plan import Placement
 
 
-class Members(KVMemory):
+class Members:
     """Requests on their way through one replica: waiting, members, and those with keys and values in transfer."""
 
-    fleet: ServiceCalls
-    policy: Any
-    clock: Clock
-    placement: Placement
-    prefills_only: bool
-    share: float
-    period: int
-
-    def _nobody(self) -> None:
+    def __init__(
+        self, replica: Any, service: ServiceCalls, memory: KVMemory, sequences: Sequences, periods: Periods
+    ):  # fmt: skip
+        """`replica`: whose they are, as policies and requests know it; it is told when there can be a boundary
+        (`wake`)."""
+        self.replica = replica
+        self.service = service
+        self.policy = service.batching
+        self.clock = service.clock
+        self.memory = memory
+        self.sequences = sequences
+        self.periods = periods
+        self.most = service.service.max_sequences
         self.outstanding = 0
         self.by_client: bool = self.policy.by_client
         self.follows: bool = self.policy.follows
-        self.line: Line = (Lines if self.by_client else Line)(self)
+        self.line: Line = (Lines if self.by_client else Line)(replica)
         """Waiting requests."""
-        self._members: dict[int, Generation] = {}
-        self._loading: dict[int, Generation] = {}
+        self.inside: dict[int, Generation] = {}
+        self.loading: dict[int, Generation] = {}
         self.held: dict[int, Generation] = {}
         """Prefilled here, not yet fetched by the replica that will decode them."""
         self.here: list[Generation] = []
-        """Requests of `_loading` of which the keys and values have arrived."""
+        """Requests of `loading` of which the keys and values have arrived."""
         self.prefilling: list[Generation] = []
-        self.decoding = 0
-        self.context = 0
-        """Tokens of the sequences that decode, those of the next step's input included."""
-        self.ends: list[tuple[int, int, Generation]] = []
-        self.steps = 0
         self.coming: list[Generation] = []
         """Under a policy by client: requests that came in the steps under way; they queue when these are over."""
         self.leaving: list[Generation] = []
         """Members that their clients have aborted in the step under way."""
         self.head: Generation | None = None
         """The first waiting request, if it may not join although the replica could take one more sequence."""
-        self.decoded_at = NAN
-        """When the last step that decoded was over, with a token for each sequence that decodes but the fresh ones."""
-        self.fresh: dict[int, float] = {}
-        """Sequences that have begun to decode since then: when their last tokens came, by row."""
-        self.served = 0
-        self.leader = -1
-
-    def wake(self) -> None:
-        """Something has come: a boundary as soon as there can be one."""
-        raise NotImplementedError
 
     @property
     def size(self) -> int:
-        return len(self._members) + len(self._loading)
-
-    @property
-    def members(self) -> list[Generation]:
-        return list(self._members.values())
+        return len(self.inside) + len(self.loading)
 
     @property
     def idle(self) -> bool:
         """Is nothing here and nothing on its way?"""
-        return not (self.outstanding or self.held or self._loading)
+        return not (self.outstanding or self.held or self.loading)
 
-    def _queue(self, request: Generation) -> None:
-        self.line.push(self.fleet.call(self.policy.key, request), request)
+    # Waiting ------------------------------------------------------------------------------------------------
 
-    def _line_up(self) -> None:
+    def queue(self, request: Generation) -> None:
+        self.line.push(self.service.call(self.policy.key, request), request)
+
+    def line_up(self) -> None:
         """Queue those that came in the steps that are over, in order of arrival."""
         coming, self.coming = self.coming, []
         for request in coming:
-            if request.state == QUEUED and request.replica is self:
-                self._queue(request)
+            if request.state == QUEUED and request.replica is self.replica:
+                self.queue(request)
 
-    def _join(self) -> float:
+    def forget(self, request: Generation) -> None:
+        """A waiting request has gone; its entry in the queue is thrown out when it comes up."""
+        request.state = OVER
+        self.line.gone(request)
+        self.outstanding -= 1
+        self.replica.wake()
+
+    # Joining ------------------------------------------------------------------------------------------------
+
+    def join(self) -> float:
         """Let the head join as long as it may; seconds of copying that this takes."""
-        line, most = self.line, self.service.max_sequences
+        line, most, memory, inside, loading = self.line, self.most, self.memory, self.inside, self.loading
         lag = 0.0
-        while len(self._members) + len(self._loading) < most:
+        while len(inside) + len(loading) < most:
             request = self.head = line.head()
             if request is None:
                 break
-            growth = self.residues[(1 - self.steps) % self.block]
-            room = self.free if self.cache is None else self.free - self._idle_of(request)
-            if self.blocks_for(request) + growth > room:
+            if memory.blocks_for(request) + self.sequences.needed > memory.room_for(request):
                 break
-            if not self.fleet.call(self.policy.admits, self, request):
+            if not self.service.call(self.policy.admits, self.replica, request):
                 break
             line.pop()
             self.head = None
@@ -104,196 +96,256 @@ class Members(KVMemory):
         return lag
 
     def _enter(self, request: Generation) -> float:
+        service, memory = self.service, self.memory
         if self.follows:
-            self.fleet.call(self.policy.joined, self, request)
-        self.fleet.joined(request, self)
+            service.call(self.policy.joined, self.replica, request)
+        service.joined(request, self.replica)
         if request.source is not None:
-            self._take(self.blocks_of(self._stored(request)))
+            memory.enter_with(request)
             request.state = LOADING
-            self._loading[request.row] = request
-            self.fleet.fetch(request, self)
+            self.loading[request.row] = request
+            service.transfers.fetch(request, self.replica)
             return 0.0
         self._begin(request)
         request.paused += 0.0 if math.isnan(request.paused_at) else self.clock._now - request.paused_at
         request.paused_at = NAN
         if request.swapped:
             request.swapped = False
-            blocks = self.blocks_of(self._stored(request))
-            self._take(blocks)
-            self._start_decoding(request, request.token_at)
-            return self._copying(blocks, up=True)
-        tokens = request.prompt + request.made
-        known = 0 if self.cache is None else self._hold_prefix(request)
-        if self.cache is not None:
-            self.fleet.looked_up(request, known)
-        self._take(-(-tokens // self.block) - request.shared)
-        request.left = max(1, tokens - known)
+            blocks = memory.enter_with(request)
+            self._decode(request, request.token_at)
+            return service.transfers.copying(self.replica.placement, blocks * memory.block, up=True)
+        known = memory.enter(request)
+        if memory.cache is not None:
+            service.looked_up(request, known)
+        request.left = max(1, request.prompt + request.made - known)
         request.state = PREFILLING
         self.prefilling.append(request)
         return 0.0
 
     def _begin(self, request: Generation) -> None:
         """Let a request take part in steps from now on."""
-        self._members[request.row] = request
-        if request.period != self.period:
-            request.period = self.period
-            self.served += 1
-            if self.leader < 0:
-                self.leader = request.row
+        self.inside[request.row] = request
+        request.task._launch = self.replica.launch
+        self.periods.count(request)
 
-    def _prefilled(self, request: Generation) -> None:
-        """The step that read the last of its prompt gave one token as well."""
-        if self.cache is not None and request.hashes:
-            self._share_prefix(request)
-        request.made += 1
-        if request.made == 1:
-            self.fleet.first_token(request)
-        else:
-            self.fleet.recorder.token_gap(self.clock._now, request.token_at)
-        if request.made == request.output:
-            self._finish(request)
-        elif self.prefills_only:
-            self._told_left(request, False)
-            request.token_at = self.clock._now
-            del self._members[request.row]
-            self.held[request.row] = request
-            request.source = self
-            request.left = 0
-            request.paused_at = self.clock._now
-            self.outstanding -= 1
-            self.fleet.hand_over(request)
-        else:
-            self._start_decoding(request, self.clock._now)
-
-    def _start_decoding(self, request: Generation, token_at: float) -> None:
-        """Let a request take part in the next steps that decode; token_at: when its last token came."""
-        if token_at != self.decoded_at:
-            self.fresh[request.row] = token_at
-        tokens = request.prompt + request.made
-        request.state = DECODING
-        request.offset = request.made - self.steps
-        request.end = self.steps + request.output - request.made
-        request.seconds_from = self.share
-        self.decoding += 1
-        self.context += tokens
-        self.residues[(tokens - self.steps) % self.block] += 1
-        heappush(self.ends, (request.end, request.row, request))
+    def _decode(self, request: Generation, token_at: float) -> None:
+        """Let it decode from the next step on; token_at: when its last token came."""
+        self.sequences.begin(request, token_at)
         if self.follows:
-            self.fleet.call(self.policy.decodes, self, request)
+            self.service.call(self.policy.decodes, self.replica, request)
 
-    def _leave_decoding(self, request: Generation) -> None:
-        request.made = request.produced
-        request.token_at = self.fresh.pop(request.row, self.decoded_at) if self.fresh else self.decoded_at
-        tokens = request.prompt + request.made
-        request.state = OVER
-        request.end = -1
-        request.seconds += self.share - request.seconds_from
-        self.decoding -= 1
-        self.context -= tokens
-        self.residues[(tokens - self.steps) % self.block] -= 1
+    def _out(self, request: Generation) -> None:
+        """It takes part in no further step here."""
+        del self.inside[request.row]
+        request.task._launch = None
 
-    def _finish(self, request: Generation) -> None:
+    def take_up(self) -> None:
+        """Let requests decode from this boundary on if their keys and values have arrived."""
+        for request in self.here:
+            del self.loading[request.row]
+            request.paused += self.clock._now - request.paused_at
+            request.paused_at = NAN
+            self._begin(request)
+            self._decode(request, request.token_at)
+        self.here = []
+
+    def fetched(self, request: Generation) -> None:
+        """The keys and values of a request have come from where it was prefilled."""
+        self.here.append(request)
+        self.replica.wake()
+
+    # Further ------------------------------------------------------------------------------------------------
+
+    def prefilled(self, request: Generation, tokens: int, seconds: float) -> None:
+        """A step that took so many seconds for it has read so many tokens of its prompt."""
+        request.seconds += seconds
+        request.left -= tokens
+        if request.left or request.leaves:
+            return
+        self.prefilling.remove(request)
+        self.memory.share_prefix(request)
+        service, now = self.service, self.clock._now
+        request.made += 1  # the step that read the last of its prompt gave one token as well
+        if request.made == 1:
+            service.first_token(request)
+        else:
+            service.recorder.token_gap(now, request.token_at)
+        if request.made == request.output:
+            self.finish(request)
+        elif self.replica.prefills_only:
+            self._told_left(request, False)
+            request.token_at = request.paused_at = now
+            self._out(request)
+            self.held[request.row] = request
+            request.source = self.replica
+            request.left = 0
+            self.outstanding -= 1
+            service.hand_over(request)
+        else:
+            self._decode(request, now)
+
+    # Leaving ------------------------------------------------------------------------------------------------
+
+    def finish(self, request: Generation) -> None:
         """End a request that has its last token, or that its client has aborted."""
         if self.follows:
             self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
-        del self._members[request.row]
-        self._give_back(request)
+        self._out(request)
+        self.memory.give_back(request)
         request.state = OVER
         self.outstanding -= 1
-        self.fleet.finished(request, self)
+        self.service.finished(request, self.replica)
 
     def _told_left(self, request: Generation, over: bool) -> None:
         if self.follows:
-            self.fleet.call(self.policy.left, self, request, over)
+            self.service.call(self.policy.left, self.replica, request, over)
 
-    def abort(self, request: Generation) -> None:
-        """The client of a member is gone: it leaves when the step under way is over, and frees its blocks."""
+    def abort(self, request: Generation) -> bool:
+        """The client of a request is gone: a member leaves when the step under way is over, and frees its blocks.
+
+        False if the request is no member: it takes part in no step, and has gone at once.
+        """
         request.leaves = True
-        self.leaving.append(request)
-        self.wake()
+        if request.row in self.inside:
+            self.leaving.append(request)
+            self.replica.wake()
+            return True
+        if request.state == LOADING:
+            self._forget_loading(request)
+        return False
 
-    def _abort(self) -> None:
+    def let_leave(self) -> None:
         """Members that were aborted in the step that is over leave, unless it was their last anyway."""
         for request in self.leaving:
-            if request.replica is self and request.row in self._members:
+            if request.replica is self.replica and request.row in self.inside:
                 if request.state == DECODING:
-                    self._leave_decoding(request)
+                    self.sequences.leave(request)
                 else:
                     self.prefilling.remove(request)
-                self._finish(request)
+                self.finish(request)
         self.leaving = []
 
-    def forget_loading(self, request: Generation) -> None:
+    def _forget_loading(self, request: Generation) -> None:
         """Abort a request while its keys and values are on their way here."""
-        del self._loading[request.row]
+        del self.loading[request.row]
         if request in self.here:
             self.here.remove(request)
-        for flow in request.flows:
-            self.fleet.links.cancel(flow)
-        request.flows = []
-        self.free += self.blocks_of(self._stored(request))
+        self.service.transfers.give_up(request)
+        self.memory.leave_with(request)
         self._told_left(request, True)
         request.state = OVER
         self.outstanding -= 1
-        self.wake()
+        self.replica.wake()
 
-    def _preempt(self) -> float:
+    def preempt(self) -> float:
         """Preempt one member, chosen by the policy; seconds of copying that this takes."""
-        request: Generation = self.fleet.call(self.policy.victim, self)
-        if request not in self._members.values():
-            raise self.fleet.illegal(f"lets {request} give way, which is no member")
+        service = self.service
+        request: Generation = service.call(self.policy.victim, self.replica)
+        if request not in self.inside.values():
+            raise service.illegal(f"lets {request} give way, which is no member")
         self._told_left(request, False)
         lag = 0.0
-        swapped = request.state == DECODING and self.service.swap
+        swapped = request.state == DECODING and service.service.swap
         if request.state == DECODING:
-            self._leave_decoding(request)
+            self.sequences.leave(request)
             request.left = request.prompt + request.made
             if swapped:
                 request.swapped, request.left = True, 0
-                lag = self._copying(self.blocks_of(self._stored(request)), up=False)
-            self._give_back(request)
+                tokens = self.memory.blocks_of(request.stored) * self.memory.block
+                lag = service.transfers.copying(self.replica.placement, tokens, up=False)
+            self.memory.give_back(request)
         else:
             self.prefilling.remove(request)
-            self._give_back(request)
+            self.memory.give_back(request)
             request.left = request.prompt + request.made
-        del self._members[request.row]
+        self._out(request)
         request.state = QUEUED
         request.paused_at = self.clock._now
-        self.fleet.gave_way(request, "swap" if swapped else "recompute")
-        self._queue(request)
+        service.gave_way(request, "swap" if swapped else "recompute")
+        self.queue(request)
         return lag
-
-    def _copying(self, blocks: int, up: bool) -> float:
-        """Seconds to copy KV blocks between host and devices, each device its part, alone on its link."""
-        size = blocks * self.block * self.service.token_bytes / len(self.placement.devices)
-        if not size:
-            return 0.0
-        links = self.fleet.links
-        return max(
-            Links.alone(links.up(device) if up else links.down(device), size) for device in self.placement.devices
-        )
-
-    def fetched(self, request: Generation) -> None:
-        """The keys and values of a request have come from where it was prefilled."""
-        self.here.append(request)
-        self.wake()
-
-    def _take_up(self) -> None:
-        """Let requests decode from this boundary on if their keys and values have arrived."""
-        for request in self.here:
-            del self._loading[request.row]
-            request.paused += self.clock._now - request.paused_at
-            request.paused_at = NAN
-            self._begin(request)
-            self._start_decoding(request, request.token_at)
-        self.here = []
 
     def let_go(self, request: Generation) -> None:
         """A request prefilled here has been fetched."""
         del self.held[request.row]
-        self._give_back(request)
+        self.memory.give_back(request)
         request.source = None
-        self.wake()
-        self.fleet.rested(self)
+        self.replica.wake()
+        self.service.rested(self.replica)
+
+    # Failures -----------------------------------------------------------------------------------------------
+
+    def lose(self) -> list[Generation]:
+        """A device has failed: none is here any more; those that were begin anew elsewhere."""
+        service, now = self.service, self.clock._now
+        self.line_up()
+        waiting = self.line.everyone()
+        members = list(self.inside.values())
+        for request in members:
+            self._told_left(request, False)
+            if request.state == DECODING:
+                self.sequences.leave(request)
+            service.gave_way(request, "failure")
+            self._out(request)
+        for request in self.loading.values():
+            self._told_left(request, False)
+            service.transfers.give_up(request)
+            if request.source is not None and request.row in request.source.requests.held:  # else it has failed before
+                request.source.requests.let_go(request)
+        inside = [*members, *self.loading.values()]
+        for request in [*inside, *(one for one in waiting if one.source is None)]:
+            request.begin_anew(now)
+        for request in waiting:
+            request.replica = None
+        self.loading, self.held, self.here = {}, {}, []
+        self.line.clear()
+        return [*inside, *waiting]
+
+    def lose_source(self, request: Generation) -> None:
+        """The replica from which a request that waits or loads here would have fetched its keys and values is gone:
+        it is read here from its beginning."""
+        loading = self.loading.pop(request.row, None)
+        if loading is not None:
+            self._told_left(request, False)
+            self.service.transfers.give_up(request)
+            self.memory.leave_with(request)
+        request.begin_anew(self.clock._now)
+        request.replica = self.replica
+        if loading is not None:
+            self.queue(request)
+        self.replica.wake()
+
+    def defects(self) -> list[str]:
+        """Everything that does not add up, recounted (for --check)."""
+        found = []
+        memory, sequences = self.memory, self.sequences
+        own = 0
+        inside = [*self.inside.values(), *self.loading.values()]
+        for request in inside:
+            if request.state == LOADING:
+                own += memory.blocks_of(request.stored)
+            elif request in self.prefilling:
+                own += memory.blocks_of(request.whole) - request.shared
+            else:
+                own += memory.blocks_of(request.whole - 1) - request.shared
+            if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
+                found.append(f"{request} has produced {request.produced} of {request.output} tokens")
+        own += sum(memory.blocks_of(r.prompt + r.made - 1) - r.shared for r in self.held.values())
+        if memory.cache is not None:
+            own += len(memory.cache.users) * memory.cache.each
+            if memory.cached_blocks > memory.free:
+                found.append("more prefixes are kept than fit")
+        if own + memory.free != memory.total or memory.free < 0:
+            found.append(f"KV blocks: {own} held and {memory.free} free, there are {memory.total}")
+        if len(inside) > self.most:
+            found.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
+        decoding = [request for request in self.inside.values() if request not in self.prefilling]
+        if len(decoding) != sequences.count or sum(request.whole for request in decoding) != sequences.context:
+            found.append("the context of the sequences that decode does not add up")
+        waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)
+        waiting += len(self.line.everyone())
+        if waiting + len(inside) != self.outstanding:
+            found.append(f"{self.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
+        return found

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from sim.engine.core.policy_errors import raised
@@ -14,7 +14,10 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import Clock
 from sim.engine.language.generation import Generation
+from sim.engine.language.kinds import Kind
+from sim.engine.language.kv_transfers import KVTransfers
 from sim.errors import HetsimError, PolicyError
+from sim.model.plan import Placement
 from sim.model.service import LanguageService
 from sim.model.tasks import Task
 
@@ -28,10 +31,17 @@ class ServiceCalls(Protocol):
     clock: Clock
     links: Links
     recorder: Recorder
+    transfers: KVTransfers
+    kinds: list[Kind]
+    """The types of device on which its replicas may be, the preferred ones first."""
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
     answered: dict[int, None]
     """Rows of requests with the last token on its way to the client."""
+    checked: bool
+    """Is there a round at each boundary?"""
+    lobby: dict[int, Generation]
+    """Requests that no replica can take yet, by row."""
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
         """Call a policy's hook, as `sim.engine.core.policy_errors.call` does: this is often."""
@@ -46,31 +56,51 @@ class ServiceCalls(Protocol):
         """The error that says what the policy of the service may not do."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
 
-    def joined(self, request: Generation, replica: Any) -> None: ...
+    # Of a request
 
-    def fetch(self, request: Generation, target: Any) -> None: ...
+    def joined(self, request: Generation, replica: Any) -> None:
+        """It has joined a replica: the first time, that is its start."""
 
-    def looked_up(self, request: Generation, tokens: int) -> None: ...
+    def looked_up(self, request: Generation, tokens: int) -> None:
+        """So many tokens of its prompt were in the prefix cache when it joined."""
 
-    def first_token(self, request: Generation) -> None: ...
+    def first_token(self, request: Generation) -> None:
+        """It has its first token."""
 
-    def hand_over(self, request: Generation) -> None: ...
+    def hand_over(self, request: Generation) -> None:
+        """It is prefilled, and is to be decoded by another replica."""
 
-    def gave_way(self, request: Generation, kind: str) -> None: ...
+    def gave_way(self, request: Generation, kind: str) -> None:
+        """It was preempted, or lost its replica."""
 
-    def finished(self, request: Generation, replica: Any) -> None: ...
+    def finished(self, request: Generation, replica: Any) -> None:
+        """Its last token is there, or its client has aborted it."""
 
-    def aborted(self, task: Task) -> None: ...
+    def aborted(self, task: Task) -> None:
+        """Its client has aborted it, and no replica has it any more."""
 
-    def cut_off(self, request: Generation, end: float) -> None: ...
+    def cut_off(self, request: Generation, end: float) -> None:
+        """What the end of the run, or its client, leaves of it once it has begun."""
 
-    def rested(self, replica: Any) -> None: ...
+    # Of replicas
 
-    def boundary(self) -> None: ...
+    def rested(self, replica: Any) -> None:
+        """It has nothing left to do."""
 
-    def number_launch(self) -> int: ...
+    def send_waiting(self) -> None:
+        """A replica can take requests from now on: those of the lobby are sent."""
+
+    def orphaned(self, orphans: dict[int, Generation], failed: Sequence[Any]) -> None:
+        """Replicas have failed; these requests of theirs, by row, are to go elsewhere."""
+
+    def number_launch(self) -> int:
+        """The number of the next launch."""
 
     def write(
-        self, replica: Any, number: int, row: int, served: int, outcome: int, times: tuple[float, ...], busy: float,
-        powered: float,
-    ) -> None: ...  # fmt: skip
+        self, kind: Kind, placement: Placement, number: int, row: int, served: int, outcome: int,
+        times: tuple[float, ...], busy: float, powered: float,
+    ) -> None:  # fmt: skip
+        """A row of the table of launches; one that served no request (row -1) names the service's first.
+
+        busy, powered: device-seconds, as they passed and as they would draw as much at nominal power.
+        """

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
+from sim.engine.flight.launch import Launch, Resident
 from sim.engine.language.continuous_batching import Replica
-from sim.engine.language.generation import LOADING, OVER, QUEUED
 from sim.engine.language.llm_service import Fleet
 from sim.errors import RunError
-from sim.model.cluster import Device
 from sim.model.tasks import Shape, Task
 
 
@@ -21,14 +18,13 @@ class Serving:
     def __init__(self, state: RunState, rounds: Rounds, signals: Signals, checked: bool):
         run = state.input
         self.state = state
+        self._offered = -1
+        """Releases of devices when these were offered last."""
         self.fleets: dict[Shape, Fleet] = {}
         for service, (batching, routing) in zip(run.language, run.iteration, strict=True):
             self.fleets[service.shape] = Fleet(
                 state, rounds, signals, self.refill, service, batching, routing, checked
             )  # fmt: skip
-
-    def arrived(self, task: Task) -> None:
-        self.fleets[task.shape].arrived(task)
 
     def waiting(self, row: int) -> Task | None:
         """The request of that row, if it waits for its first step."""
@@ -40,7 +36,7 @@ class Serving:
 
     def unanswered(self) -> RunError:
         """The error that says that requests wait for ever."""
-        missing = sum(len(fleet.missing) for fleet in self.fleets.values())
+        missing = sum(len(fleet.replicas.missing) for fleet in self.fleets.values())
         why = f"; {missing} of their replicas have failed, and no devices come free for others" if missing else ""
         count = self.state.iterating
         return RunError(f"{count} requests to language models wait, and nothing will ever happen{why}")
@@ -49,63 +45,31 @@ class Serving:
         for fleet in self.fleets.values():
             fleet.close(end)
 
-    def lose(self, devices: list[Device]) -> None:
-        """Devices have failed."""
+    def lose(self, launches: list[Resident]) -> None:
+        """Replicas have lost devices: they fail, all of them before any is replaced."""
         for fleet in self.fleets.values():
-            fleet.lose(devices)
+            fleet.replicas.lose([launch.holder for launch in launches if launch.holder.fleet is fleet])
 
     def refill(self) -> None:
-        """Replace replicas that failed, now that devices are free or up again."""
+        """Start replicas that are lacking, now that devices may be free or up again: service by service."""
         for fleet in self.fleets.values():
-            fleet.refill()
+            fleet.replicas.offered()
+        self._offered = self.state.capacity.releases
 
-    def rerate(self, device: Device) -> None:
-        """A device runs at another speed."""
-        for fleet in self.fleets.values():
-            for replica in [*fleet.prefillers, *fleet.replicas]:
-                if device in replica.placement.devices:
-                    fleet.rerate(replica)
+    def offer(self) -> None:
+        """A round begins while replicas are lacking: is there anything free that there was not before?"""
+        if self.state.capacity.releases != self._offered:
+            self.refill()
+
+    def paced(self, launch: Launch) -> None:
+        """The devices of a replica run at another speed."""
+        assert isinstance(launch, Resident)
+        launch.holder.fleet.replicas.rerate(launch.holder)
 
     @property
     def replicas(self) -> list[Replica]:
-        return [one for fleet in self.fleets.values() for one in [*fleet.prefillers, *fleet.replicas]]
-
-    def serves(self, device: Any) -> bool:
-        """Does a replica hold the device?"""
-        return any(device in replica.placement.devices for replica in self.replicas)
+        return [one for fleet in self.fleets.values() for one in fleet.replicas.all]
 
     def defects(self) -> list[str]:
         """Everything that does not add up, recounted (for --check)."""
-        return [text for replica in self.replicas for text in _complaints(replica)]
-
-
-def _complaints(replica: Replica) -> list[str]:
-    found = []
-    service = replica.service
-    own = 0
-    inside = [*replica.members, *replica._loading.values()]
-    for request in inside:
-        if request.state == LOADING:
-            own += replica.blocks_of(replica._stored(request))
-        elif request in replica.prefilling:
-            own += replica.blocks_of(request.prompt + request.made) - request.shared
-        else:
-            own += replica.blocks_of(request.prompt + request.produced - 1) - request.shared
-        if not 0 <= request.produced <= request.output or request.state in (QUEUED, OVER):
-            found.append(f"{request} has produced {request.produced} of {request.output} tokens")
-    own += sum(replica.blocks_of(r.prompt + r.made - 1) - r.shared for r in replica.held.values())
-    if replica.cache is not None:
-        own += len(replica.cache.users) * replica.cache.each
-        if len(replica.cache.idle) * replica.cache.each > replica.free:
-            found.append("more prefixes are kept than fit")
-    if own + replica.free != service.blocks or replica.free < 0:
-        found.append(f"KV blocks: {own} held and {replica.free} free, there are {service.blocks}")
-    if len(inside) > service.max_sequences:
-        found.append(f"{len(inside)} sequences, at most {service.max_sequences} may be in a replica")
-    decoding = [request for request in replica.members if request not in replica.prefilling]
-    if len(decoding) != replica.decoding or sum(request.whole for request in decoding) != replica.context:
-        found.append("the context of the sequences that decode does not add up")
-    waiting = len(replica.line.everyone()) + sum(r.state == QUEUED and r.replica is replica for r in replica.coming)
-    if waiting + len(inside) != replica.outstanding:
-        found.append(f"{replica.outstanding} requests outstanding, {waiting} wait and {len(inside)} are in it")
-    return [f"replica {replica.number} of {service}: {text}" for text in found]
+        return [text for replica in self.replicas for text in replica.defects()]

@@ -59,7 +59,7 @@ class AttainedService:
         if not self.asked:
             self._begin()
         earlier = run.recorder.detail("busy")[task.index] if run.recorder.has("busy") else 0.0
-        if task._launch is not None:
+        if task._launch is not None and not task._launch.resident:  # what requests share is not counted for each
             return float(earlier + self._under_way(task._launch))
         ended_plainly = run.recorder.status[task.index] == COMPLETED and not run.recorder.staged(task.index)
         return float(earlier + (self._of_plain(task.index) if ended_plainly else 0.0))

@@ -366,7 +366,7 @@ class Launches:
 
     def materialize(self, launch: Launch) -> None:
         """Give a launch that only computed so far its timetable."""
-        if launch.table is not None:
+        if launch.table is not None or launch.resident:
             return
         table = launch.table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
@@ -388,9 +388,13 @@ class Launches:
             signals.slowed(launch)
 
     def retime(self, state: Any, launches: list[Launch]) -> None:
-        """A device's frequency or speed has changed; `launches` are those on it, all with a timetable."""
-        moved = self.speeds.retime(state, launches)
-        for launch in launches:
+        """A device's frequency or speed has changed; `launches` are those on it, with a timetable if they end."""
+        timed = [launch for launch in launches if not launch.resident]
+        moved = self.speeds.retime(state, timed)
+        for launch in timed:
             if launch._tasks != ():
                 self.follow(launch)
         self.moved(moved)
+        for launch in launches:
+            if launch.resident:
+                self.signals.paced(launch)

@@ -104,7 +104,7 @@ class Forecast:
     def _left(self, task: Task) -> float:
         """The estimated part of the work still to do, of a running task its progress included."""
         launch = task._launch
-        if task.state != RUNNING or launch is None:
+        if task.state != RUNNING or launch is None or launch.resident:
             return 1.0 - task.done
         mode = launch.placement.mode
         if mode.parts:
@@ -143,7 +143,7 @@ class Forecast:
     def remaining(self, task: Task) -> float:
         """Estimated compute seconds that a task has left."""
         launch = task._launch
-        if task.state != RUNNING or launch is None:
+        if task.state != RUNNING or launch is None or launch.resident:
             return task.shortest_remaining
         return self.remaining_of(launch)
 
@@ -162,6 +162,8 @@ class Forecast:
 
     def finish_of(self, launch: Launch) -> float:
         """When a launch will end, as far as estimates, present rates and the launches before it tell."""
+        if launch.resident:
+            return math.inf
         if launch.table is None:
             # The very float of the event, if the estimate is exact: not now + what is left.
             return max(self.now, launch.decided + planned(launch))
@@ -224,6 +226,8 @@ class Forecast:
         times = EngineTimes(now, now, now, now)
         ends = []
         for launch in launches_on(self.state, device):
+            if launch.resident:
+                return math.inf
             if launch.table is None:
                 ends.append(self.finish_of(launch))
                 times = times._replace(compute=max(times.compute, now + self.remaining_of(launch)))

@@ -145,7 +145,9 @@ class EngineView:
     def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
         self._questions.count()
         state = self._state
-        launches = list(state.running.values()) if device is None else launches_on(state, device)
+        launches = list(state.running.values())
+        if device is not None:
+            launches = [launch for launch in launches_on(state, device) if not launch.resident]
         if by == "finish":
             launches.sort(key=self._forecast.finish_of)
         return [task for launch in launches for task in launch.tasks]

@@ -16,10 +16,12 @@ from sim.learning.environment.rewards import Reward, checked
 from sim.learning.observation.admission import ACCEPT, REFUSE, AdmissionWindow
 from sim.learning.observation.window import ADMISSION
 from sim.model.cluster import Device
+from sim.model.plan import Placement
 from sim.model.randomness import JUDGED
 from sim.model.record import RunInput
 from sim.model.tasks import Task
 from sim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
+from sim.policy.iterating import WantedReplica
 
 
 class Gate(Scheduler):
@@ -76,6 +78,9 @@ class Gate(Scheduler):
 
     def announced(self, device: Device, start: float, end: float) -> None:
         self.inner.announced(device, start, end)
+
+    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
+        return self.inner.replica(wanted, view)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         """What the scheduler decides; it is asked again at every change, since newcomers must be seen."""

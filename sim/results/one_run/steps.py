@@ -91,8 +91,10 @@ def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.nda
     longer.  Steps in which the speed changed count as alike."""
     rows = record.steps
     assert rows is not None
-    services = {service.name: service.step for service in record.input.language}
-    times = [services[name] for name, *_ in record.replicas]
+    services = {service.name: service for service in record.input.language}
+    devices = record.input.cluster.devices
+    times = [services[name].kind_on(devices[record.places[place][0][0]].type).step
+             for name, _, _, place in record.replicas]  # fmt: skip
     count, number, context = (rows[name][chosen] for name in ("steps", "sequences", "context"))
     whole = rows["end"][chosen] - rows["start"][chosen]
     first, growth = whole.copy(), np.zeros(len(whole))

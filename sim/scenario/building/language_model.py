@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import Problem, ScenarioError
 from sim.model.cluster import DeviceType
-from sim.model.service import Autoscaling, LanguageService
+from sim.model.service import Autoscaling, LanguageService, ReplicaKind
 from sim.model.tasks import Mode, Tasks
 from sim.policy.iterating import IterationPolicy
 from sim.scenario.building.streams import Context, TaskStream
@@ -45,36 +45,42 @@ class ServedLanguage:
         self.name = name
         self.path = path
         self.context = context
-        self.times = service.times
         self.extra: dict[str, np.ndarray] = {}
         """The tokens of the requests drawn last."""
-        self._mode: Mode | None = None
+        self._modes: list[tuple[llm_schema.LanguageModel, Mode]] | None = None
 
-    def mode(self) -> Mode:
-        """A replica, on the one type of device that the service names."""
-        if self._mode is None:
-            service = self.service
-            devices = [one for one in self.context.modes.of_kind(service.device) if one.kind != "cpu"]
-            if len(devices) != 1:
-                raise self._fail("device", self._which(devices))
-            device = devices[0]
-            if device.streams > 1 or device.sharing.kind != "exclusive":
-                text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
-                raise self._fail("device", f"a replica keeps its devices to itself; {text}")
-            modes, memory = self.context.modes, device.memory or 0
-            self._mode = modes.mode(device, gpus=service.gpus, gpu_memory=memory, name=self.name)
-            if modes.fits(self._mode):
-                blocks_of(service, device, self)
-        return self._mode
+    def modes(self) -> list[tuple[llm_schema.LanguageModel, Mode]]:
+        """The service on each type of device that it names, and the mode of a replica there."""
+        if self._modes is None:
+            self._modes = [(kind, self._mode_on(kind, number)) for number, kind in enumerate(self.service.kinds)]
+        return self._modes
 
-    def _which(self, devices: list[DeviceType]) -> str:
+    def _mode_on(self, service: llm_schema.LanguageModel, number: int) -> Mode:
+        key = "device" if not number else f"also_on.{number - 1}.device"
+        devices = [one for one in self.context.modes.of_kind(service.device) if one.kind != "cpu"]
+        if len(devices) != 1:
+            raise self._fail(key, self._which(devices, service.device))
+        device = devices[0]
+        if device.streams > 1 or device.sharing.kind != "exclusive":
+            text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
+            raise self._fail(key, f"a replica keeps its devices to itself; {text}")
+        name = self.name if not number else f"{self.name} on {device.name}"
+        mode = self.context.modes.mode(device, gpus=service.gpus, gpu_memory=device.memory or 0, name=name)
+        if self.context.modes.fits(mode):
+            blocks_of(service, device, self)
+        elif number:
+            raise self._fail(key, f"no node has {service.gpus} × {device.name}")
+        return mode
+
+    def _which(self, devices: list[DeviceType], named: str) -> str:
         if devices:
             names = ", ".join(one.name for one in devices)
-            return f"step times are of one type of device, and {self.service.device} may be {names}; name one of them"
-        return f"the cluster has no accelerator {self.service.device}"
+            return f"step times are of one type of device, and {named} may be {names}; name one of them"
+        return f"the cluster has no accelerator {named}"
 
     def _fail(self, key: str, text: str) -> Exception:
-        return self.context.fail((*self.path, "service", key), text)
+        parts = [int(part) if part.isdigit() else part for part in key.split(".")]
+        return self.context.fail((*self.path, "service", *parts), text)
 
     def ways(self, n: int, label: tuple[str, ...], demand: Any) -> list[tuple[Mode, np.ndarray]]:
         """The mode and the times of n requests, each alone; their tokens are then in `extra`."""
@@ -86,7 +92,7 @@ class ServedLanguage:
             f"{key}_tokens": whole(getattr(demand.tokens, key).sample(stream("tokens", *label, key), n))
             for key in ("prompt", "output")
         })
-        return [(self.mode(), self.alone())]
+        return self._alone()
 
     def recorded(self, extra: dict[str, np.ndarray], n: int) -> list[tuple[Mode, np.ndarray]]:
         """The mode and the times of n requests of a trace, each alone; the columns of tokens are then in `extra`."""
@@ -95,7 +101,7 @@ class ServedLanguage:
             text = f"this trace does not say how long requests are: it has no {' and no '.join(missing)}"
             raise self.context.fail((*self.path, "trace"), text)
         self.extra = self._within({name: whole(extra[name]) for name in TOKENS})
-        return [(self.mode(), self.alone())]
+        return self._alone()
 
     def _within(self, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Answers end where they are as long as announced."""
@@ -104,23 +110,19 @@ class ServedLanguage:
             extra["output_tokens"] = np.minimum(extra["output_tokens"], longest)
         return extra
 
-    def alone(self) -> np.ndarray:
+    def _alone(self) -> list[tuple[Mode, np.ndarray]]:
+        """The times of the requests drawn last, each alone, on each type of device."""
         prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
-        return self.times.alone(prompt, output, self.service.max_num_batched_tokens)
+        budget = self.service.max_num_batched_tokens
+        return [(mode, kind.times.alone(prompt, output, budget)) for kind, mode in self.modes()]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
         stream.language = self.service
-        for name in ("decode", "prefill"):
-            stage = getattr(self.service.step, name)
-            if stage is not None and stage.measured is not None:
-                told = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
-                self.context.warnings += [text for text in told if text not in self.context.warnings]
-        named = DEVICES.get(self.mode().type.name.lower())
-        if self.service.figures is not None and named is not None and named != self.service.gpu:
-            what = f"its steps have the figures of another GPU (gpu:) than {self.mode().type.name}, on which it runs"
-            self.context.warnings.append(f"{self.name}: {what}")
-        if self.service.estimated and ESTIMATE not in " ".join(self.context.warnings):
+        stream.replica_modes = self.modes()
+        for kind, mode in stream.replica_modes:
+            self._remarks(kind, mode)
+        if any(kind.estimated for kind, _ in stream.replica_modes) and ESTIMATE not in " ".join(self.context.warnings):
             self.context.warnings.append(f"{self.name}: {ESTIMATE}")
         if not len(stream):
             return
@@ -129,7 +131,8 @@ class ServedLanguage:
             self.context.warnings.append(f"{self.name}: {text}")
         prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
         block = 16 if self.service.kv is None else self.service.kv.block
-        beyond = int((-(-(prompt + output - 1) // block) > blocks_of(self.service, self.mode().type, self)).sum())
+        largest = max(blocks_of(kind, mode.type, self) for kind, mode in stream.replica_modes)
+        beyond = int((-(-(prompt + output - 1) // block) > largest).sum())
         if beyond:
             what = f"{beyond:,} of {len(stream):,} requests need more KV blocks than a replica has and are rejected"
             self.context.warnings.append(f"{self.name}: {what}")
@@ -159,18 +162,35 @@ class ServedLanguage:
         A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
         step (`budget`); at best the same steps do both.
         """
-        times, service = self.times, self.service
+        service = self.service
         decoding = float((output - 1.0).mean()) / service.max_sequences
         reading = 0.0 if budget is None else float(prompt.mean()) / budget
         filled = 0.0 if budget is None else float((prompt + output - 1.0).mean()) / budget
-        prefill, decode, together = times.demand(prompt, output, service.max_sequences)
-        both = together + times.fixed * max(decoding, filled)
-        most = service.autoscale.max if service.autoscale is not None else replicas_of(service)
-        loads = [(most, both)]
-        if service.disaggregated is not None:
-            alone = prefill + times.fixed * reading, decode + times.fixed * decoding
-            loads = [(service.disaggregated.prefill, alone[0]), (most, alone[1])]
-        return min(replicas / seconds if seconds > 0 else math.inf for replicas, seconds in loads)
+        most = [0.0, 0.0]  # of those that decode, or do both, and of those that only prefill
+        for kind, _ in self.modes():
+            times, counts = kind.times, service.starts(kind)
+            prefill, decode, together = times.demand(prompt, output, service.max_sequences)
+            alone = decode + times.fixed * decoding, prefill + times.fixed * reading
+            if service.disaggregated is None:
+                alone = together + times.fixed * max(decoding, filled), 0.0
+            for side, (count, seconds) in enumerate(zip(counts, alone, strict=True)):
+                if service.autoscale is not None and not side and seconds > 0:
+                    most[0] = max(most[0], service.autoscale.max / seconds)
+                elif count:
+                    most[side] += count / seconds if seconds > 0 else math.inf
+        return min(most) if service.disaggregated is not None else most[0]
+
+    def _remarks(self, service: llm_schema.LanguageModel, mode: Mode) -> None:
+        """What is to be said of the steps on one type of device."""
+        for name in ("decode", "prefill"):
+            stage = getattr(service.step, name)
+            if stage is not None and stage.measured is not None:
+                told = remarks(stage.measured, f"{self.name}: {name}", stage.extrapolate, BEYOND[name])
+                self.context.warnings += [text for text in told if text not in self.context.warnings]
+        named = DEVICES.get(mode.type.name.lower())
+        if service.figures is not None and named is not None and named != service.gpu:
+            what = f"its steps have the figures of another GPU (gpu:) than {mode.type.name}, on which it runs"
+            self.context.warnings.append(f"{self.name}: {what}")
 
 
 def _rate(entry: WorkloadEntry, stream: TaskStream) -> float:
@@ -205,13 +225,6 @@ def whole(values: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(np.nan_to_num(values)), 1, llm_schema.MAX_TOKENS).astype(np.int64)
 
 
-def replicas_of(service: llm_schema.LanguageModel) -> int:
-    """Replicas at the start, those that only prefill left out."""
-    if service.disaggregated is not None:
-        return service.disaggregated.decode
-    return service.autoscale.min if service.autoscale is not None else service.replicas or 1
-
-
 def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: ServedLanguage | None = None) -> int:
     """KV blocks that fit next to the weights into the memory of a replica."""
     limit = None if service.kv is None else service.kv.tokens
@@ -242,7 +255,7 @@ def blocks_of(service: llm_schema.LanguageModel, device: DeviceType, served: Ser
     return int(blocks)
 
 
-def joining_problem(stream: TaskStream, batching: IterationPolicy, device: DeviceType) -> tuple[str, str] | None:
+def joining_problem(stream: TaskStream, batching: IterationPolicy) -> tuple[str, str] | None:
     """What keeps requests from joining by the rules of their policy: a key of the service, and why; None: nothing."""
     service = stream.language
     assert service is not None
@@ -255,7 +268,7 @@ def joining_problem(stream: TaskStream, batching: IterationPolicy, device: Devic
         text = "it reserves room for the longest answer of a request, and none is announced"
         return "batching", f"{text}; give max_output_tokens: a number, or exact"
     block = 16 if service.kv is None else service.kv.block
-    room = blocks_of(service, device) * block
+    room = max(blocks_of(kind, mode.type) for kind, mode in stream.replica_modes) * block
     prompt, output = stream.extra["prompt_tokens"], stream.extra["output_tokens"]
     longest = output if service.max_output_tokens == "exact" else service.max_output_tokens
     need = int((prompt + longest).min()) + block - 2
@@ -275,24 +288,26 @@ def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
             continue
         rows = np.sort(rank[start : start + len(stream)])
         shape = tasks.shapes[tasks.shape[rows[0]]]
-        scale, separate = service.autoscale, service.disaggregated
+        scale = service.autoscale
         found.append(
             LanguageService(
                 stream.name,
                 shape,
                 rows,
-                service.times,
-                blocks_of(service, shape.modes[0].type),
+                tuple(
+                    ReplicaKind(
+                        kind.times, blocks_of(kind, mode.type), kind.weights, *service.starts(kind)
+                    )
+                    for kind, mode in stream.replica_modes
+                    if mode in shape.modes
+                ),
                 16 if service.kv is None else service.kv.block,
                 0 if service.kv is None else service.kv.per_token or 0,
-                service.weights,
                 service.max_num_batched_tokens,
                 service.max_sequences,
                 0 if service.max_output_tokens == "exact" else service.max_output_tokens,
                 math.inf if service.timeout is None else service.timeout,
                 service.preemption == "swap",
-                replicas_of(service),
-                0 if separate is None else separate.prefill,
                 None if scale is None else Autoscaling(scale.min, scale.max, scale.target, scale.cooldown),
                 0 if service.prefix_cache is None else service.prefix_cache.tokens,
                 math.inf if service.slo.ttft is None else service.slo.ttft,

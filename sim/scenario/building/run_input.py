@@ -244,8 +244,7 @@ def _iteration(
         )
         if isinstance(made[-1][0], IterationPolicy):
             context.warnings += _overload(stream, spec, made[-1][0])
-            modes = context.modes.shapes[int(stream.shape[0])].modes
-            found = joining_problem(stream, made[-1][0], modes[0].type)
+            found = joining_problem(stream, made[-1][0])
             if found is not None:
                 problems.append(document.problem((*stream.path, "service", found[0]), f"{spec.name}: {found[1]}"))
     return made

@@ -66,6 +66,8 @@ class TaskStream:
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     service: ServiceSpec | None = None
     language: LanguageModel | None = None
+    replica_modes: list[tuple[LanguageModel, Mode]] = field(default_factory=list)
+    """The language model on each type of device where it may be, and the mode of a replica there."""
     resampled: str | None = None
     """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
     overload: Callable[[Any, str], str | None] | None = None

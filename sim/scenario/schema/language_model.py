@@ -8,9 +8,10 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, Va
 
 from sim.model.step_times import LinearSteps, RooflineSteps
 from sim.model.units import Bytes, Seconds
-from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive, Short
+from sim.scenario.fields import Count, KeyProblem, Model, Name, Short
 from sim.scenario.file.profile_files import included
 from sim.scenario.schema.cluster import NamedPeak
+from sim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
 from sim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
 from sim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
 from sim.workload.costs.architectures import Architecture
@@ -39,34 +40,6 @@ class Prefixes(Model):
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
     """Tokens that one of a request's hash_ids stands for, 512 unless given."""
-
-
-class Autoscale(Model):
-    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
-
-    min: Count = 1
-    """Fewest replicas, 1 unless given."""
-    max: Count
-    """Most replicas."""
-    target: Positive
-    """Requests that each replica should have."""
-    cooldown: Seconds = 0.0
-    """Least time between two changes, 0 unless given."""
-
-    @model_validator(mode="after")
-    def _order(self) -> Autoscale:
-        if self.max < self.min:
-            raise KeyProblem("max", f"at most {self.max} replicas and at least {self.min} contradict each other")
-        return self
-
-
-class Disaggregated(Model):
-    """Replicas that only prefill, and replicas that decode; keys and values move between them."""
-
-    prefill: Count
-    """Replicas that only read prompts."""
-    decode: Count
-    """Replicas that only decode."""
 
 
 class TokenLimits(Model):
@@ -102,6 +75,8 @@ class LanguageModel(Model):
     """Devices of one node that each replica is on, 1 unless given."""
     replicas: Count | None = None
     """How many replicas, 1 unless given."""
+    also_on: list[AlsoOn] = []
+    """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
     its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}; 0 unless given."""
@@ -148,6 +123,38 @@ class LanguageModel(Model):
     def weights(self) -> int:
         """Bytes of weights of a replica."""
         return self.model.bytes if isinstance(self.model, Architecture) else self.model
+
+    @property
+    def kinds(self) -> list[LanguageModel]:
+        """The service as it is on each type of device, the preferred first."""
+        return [self, *(self._on(other, number) for number, other in enumerate(self.also_on))]
+
+    def _on(self, other: AlsoOn, number: int) -> LanguageModel:
+        """The service as it is on another type of device."""
+        key = f"also_on.{number}"
+        if other.tensor_parallel is not None and other.gpus not in (None, other.tensor_parallel):
+            raise KeyProblem(f"{key}.gpus", "tensor_parallel says on how many GPUs a replica is; give one of the two")
+        step = other.step
+        if step is None and (self.step.roofline is None or other.gpu is None):
+            text = "how long does a step take there?  Give step, or the figures of the GPU (gpu:) where model is an "
+            raise KeyProblem(f"{key}.step", text + "architecture and the service's own steps are estimated")
+        gpus = other.tensor_parallel or other.gpus or self.gpus
+        kv = self.kv
+        if kv is not None and isinstance(self.model, Architecture) and self.model.stored(self.gpus) == kv.per_token:
+            kv = kv.model_copy(update={"per_token": self.model.stored(gpus)})
+        changes = {
+            "device": other.device, "gpus": gpus, "tensor_parallel": other.tensor_parallel, "kv": kv,
+            "gpu": other.gpu or self.gpu, "step": step or self.step, "also_on": [],
+            "replicas": 1 if other.replicas is None else other.replicas,
+            "memory_share": self.memory_share if other.memory_share is None else other.memory_share,
+        }  # fmt: skip
+        found = self.model_copy(update=changes)
+        try:
+            found._check_estimate()
+            found._measured_numbers()
+        except KeyProblem as problem:
+            raise KeyProblem(f"{key}.step", str(problem)) from problem
+        return found
 
     @property
     def figures(self) -> tuple[Architecture, Peak, int] | None:
@@ -220,6 +227,7 @@ class LanguageModel(Model):
         """KeyProblem where several keys say how many replicas there are."""
         if self.disaggregated is not None and self.autoscale is not None:
             raise KeyProblem("autoscale", "replicas that only prefill or only decode do not scale by themselves")
+        self._unlike()
         for other in ("disaggregated", "autoscale"):
             if self.replicas is not None and getattr(self, other) is not None:
                 raise KeyProblem("replicas", f"{other} says how many replicas there are; give one of the two")
@@ -267,6 +275,49 @@ class LanguageModel(Model):
             raise KeyProblem("kv", f"{kv.tokens:,} tokens do not fill one block of {kv.block}")
         if kv.per_token is None and (self.preemption == "swap" or self.disaggregated is not None):
             raise KeyProblem("kv", "keys and values are moved; give per_token, their bytes")
+
+    def _unlike(self) -> None:
+        """Types of device: each is named once, and sides that are apart send equal parts to each other."""
+        names = [kind.device for kind in self.kinds]
+        if len(set(names)) < len(names):
+            raise KeyProblem("also_on", "names a type of device twice, or that of the service itself")
+        apart = self.disaggregated
+        for number, other in enumerate(self.also_on):
+            if other.replicas is not None and (apart is not None or self.autoscale is not None):
+                said = "disaggregated" if apart is not None else "autoscale"
+                raise KeyProblem(f"also_on.{number}.replicas", f"{said} says how many replicas there are")
+        if apart is None:
+            return
+        for key in ("prefill_on", "decode_on"):
+            if getattr(apart, key) not in (None, *names):
+                text = f"{getattr(apart, key)} is neither the service's device nor one of also_on"
+                raise KeyProblem(f"disaggregated.{key}", text)
+        few, many = sorted(kind.gpus for kind in (self.prefills_on, self.decodes_on))
+        if many % few:
+            raise KeyProblem("also_on", f"keys and values move between {few} and {many} GPUs; let one be a multiple")
+
+    @property
+    def prefills_on(self) -> LanguageModel:
+        """The service where its prompts are read, if that is apart."""
+        return self._named(None if self.disaggregated is None else self.disaggregated.prefill_on)
+
+    @property
+    def decodes_on(self) -> LanguageModel:
+        """And where it decodes then."""
+        return self._named(None if self.disaggregated is None else self.disaggregated.decode_on)
+
+    def _named(self, device: str | None) -> LanguageModel:
+        return next((kind for kind in self.kinds if kind.device == device), self)
+
+    def starts(self, kind: LanguageModel) -> tuple[int, int]:
+        """How many replicas of a kind there are at the start, and how many that only prefill."""
+        apart = self.disaggregated
+        if apart is not None:
+            decode = apart.decode if kind.device == self.decodes_on.device else 0
+            return decode, apart.prefill if kind.device == self.prefills_on.device else 0
+        if self.autoscale is not None:
+            return (self.autoscale.min if kind.device == self.device else 0), 0
+        return (1 if kind.replicas is None else kind.replicas), 0
 
     def _measured_numbers(self) -> None:
         """No step is larger than what was measured, unless the table says that it goes on."""

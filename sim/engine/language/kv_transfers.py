@@ -1,0 +1,68 @@
+"""Keys and values on their way: between replicas, and between a replica and its host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.engine.flight.links import Flow, Links
+from sim.engine.language.generation import Generation
+from sim.model.cluster import Device
+from sim.model.plan import Placement
+
+
+class KVTransfers:
+    """Those of one service."""
+
+    def __init__(self, links: Links, token_bytes: int):
+        self.links = links
+        self.token_bytes = token_bytes
+
+    def fetch(self, request: Generation, target: Any) -> None:
+        """Move those of a request to a replica: each device of the target fetches its part from one of the source's.
+
+        Both are told at the end: the source lets go of the request, the target has fetched it.
+        """
+        source = request.source
+        assert source is not None
+        pairs = _pairs(source.placement.devices, target.placement.devices)
+        size = request.stored * self.token_bytes / len(pairs)
+        links = self.links
+        for sender, receiver in pairs:
+            out, latency = links.down(sender)
+            into, more = links.up(receiver)
+            pipes = [*out, *into]
+            latency += more
+            if sender.node != receiver.node:
+                between, network = links.between(sender.node, receiver.node)
+                pipes = [*out, *between, *into]
+                latency += network
+            way = list(dict.fromkeys(pipes)), latency
+            request.flows.append(links.send(way, size, 0.0, self._part_fetched, (request, target)))
+
+    def _part_fetched(self, flow: Flow) -> None:
+        request, target = flow.owner
+        request.flows.remove(flow)
+        if not request.flows:
+            request.source.requests.let_go(request)
+            target.requests.fetched(request)
+
+    def give_up(self, request: Generation) -> None:
+        """They need not come any more."""
+        for flow in request.flows:
+            self.links.cancel(flow)
+        request.flows = []
+
+    def copying(self, placement: Placement, tokens: int, up: bool) -> float:
+        """Seconds to copy those of so many tokens between host and devices, each device its part, alone on its link."""
+        size = tokens * self.token_bytes / len(placement.devices)
+        if not size:
+            return 0.0
+        links = self.links
+        return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
+
+
+def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
+    """Who sends equal parts to whom; of unlike numbers of devices one is a multiple of the other."""
+    parts = max(len(senders), len(receivers))
+    return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

@@ -1,0 +1,78 @@
+"""Busy periods of a replica: what its rows in the table of launches are made of."""
+
+from __future__ import annotations
+
+import math
+
+from sim.engine.language.generation import NAN, Generation
+from sim.engine.language.kinds import Kind
+from sim.engine.language.service_calls import ServiceCalls
+from sim.engine.language.steps import Steps
+from sim.model.plan import Placement
+from sim.model.record import LAUNCH_COMPLETED
+
+
+class Periods:
+    """A row ends where the replica rests, and begins where the row before it ended: the devices are held all along."""
+
+    __slots__ = (
+        "service", "kind", "placement", "steps", "since", "load", "number", "launch", "busy_from", "served", "leader",
+    )  # fmt: skip
+
+    def __init__(self, service: ServiceCalls, kind: Kind, placement: Placement, steps: Steps):
+        self.service = service
+        self.kind = kind
+        self.placement = placement
+        self.steps = steps
+        self.since = service.clock._now
+        """Since when the devices are held without a row that records it."""
+        self.load: tuple[float, float] | None = None
+        """From when to when the model was loaded, where no row records it yet."""
+        self.number = 0
+        self.launch = -1
+        """Number of the present period in the table of launches, or of the last one."""
+        self.busy_from = NAN
+        self.served = 0
+        self.leader = -1
+        """The first request that took part."""
+
+    @property
+    def busy(self) -> bool:
+        return not math.isnan(self.busy_from)
+
+    def begin(self) -> None:
+        """The replica has something to do."""
+        self.launch = self.service.number_launch()
+        self.busy_from = self.service.clock._now
+        self.steps.copied = 0.0
+
+    def count(self, request: Generation) -> None:
+        """A request takes part."""
+        if request.period != self.number:
+            request.period = self.number
+            self.served += 1
+            if self.leader < 0:
+                self.leader = request.row
+
+    def end(self, outcome: int, end: float) -> None:
+        """The row of a busy period: held since the end of the one before, busy from its first step on."""
+        steps = self.steps
+        busy = (end - self.busy_from - steps.copied) * steps.width
+        load = self.load or (NAN, NAN)
+        start = self.busy_from if self.load is None else load[0]
+        times = (self.since, start, *load, self.busy_from, end if outcome == LAUNCH_COMPLETED else NAN, NAN, end)
+        self._write(self.launch, outcome, times, busy, busy + steps.surplus)
+        self.since, self.load, self.busy_from = end, None, NAN
+        self.served, self.leader, steps.surplus = 0, -1, 0.0
+        self.number += 1
+
+    def rest(self, outcome: int, end: float) -> None:
+        """The row of a replica that rests to the end of its life, or has only loaded the model."""
+        if end > self.since or self.load is not None:
+            load = self.load or (NAN, NAN)
+            times = (self.since, load[0], *load, NAN, NAN, NAN, end)
+            self._write(self.service.number_launch(), outcome, times, 0.0, 0.0)
+
+    def _write(self, number: int, outcome: int, times: tuple[float, ...], busy: float, powered: float) -> None:
+        """busy, powered: device-seconds, as they passed and as they would draw as much at nominal power."""
+        self.service.write(self.kind, self.placement, number, self.leader, self.served, outcome, times, busy, powered)

@@ -1,0 +1,250 @@
+"""The replicas of one service: how many there are, which devices they take, and what becomes of those that fail.
+
+A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up or
+one of them fails.  In place of one that failed another starts and loads the model, as soon as devices are free: they
+are looked for then, when a device comes up, when a replica is given up and when a request arrives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sim.engine.core.rounds import Rounds
+from sim.engine.core.signals import Signals
+from sim.engine.core.state import RunState
+from sim.engine.flight.links import Flow
+from sim.engine.kernel.clock import TIMER, Timer
+from sim.engine.language.continuous_batching import Replica
+from sim.engine.language.generation import Generation
+from sim.engine.language.kinds import Kind
+from sim.engine.language.service_calls import ServiceCalls
+from sim.errors import Problem, ScenarioError
+from sim.model.plan import Placement
+from sim.model.record import LAUNCH_COMPLETED
+from sim.policy.iterating import WantedReplica
+
+
+class ReplicaSet:
+    """As many replicas as the service has, or as the load calls for."""
+
+    def __init__(
+        self, fleet: ServiceCalls, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None]
+    ):  # fmt: skip
+        """`devices_free`: called when a replica gives devices back."""
+        self.fleet = fleet
+        self.state = state
+        self.capacity = state.capacity
+        self.clock = state.clock
+        self.rounds = rounds
+        self.signals = signals
+        self.devices_free = devices_free
+        self.service = fleet.service
+        self.kinds: list[Kind] = fleet.kinds
+        self.numbered = 0
+        self.replicas: list[Replica] = []
+        """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
+        self.prefillers: list[Replica] = []
+        self.missing: list[bool] = []
+        """Replicas that failed and are not replaced yet: do they only prefill?"""
+        self.unmet = 0
+        """Replicas that the load calls for besides, and for which there were no devices."""
+        self.changed_at = -math.inf
+        self.timer = Timer(self._scale_again)
+
+    @property
+    def all(self) -> list[Replica]:
+        return [*self.prefillers, *self.replicas]
+
+    def open_to(self, prefilled: bool) -> list[Replica]:
+        """Those that take requests: those that read prompts, or, where these are apart, those that decode."""
+        replicas = self.prefillers if self.service.prefillers and not prefilled else self.replicas
+        return [replica for replica in replicas if replica.loaded and not replica.draining]
+
+    # Starts -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The replicas of the start of the run, where the model lies already."""
+        service = self.service
+        for kind in self.kinds:
+            for number in range(kind.prefillers):
+                self.prefillers.append(self._first(kind, number, "disaggregated.prefill", True))
+        key = "replicas" if service.scaling is None else "autoscale.min"
+        key = "disaggregated.decode" if service.prefillers else key
+        for kind in self.kinds:
+            for number in range(kind.replicas):
+                self.replicas.append(self._first(kind, number, key, False))
+
+    def _first(self, kind: Kind, number: int, key: str, prefills_only: bool) -> Replica:
+        # Those that scale are on whichever kind is free, the others on the one that is given for them.
+        kinds = self.kinds if self.service.scaling is not None else [kind]
+        places = ((one, self.capacity.first(one.mode)) for one in kinds)
+        found = next(((one, place) for one, place in places if place is not None), None)
+        if found is None:
+            count = kind.prefillers if prefills_only else kind.replicas
+            gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
+            text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
+            others = self.state.input.language
+            taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+            hint = "give the cluster more devices, or this service fewer replicas"
+            raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
+        return self._new(*found, prefills_only)
+
+    def _new(self, kind: Kind, placement: Placement, prefills_only: bool) -> Replica:
+        replica = Replica(self.fleet, self.numbered, kind, placement, prefills_only)
+        self.numbered += 1
+        self._occupy(replica)
+        self.rerate(replica)
+        return replica
+
+    def _start(self, prefills_only: bool = False) -> bool:
+        """Add a replica: keep one that was to be given up, or start a new one, which loads the model first."""
+        replicas = self.prefillers if prefills_only else self.replicas
+        for replica in replicas:
+            if replica.draining:
+                replica.draining = False
+                return True
+        apart = self.service.prefillers
+        kinds = [kind for kind in self.kinds if (kind.prefillers if prefills_only else kind.replicas)]
+        modes = tuple(kind.mode for kind in (kinds if apart else self.kinds))
+        placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests)))
+        if placement is None:
+            return False
+        kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
+        new = self._new(kind, placement, prefills_only)
+        replicas.append(new)
+        new.loaded = False
+        new.loading_from = self.clock._now
+        devices = new.placement.devices
+        links = self.state.links
+        for device in devices:
+            size = new.kind.weights / len(devices)
+            new.flows.append(links.send(links.up(device), size, 0.0, self._part_loaded, new))
+        return True
+
+    def _part_loaded(self, flow: Flow) -> None:
+        replica = flow.owner
+        replica.flows.remove(flow)
+        if not replica.flows:
+            replica.loaded = True
+            replica.periods.load = (replica.loading_from, self.clock._now)
+            self.fleet.send_waiting()
+            self.rested(replica)
+
+    def refill(self) -> None:
+        """Replace replicas that failed, as far as there are devices for them."""
+        while self.missing and self._start(self.missing[0]):
+            self.missing.pop(0)
+        self._note_lack()
+
+    def offered(self) -> None:
+        """Devices may have come free for those that are lacking."""
+        if self.missing:
+            self.refill()
+        if self.unmet:
+            self.scale()
+
+    def _note_lack(self) -> None:
+        """The policy is asked in every round where to start them, and must not sleep until something else happens."""
+        lacking, wanting = len(self.missing) + self.unmet, self.state.wanting
+        if lacking:
+            wanting[self.service.name] = lacking
+            self.state.wake_on = "change"
+        else:
+            wanting.pop(self.service.name, None)
+
+    def _occupy(self, replica: Replica) -> None:
+        """Its launch holds its devices from now on, and stands among those that keep theirs."""
+        launch = replica.launch
+        launch.cores = self.capacity.take(launch.placement, launch)
+        self.state.residents[launch.number] = launch
+
+    def _release(self, replica: Replica) -> None:
+        launch = replica.launch
+        del self.state.residents[launch.number]
+        self.capacity.give(launch.placement, launch, launch.cores)
+
+    # Changes ------------------------------------------------------------------------------------------------
+
+    def rerate(self, replica: Replica) -> None:
+        """Bring a replica to the speed and the power of its devices."""
+        rate, power = math.inf, 0.0
+        devices = replica.placement.devices
+        for device in devices:
+            state = self.capacity.of[device.index]
+            slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
+            rate = min(rate, state.frequency / slowdown)
+            power += state.frequency**3
+        replica.stage.run_at(rate, power / len(devices))
+
+    def lose(self, failed: list[Replica]) -> None:
+        """Devices of these replicas have failed, and all that the replicas had is gone."""
+        failed = [replica for replica in self.all if replica in failed]  # the order of services, not of devices
+        if not failed:
+            return
+        for replica in failed:
+            (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
+            if not replica.draining:
+                self.missing.append(replica.prefills_only)
+        orphans: dict[int, Generation] = {}
+        for replica in failed:
+            orphans.update((request.row, request) for request in replica.fail())
+            self._release(replica)
+        self.fleet.orphaned(orphans, failed)
+
+    def scale(self) -> None:
+        """As many replicas as the load calls for, at most one change each cooldown."""
+        scaling, now = self.service.scaling, self.clock._now
+        if scaling is None:
+            return
+        kept = [replica for replica in self.replicas if not replica.draining]
+        outstanding = sum(replica.outstanding for replica in self.replicas) + len(self.fleet.lobby)
+        wanted = min(scaling.most, max(scaling.least, math.ceil(outstanding / scaling.target)))
+        have = len(kept) + len(self.missing)
+        if wanted <= have and self.unmet:
+            self.unmet = 0
+            self._note_lack()
+        if wanted == have:
+            return
+        if now < self.changed_at + scaling.cooldown:
+            if self.timer.entry < 0:
+                self.clock.at(self.changed_at + scaling.cooldown, TIMER, self.timer)
+            return
+        if wanted > have:
+            changed = [self._start() for _ in range(wanted - have)]
+            self.unmet = changed.count(False)
+            self._note_lack()
+        elif self.missing:
+            changed = [not self.missing.pop()]
+            self._note_lack()
+        else:
+            changed = [self._drain(kept)]
+        if any(changed):
+            self.changed_at = now
+            if wanted < have - 1 and self.timer.entry < 0:
+                self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
+
+    def _scale_again(self, _: Timer) -> None:
+        self.scale()
+
+    def _drain(self, kept: list[Replica]) -> bool:
+        """Give a replica up: the one with the fewest requests, the newest of equals, gets no more."""
+        loaded = [replica for replica in kept if replica.loaded]
+        if len(loaded) < 2:
+            return False
+        replica = min(reversed(loaded), key=lambda replica: replica.outstanding)
+        replica.draining = True
+        self.rested(replica)
+        return True
+
+    def rested(self, replica: Replica) -> None:
+        """A replica to be given up that has nothing left to do gives its devices back."""
+        if not replica.draining:
+            return
+        resting = replica.loaded and replica.requests.idle and not replica.periods.busy
+        if resting and replica in self.replicas:
+            replica.close(self.clock._now, LAUNCH_COMPLETED)
+            self.replicas.remove(replica)
+            self._release(replica)
+            self.devices_free()
+            self.rounds.changed("release")

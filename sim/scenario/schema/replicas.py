@@ -1,0 +1,63 @@
+"""Replicas of a language model: how many, on which devices, and for what."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from sim.model.units import Seconds
+from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive
+from sim.scenario.schema.cluster import NamedPeak
+from sim.scenario.schema.steps import Share, StepTime
+
+
+class Autoscale(Model):
+    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
+
+    min: Count = 1
+    """Fewest replicas, 1 unless given."""
+    max: Count
+    """Most replicas."""
+    target: Positive
+    """Requests that each replica should have."""
+    cooldown: Seconds = 0.0
+    """Least time between two changes, 0 unless given."""
+
+    @model_validator(mode="after")
+    def _order(self) -> Autoscale:
+        if self.max < self.min:
+            raise KeyProblem("max", f"at most {self.max} replicas and at least {self.min} contradict each other")
+        return self
+
+
+class Disaggregated(Model):
+    """Replicas that only prefill, and replicas that decode; keys and values move between them."""
+
+    prefill: Count
+    """Replicas that only read prompts."""
+    decode: Count
+    """Replicas that only decode."""
+    prefill_on: Name | None = None
+    """Type of device of those that read prompts, one of also_on; device unless given."""
+    decode_on: Name | None = None
+    """Type of device of those that decode, one of also_on; device unless given."""
+
+
+class AlsoOn(Model):
+    """Replicas on another type of device, and what differs there; all else is as the service says."""
+
+    device: Name
+    """Type of device."""
+    replicas: Annotated[int, Field(ge=0)] | None = None
+    """How many replicas at the start, 1 unless given; 0: only such as come in place of others."""
+    gpus: Count | None = None
+    """Devices of one node that each replica is on, as many as elsewhere unless given."""
+    step: StepTime | None = None
+    """Time of a step on that number of devices; estimated from model and gpu where the service's is."""
+    gpu: NamedPeak | None = None
+    """Figures of the GPU for the estimate."""
+    tensor_parallel: Count | None = None
+    """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
+    memory_share: Share | None = None
+    """Share of the devices' memory that model, keys and values may fill, as elsewhere unless given."""

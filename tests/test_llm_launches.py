@@ -1,0 +1,306 @@
+"""Replicas of language models are launches: they hold devices, the view shows them, and they compete with others."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import llm_oracle
+import numpy as np
+import pytest
+from test_llm import C, F, P, S, load_of, scenario
+from test_llm_faults import stormy
+
+from sim.engine.simulation import Simulation
+from sim.errors import PolicyError, ScenarioError
+from sim.model.faults import FaultEvent
+from sim.model.plan import Placement
+from sim.model.record import COMPLETED, REJECTED
+from sim.policy import Accept, Admission, ListScheduler, Scheduler, Stop, Wait
+from sim.results.one_run.steps import token_gaps
+from sim.scenario.scenario import load
+from sim.testing.audit import audit
+
+
+class Keeps(Admission):
+    """Keeps every request that it has been asked about."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def admit(self, task, view):
+        self.tasks.append(task)
+        return Accept()
+
+
+class Looks(Scheduler):
+    """Looks at the view at some times, and does something there."""
+
+    def __init__(self, times, look):
+        self.times, self.look, self.seen = list(times), look, []
+
+    def schedule(self, view):
+        if self.times and view.now >= self.times[0]:
+            self.times.pop(0)
+            found = self.look(view)
+            if isinstance(found, Stop):
+                yield found
+            else:
+                self.seen.append(found)
+        if self.times:
+            yield Wait(until=self.times[0])
+
+
+def looked(times, look, service=None, entry=None, **keys):
+    """What `look(view, tasks)` found at these times."""
+    admission = Keeps()
+    scheduler = Looks(times, lambda view: look(view, admission.tasks))
+    run = replace(load(scenario(service, entry, **keys)).build(), scheduler=scheduler, admission=admission)
+    record = Simulation(run, check=True).run()
+    assert audit(record) == []
+    return scheduler.seen
+
+
+def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_devices():
+    """Two requests of 100 tokens are read until 30 ms and answer until 67 ms; the replica is on one GPU of two."""
+
+    def look(view, tasks):
+        held, left = view.cluster.devices[1:]
+        launch = view.launch_of(tasks[0])
+        where = None if launch.placement is None else [device.name for device in launch.placement.devices]
+        others = [task.index for task in launch.tasks]
+        return where, others, launch.finish, view.free("gpu"), view.free_at(held), view.free_at(left), view.running()
+
+    entry = {"arrivals": {"process": "all_at_once", "count": 2}}
+    during, after = looked([0.02, 0.2], look, entry=entry, gpus=2, horizon="1 s")
+    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [])
+    assert after == (None, [], math.inf, 1.0, math.inf, 0.2, [])
+
+
+def test_one_of_the_requests_of_a_replica_cannot_be_stopped():
+    with pytest.raises(PolicyError, match="stopped task 0, but replica 0 of chat serves it among others"):
+        looked([0.02], lambda view, tasks: Stop(tasks[0]))
+
+
+# Replicas on unlike devices -------------------------------------------------------------------------------------------
+
+SLOW = {"fixed": "20 ms", "per_sequence": "3 ms", "per_prompt_token": "0.3 ms", "per_context_token": "0.02 ms"}
+FAST = dict(zip(SLOW, ("10 ms", "1 ms", "0.1 ms", "0.01 ms"), strict=True))
+UNLIKE = [
+    {"gpus": {"type": "g", "count": 2, "memory": "1 GB", "power": {"idle": "50 W", "busy": "150 W"},
+              "pcie": {"upload": "1 GB/s"}}},
+    {"gpus": {"type": "h", "count": 1, "memory": "3 GB", "power": {"idle": "80 W", "busy": "380 W"},
+              "pcie": {"upload": "2 GB/s"}}},
+]  # fmt: skip
+
+
+def unlike(arrival, prompt, output, service=None, **keys):
+    """The record of a run with these requests on a slow and a fast type of device."""
+    given = {"device": "h", "step": FAST, "also_on": [{"device": "g", "gpus": 2, "step": SLOW}], **(service or {})}
+    entry = {"arrivals": {"process": "all_at_once", "count": len(arrival)}}
+    run = load(scenario(given, entry, nodes=UNLIKE, **keys)).build()
+    run.tasks.arrival = np.array(arrival, dtype=float)
+    run.tasks.extra["prompt_tokens"], run.tasks.extra["output_tokens"] = np.array(prompt), np.array(output)
+    record = Simulation(run, check=True).run()
+    assert audit(record) == []
+    return record
+
+
+def test_each_replica_steps_at_the_pace_of_its_devices(monkeypatch):
+    """Requests go to the two replicas in turns; each half is what one replica alone makes of it, step by step, with the
+    step times of its type."""
+    rng = np.random.default_rng(3)
+    arrival, prompt, output = load_of(rng, 120, 4)
+    record = unlike(arrival, prompt, output, {"routing": "round_robin"})
+    for first, times in ((0, (0.01, 0.001, 0.0001, 0.00001)), (1, (0.02, 0.003, 0.0003, 0.00002))):
+        mine = slice(first, None, 2)
+        for name, value in zip("FSPC", times, strict=True):
+            monkeypatch.setattr(llm_oracle, name, value)
+        known = llm_oracle.step_by_step(arrival[mine], prompt[mine], output[mine])
+        assert np.allclose(record.first_token[mine], known.first, rtol=1e-9)
+        assert np.allclose(record.finish[mine], known.finish, rtol=1e-9)
+        gaps, weights = token_gaps(record)
+        assert (record.mode[mine] == first).all()
+    assert weights.sum() == sum(output) - len(output)
+    assert gaps.min() > 0
+
+
+def test_energy_and_slowdown_are_those_of_the_devices():
+    """One request each: 300 W above idle on one device, 100 W on each of two; alone is what the faster type takes."""
+    record = unlike([0, 0], [100, 100], [4, 4], {"routing": "round_robin"})
+    fast = F + 100 * P + sum(F + S + (101 + k) * C for k in range(3))
+    slow = 0.02 + 100 * 0.0003 + sum(0.02 + 0.003 + (101 + k) * 0.00002 for k in range(3))
+    assert record.finish.tolist() == pytest.approx([fast, slow])
+    assert record.energy.tolist() == pytest.approx([300 * fast, 200 * slow])
+    assert record.launches["energy"].sum() == pytest.approx(300 * fast + 200 * slow)
+
+
+def test_a_request_that_only_the_larger_devices_hold_goes_there():
+    """3,000 blocks of 16 tokens fit into 3 GB, 2,000 into two devices of 1 GB; the last fits nowhere."""
+    service = {"kv": {"per_token": "62.5 kB"}}
+    record = unlike([0, 0, 0, 0], [40_000, 40_000, 100, 60_000], [4] * 4, service)
+    assert record.status.tolist() == [COMPLETED] * 3 + [REJECTED]
+    assert record.reasons[3] == "needs 3,751 KV blocks, a replica has 3,000"
+    assert record.mode.tolist() == [0, 0, 1, -1]
+
+
+def test_a_failed_replica_is_replaced_on_whichever_type_is_free():
+    """The fast device fails in the first step; the model is loaded onto the slow ones, 0.5 GB each over 1 GB/s."""
+    service = {"model": "1 GB", "also_on": [{"device": "g", "gpus": 2, "step": SLOW, "replicas": 0}]}
+    fast = 4  # cores and two GPUs of the first node, cores and one GPU of the second
+    given = {"device": "h", "step": FAST, **service}
+    run = load(scenario(given, nodes=UNLIKE)).build()
+    record = Simulation(replace(run, faults=[FaultEvent(0.005, fast, "down")]), check=True).run()
+    slow = 0.02 + 100 * 0.0003 + sum(0.02 + 0.003 + (101 + k) * 0.00002 for k in range(3))
+    assert record.finish[0] == pytest.approx(0.005 + 0.5 + slow)
+    assert record.energy[0] == pytest.approx(200 * slow + 300 * 0.005)
+    assert record.mode.tolist() == [1]
+
+
+def test_prompts_are_read_on_one_type_and_answered_on_another():
+    """From one device to two, each of which fetches half of the keys and values over the sender's link."""
+    service = {
+        "kv": {"per_token": "1 MB"}, "disaggregated": {"prefill": 1, "decode": 1, "decode_on": "g"},
+    }  # fmt: skip
+    record = unlike([0], [100], [4], service)
+    read = F + 100 * P
+    moved = 100 * 1e6 / 2e9  # both halves share the link of the sender, 2 GB/s
+    slow = sum(0.02 + 0.003 + (101 + k) * 0.00002 for k in range(3))
+    assert record.first_token[0] == pytest.approx(read)
+    assert record.finish[0] == pytest.approx(read + moved + slow)
+    assert record.energy[0] == pytest.approx(300 * read + 200 * slow)
+
+
+@pytest.mark.parametrize(
+    ("service", "words"),
+    [
+        ({"also_on": [{"device": "g"}]}, "also_on.0.step: how long does a step take there"),
+        ({"also_on": [{"device": "h", "step": SLOW}]}, "also_on: names a type of device twice"),
+        ({"also_on": [{"device": "x", "step": SLOW}]}, "also_on.0.device: the cluster has no accelerator x"),
+        ({"also_on": [{"device": "g", "gpus": 3, "step": SLOW}]}, "also_on.0.device: no node has 3 × g"),
+        ({"also_on": [{"device": "g", "step": SLOW, "replicas": 3}]}, "replica 3 of 3 of chat finds no node with"),
+        ({"kv": {"per_token": "1 kB"}, "disaggregated": {"prefill": 1, "decode": 1, "decode_on": "x"}},
+         "disaggregated.decode_on: x is neither the service's device nor one of also_on"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_unlike_devices_is_said(service, words):
+    with pytest.raises(ScenarioError, match=re.escape(words)):
+        unlike([0], [100], [4], service)
+
+
+# Competition ----------------------------------------------------------------------------------------------------------
+
+
+class Packs(ListScheduler):
+    """Has replicas start on the last devices, and not before a time."""
+
+    def __init__(self, since):
+        super().__init__()
+        self.since, self.asked = since, []
+
+    def replica(self, wanted, view):
+        self.asked.append((view.now, wanted.service.name, wanted.requests))
+        if view.now < self.since:
+            return None
+        free = [node for node in reversed(range(len(view.cluster.nodes))) if view.free("gpu", node)]
+        return view.first(wanted.modes[0], node=free[0]) if free else None
+
+
+JOBS = {"name": "jobs", "arrivals": {"process": "all_at_once", "count": 3}, "gpu_time": "2 s"}
+TWO_NODES = [{"gpus": {"type": "g", "count": 1, "pcie": {"upload": "1 GB/s"}}, "count": 2}]
+
+
+def competing(scheduler=None, faults=(), count=1, service=None, jobs=3):
+    """A replica on the first of two GPUs, and jobs of 2 s, of which the first begins on the other one."""
+    described = scenario({"model": "1 GB", **(service or {})}, {"arrivals": {"process": "all_at_once", "count": count}},
+                         nodes=TWO_NODES)  # fmt: skip
+    described["workload"].append({**JOBS, "arrivals": {"process": "all_at_once", "count": jobs}})
+    run = replace(load(described).build(), faults=list(faults))
+    if scheduler is not None:
+        run = replace(run, scheduler=scheduler)
+    record = Simulation(run, check=True).run()
+    assert audit(record) == []
+    return record
+
+
+ALONE = F + 100 * P + sum(F + S + (101 + k) * C for k in range(3))
+BREAKS = [FaultEvent(0.005, 1, "down")]
+
+
+def test_a_gpu_that_a_job_gives_back_is_taken_by_the_replica_that_is_lacking():
+    """Its GPU is down for good: the replica goes before the second job to the GPU that the first leaves at 2 s.  No
+    request arrives then that would look for devices."""
+    record = competing(faults=BREAKS, jobs=1)
+    assert record.finish[0] == pytest.approx(2 + 1 + ALONE)
+    assert record.finish[1] == pytest.approx(2)
+
+
+def test_the_scheduler_says_where_and_when_a_replica_starts():
+    """It is asked when the replica fails and when each of the two jobs ends that it lets go first."""
+    scheduler = Packs(3.0)
+    record = competing(scheduler, BREAKS, jobs=2)
+    assert list(dict.fromkeys(scheduler.asked)) == [(0.005, "chat", 1), (2.0, "chat", 1), (4.0, "chat", 1)]
+    assert record.finish.tolist() == pytest.approx([4 + 1 + ALONE, 2, 4])
+
+
+def test_a_replica_that_the_scheduler_places_is_there():
+    """Its GPU is back at 1 s, and the default takes it; this policy waits until both are free and takes the other."""
+    places = []
+    for scheduler in (None, Packs(1.5)):
+        record = competing(scheduler, [*BREAKS, FaultEvent(1.0, 1, "up")], jobs=1)
+        places.append(record.input.cluster.devices[record.places[record.place[0]][0][0]].name)
+    assert places == ["n0/g0", "n1/g0"]
+
+
+def test_a_gpu_that_a_replica_gives_back_is_taken_by_a_job():
+    """Eight requests call for a second replica; jobs wait for the GPU that it has until it is given up."""
+    service = {"autoscale": {"min": 1, "max": 2, "target": 4}, "max_num_seqs": 1, "model": "10 MB"}
+    record = competing(count=8, service=service, jobs=1)
+    loads = record.launches["upload_start"] == record.launches["upload_start"]
+    assert loads.sum() == 1
+    given_up = record.launches["end"][loads].max()
+    assert record.start[8] == pytest.approx(given_up)
+
+
+def test_two_language_models_and_a_batch_service_share_what_is_there():
+    """Two models that scale, and batches, on three GPUs: everything ends, and each has had the third GPU."""
+    def model(name, seed):
+        service = {"kind": "llm", "step": FAST, "model": "100 MB", "autoscale": {"min": 1, "max": 2, "target": 3}}
+        return {"name": name, "service": service, "tokens": {"prompt": 200, "output": 40},
+                "arrivals": {"process": "poisson", "rate": "3/s"}, "count": 40}  # fmt: skip
+
+    batches = {"name": "web", "service": {"compute": {"per_item": "20 ms"}}, "count": 60,
+               "arrivals": {"process": "poisson", "rate": "4/s"}}  # fmt: skip
+    gpus = {"type": "g", "count": 3, "pcie": {"upload": "1 GB/s"}}
+    workload = [model("a", 1), model("b", 2), batches]
+    described = {"name": "shared", "seed": 2, "cluster": {"nodes": [{"gpus": gpus}]}, "workload": workload}
+    record = Simulation(load(described).build(), check=True).run()
+    assert (record.status == COMPLETED).all()
+    assert audit(record) == []
+    tasks = record.input.tasks
+    places = np.array([record.places[code][0][0] for code in record.place.tolist()])
+    shape = np.asarray(tasks.shape)
+    third = {int(kind) for kind in shape[places == 3]}
+    assert third == {0, 1, 2}
+
+
+class Nowhere(ListScheduler):
+    """Has replicas start where they cannot."""
+
+    def replica(self, wanted, view):
+        return Placement(wanted.modes[0], (view.cluster.devices[1],))
+
+
+def test_a_place_where_a_replica_cannot_be_is_an_error_that_names_it():
+    words = "has a replica start as chat on n0/g0, but n0/g0 is down"
+    with pytest.raises(PolicyError, match=words):
+        competing(Nowhere(), BREAKS, jobs=1)
+
+
+@pytest.mark.parametrize("name", ["swap", "scaled"])
+def test_looking_at_every_boundary_changes_nothing(name):
+    """Where devices fail and replicas are lacking all the time: --check makes rounds of its own."""
+    first, second = (Simulation(stormy(name, 1), check=check).run() for check in (True, False))
+    assert first.finish.tobytes() == second.finish.tobytes()
+    assert first.place.tobytes() == second.place.tobytes()
