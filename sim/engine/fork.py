@@ -84,6 +84,9 @@ OWNED: dict[type, frozenset[str]] = {
 MANY = 8
 """From so many values on they are looked at together."""
 
+FEW = 3
+"""Values of so many classes are sorted by class for that."""
+
 Fill = Callable[[list[Any], list[Any]], None]
 """Fills copies, all of one class, from their originals."""
 Run = TypeVar("Run")
@@ -210,13 +213,17 @@ class Copier:
     def _all(self, values: list[Any]) -> list[Any]:
         """The copies of some values; those that are alike are looked at together."""
         if len(values) >= MANY:
-            kinds = set(map(type, values))
-            if kinds <= ATOMS:
+            kinds = dict.fromkeys(map(type, values))
+            if ATOMS.issuperset(kinds):
                 return values
             if len(kinds) == 1:
-                new = self._alike(values, kinds.pop())
+                new = self._alike(values, next(iter(kinds)))
                 if new is not None:
                     return new
+            elif len(kinds) <= FEW:
+                for kind in kinds:
+                    if kind not in ATOMS and kind is not tuple:
+                        self._alike([old for old in values if old.__class__ is kind], kind)
         value, known = self.value, self.known.get
         return [
             old if old.__class__ in ATOMS else new if (new := known(id(old))) is not None else value(old)
