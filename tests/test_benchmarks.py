@@ -77,6 +77,13 @@ def test_every_figure_of_clusters_runs(name: str, line: str):
     assert line in done.stdout
 
 
+@pytest.mark.slow
+def test_forks_are_timed():
+    done = benchmark("--quick", module="forks")
+    assert done.returncode == 0, done.stderr
+    assert "(80 running, 80 waiting)" in done.stdout
+
+
 def test_unknown_figures_are_refused():
     done = benchmark("--only", "nonsense")
     assert done.returncode == 2

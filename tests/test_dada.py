@@ -13,7 +13,7 @@ from tiers import spread
 import sim
 from policies.hybrid.dada import PRECISION, Activation, Dada, by_acceleration, by_affinity, dealt, laid_out
 from sim.engine.flight.links import Links
-from sim.engine.launching.launches import Launches
+from sim.engine.launching.departures import Departures
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Link
@@ -112,9 +112,9 @@ def moved(function):
         total[0] += sum(part.size for part in (*table.up, *table.down) if part.line is not None)
         released(self, launch, table)
 
-    released = Launches.release
+    released = Departures.release
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Launches, "release", release)  # what is alone on its way is not sent over shared links
+        patch.setattr(Departures, "release", release)  # what is alone on its way is not sent over shared links
         patch.setattr(Links, "send", send)
         return function(), total[0]
 

@@ -15,16 +15,12 @@ from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from copy import deepcopy
-from datetime import date, timedelta
-from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count, repeat
 from operator import is_
-from pathlib import PurePath
 from random import Random
 from types import (
     BuiltinFunctionType,
-    CodeType,
     FunctionType,
     GeneratorType,
     MethodType,
@@ -36,56 +32,18 @@ from typing import Any, TypeVar
 import numpy as np
 import simpy
 
+from sim.engine.copied_fields import ATOMS, CHANGING, INPUT, PLAIN, SHARED, Batch, all_slots, slot_filler
 from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Lane, Launch, Part, Timetable
-from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import Clock
-from sim.engine.kernel.draws import Draws
-from sim.engine.queues.sources import Sources, with_own_columns
-from sim.engine.resources.occupancy import GpuState
+from sim.engine.queues.sources import with_own_columns
 from sim.errors import UsageError
-from sim.model.record import RunInput
-from sim.model.tasks import Task
-
-ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), range, type(Ellipsis), type(NotImplemented)})
-SHARED = (type, ModuleType, BuiltinFunctionType, Enum, np.generic, np.dtype, PurePath, date, timedelta)
-INPUT = ("sim.model.", "sim.scenario.")
-"""Where the classes of the input are: their objects never change in a run, but for those of `CHANGING`."""
-CHANGING = (Task, RunInput)
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-PLAIN: dict[type, frozenset[str]] = {
-    Task: _names("index arrival ready shape estimates _time _table state done _done ticket allowed"),
-    Launch: _names("entry number placement cores position decided"),
-    GpuState: _names("device kind bit free room up asleep normal frequency slowdown ready_at placements layout relaid "
-                     "least_room"),
-    Lane: _names("upload ready compute download share sliced simple regular fetching"),
-    Part: _names("number device size seconds ask at until begun settled moved"),
-    Timetable: _names("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
-                      "busy energy busy_rate watts rate done items stepwise armed due joined computed estimate planned "
-                      "begin total left"),
-    Links: _names("up_lines down_lines _latency _network_latency"),
-    Draws: _names("draw block"),
-    Sources: _names("_delivered _numbers _times _shapes _rows _estimates"),
-}
-"""Fields with numbers, input and what is only ever replaced: copied as they are, without a look.  All other fields are
-looked at, so that one that is missing here costs time and nothing else."""
-
-OWNED: dict[type, frozenset[str]] = {
-    GpuState: frozenset({"saving", "slices"}),
-    Lane: frozenset({"flights", "uploads", "downloads", "computing"}),
-}
-"""Fields with lists or dictionaries that no other object holds: empty ones, most by far, need no look either."""
 
 MANY = 8
 """From so many values on they are looked at together."""
 
-Fill = Callable[[list[Any], list[Any]], None]
-"""Fills copies, all of one class, from their originals."""
+FEW = 3
+"""Values of so many classes are sorted by class for that."""
+
 Run = TypeVar("Run")
 """What drives a run: it holds all parts of it."""
 
@@ -106,20 +64,6 @@ def fork(simulation: Run, state: RunState, within_round: bool = False) -> Run:
     clock: Clock = known[id(state.clock)]
     clock.round_due = clock.round_due or within_round
     return copy
-
-
-class Batch:
-    """The copies of one class: those that are still empty, with their originals, and all."""
-
-    __slots__ = ("fill", "keyed", "originals", "empty", "copies")
-
-    def __init__(self, fill: Fill, keyed: bool = False):
-        self.fill = fill
-        self.keyed = keyed
-        """Are they dictionaries or sets too, whose members come last?"""
-        self.originals: list[Any] = []
-        self.empty: list[Any] = []
-        self.copies: list[Any] = []
 
 
 class Copier:
@@ -210,13 +154,17 @@ class Copier:
     def _all(self, values: list[Any]) -> list[Any]:
         """The copies of some values; those that are alike are looked at together."""
         if len(values) >= MANY:
-            kinds = set(map(type, values))
-            if kinds <= ATOMS:
+            kinds = dict.fromkeys(map(type, values))
+            if ATOMS.issuperset(kinds):
                 return values
             if len(kinds) == 1:
-                new = self._alike(values, kinds.pop())
+                new = self._alike(values, next(iter(kinds)))
                 if new is not None:
                     return new
+            elif len(kinds) <= FEW:
+                for kind in kinds:
+                    if kind not in ATOMS and kind is not tuple:
+                        self._alike([old for old in values if old.__class__ is kind], kind)
         value, known = self.value, self.known.get
         return [
             old if old.__class__ in ATOMS else new if (new := known(id(old))) is not None else value(old)
@@ -397,7 +345,7 @@ class Copier:
 
     def _fielded(self, kind: type) -> Callable[[Any], Any]:
         """For objects that are their fields, and perhaps a list or a dictionary besides."""
-        slots = _all_slots(kind)
+        slots = all_slots(kind)
         fields = kind.__dictoffset__ != 0
         contents = next((base for base in (list, dict, set) if issubclass(kind, base)), None)
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
@@ -406,7 +354,7 @@ class Copier:
         make_empty: Any = kind.__new__
         new, known = make_empty, self.known
         plain = PLAIN.get(kind, frozenset())
-        fill_slots = self._slot_filler(kind, slots) if slots else None
+        fill_slots = slot_filler(kind, slots, self.value, self._all) if slots else None
 
         def fill(originals: list[Any], copies: list[Any]) -> None:
             if fill_slots is not None:
@@ -447,52 +395,3 @@ class Copier:
             having = [inner for inner in new if name in inner]
             for inner, one in zip(having, self._all([inner[name] for inner in having]), strict=True):
                 inner[name] = one
-
-    def _slot_filler(self, kind: type, slots: tuple[str, ...]) -> Fill:
-        """A function that copies these fields, written out: a third of the time of a loop over their names."""
-        value = self.value
-
-        def rest(old: Any, empty: Any) -> None:
-            """One by one: some are not set."""
-            for name in slots:
-                one = getattr(old, name, MISSING)
-                if one is not MISSING:
-                    object.__setattr__(empty, name, one if one.__class__ in ATOMS else value(one))
-
-        names: dict[str, Any] = {"all_of": self._all, "value": value, "rest": rest}
-        exec(_filling(kind, slots), names)
-        filler: Fill = names["fill"]
-        return filler
-
-
-MISSING = object()
-
-
-@lru_cache(None)
-def _filling(kind: type, slots: tuple[str, ...]) -> CodeType:
-    """The code of a function that copies these fields; compiled once, as that takes longer than a small fork."""
-    plain, owned = PLAIN.get(kind, frozenset()), OWNED.get(kind, frozenset())
-    looked = [name for name in slots if name not in plain]
-    lines = ["def fill(originals, copies):", " try:"]
-    for name in looked:
-        if name in owned:
-            lines.append(f"  _{name} = [value(one) if (one := old.{name}) else one.__class__() for old in originals]")
-        else:
-            lines.append(f"  _{name} = all_of([old.{name} for old in originals])")
-    columns = "".join(f", _{name}" for name in looked)
-    lines.append(f"  for old, empty{columns} in zip(originals, copies{columns}):")
-    lines += [f"   empty.{name} = {f'_{name}' if name in looked else f'old.{name}'}" for name in slots]
-    lines += [" except AttributeError:", "  for old, empty in zip(originals, copies): rest(old, empty)"]
-    return compile("\n".join(lines), f"<copy of {kind.__qualname__}>", "exec")
-
-
-@lru_cache(None)
-def _all_slots(kind: type) -> tuple[str, ...]:
-    return tuple(name for base in kind.__mro__ for name in _slots(base))
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    """Fields that a class declares as slots."""
-    named = vars(kind).get("__slots__", ())
-    named = (named,) if isinstance(named, str) else tuple(named)
-    return tuple(name for name in named if name not in ("__dict__", "__weakref__"))

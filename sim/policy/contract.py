@@ -243,7 +243,7 @@ class Scheduler:
         """A task arrived and was admitted, its predecessors finished, or it was stopped: it waits now."""
 
     def finished(self, task: Task) -> None:
-        """A running task completed."""
+        """A running task completed.  Of requests to services the batching policy is told (`Batching.ended`)."""
 
     def gone(self, task: Task) -> None:
         """A task ended otherwise, perhaps before it was ever ready: rejected, expired, failed."""

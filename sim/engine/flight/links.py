@@ -99,8 +99,8 @@ class Links:
                     ways_down.append(switches[device.switch][1])
                     latency += node.spec.switch.latency
                 # A pipe of infinite rate delays no transfer.
-                self._up[device.index] = [pipe for pipe in ways_up if pipe.rate < math.inf]
-                self._down[device.index] = [pipe for pipe in ways_down if pipe.rate < math.inf]
+                self._up[device.index] = tuple(pipe for pipe in ways_up if pipe.rate < math.inf)
+                self._down[device.index] = tuple(pipe for pipe in ways_down if pipe.rate < math.inf)
                 self._latency[device.index] = latency
                 self._add_lines(device, ways_up, ways_down, items, parted)
 

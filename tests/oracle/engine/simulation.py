@@ -126,8 +126,8 @@ class Simulation(Arrivals, Decisions, Endings):
         deliver = self._make_ready if unconditional else self._admit
         self.pipeline = Pipeline(self) if fast and undisturbed(run, self.links) else None
         """The short way of batches, where nothing can disturb them."""
-        looks = any(type(batching).__name__ in ("TritonDynamic", "SizeOrTimeout") for batching in run.batching)
-        single = not unconditional or run.closed or looks
+        looks = ("TritonDynamic", "SizeOrTimeout")
+        single = not unconditional or run.closed or any(type(one).__name__ in looks for one in run.batching)
         single = single or any(service.cache is not None for service in run.services)
         self.queues: list[Any] = make_queues(self, sliced=self.pipeline is not None and not single)
         self.requests_left = sum(queue.total for queue in self.queues if isinstance(queue, Sliced))
