@@ -323,7 +323,7 @@ class Rollout(Scheduler):
         if not self._estimates.uncertain:
             return Future(seed, coming)
         believed = self._estimates.believed()
-        return Future(seed, coming, believed.residuals if number else [1.0], believed)
+        return Future(seed, coming, believed.residuals.tolist() if number else [1.0], believed)
 
     def _played(self, first: First | None, future: Future, view: View) -> tuple[float, dict[int, None]]:
         """The objective in a future after a first decision, and the rows of what starts at once then."""
