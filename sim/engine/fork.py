@@ -62,7 +62,7 @@ PLAIN: dict[type, frozenset[str]] = {
     Launch: _names("entry number placement cores position decided"),
     GpuState: _names("device kind bit free room up asleep normal frequency slowdown ready_at placements"),
     Lane: _names("upload ready compute download share sliced simple fetching"),
-    Part: _names("number device size seconds line ask at until begun moved"),
+    Part: _names("device size seconds span alone ask at until delay begun settled moved"),
     Links: _names("up_lines down_lines _latency _network_latency"),
     Draws: _names("draw block"),
     Sources: _names("_times _shapes _rows _estimates"),

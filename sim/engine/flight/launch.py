@@ -129,14 +129,14 @@ class Part:
     """One accelerator's part of a transfer stage: its turn at a copy engine.
 
     `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
-    A transfer with a private `line` lasts as long as its bytes tell.  Any other one begins with an event, moves its
-    `legs` one by one, and its end is not known before it comes.
+    A transfer with a private line (`alone`) lasts as long as its bytes tell: it is done `delay` + `span` after it began.
+    Any other one begins with an event, moves its `legs` one by one, and its end is not known before it comes.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
-    size = seconds = 0.0
-    line: Line | None = None
-    ask = at = until = INF
+    size = seconds = span = 0.0
+    alone = False
+    ask = at = until = delay = INF
     begun = False
     """Has a transfer without a private line had its turn?"""
     settled = False
@@ -146,33 +146,41 @@ class Part:
     legs: Sequence[Any] = ()
     flow: Any = None
 
-    def __init__(self, owner: Any, lane: Lane | None, device: Device):
+    def __init__(
+        self, owner: Any, lane: Lane | None, device: Device, line: Line | None = None, size: float = 0.0,
+        seconds: float = 0.0,
+    ):  # fmt: skip
+        """`line`: the way on which it moves `size` bytes, and what takes `seconds` alone; None: told by its legs."""
         self.owner = owner
-        self.number: int = owner.number
         self.lane = lane
         self.device = device
+        if line is None:
+            return
+        self.size, self.seconds = size, seconds
+        rate, latency, private = line
+        if not private:
+            self.settled = True
+            return
+        self.alone = True
+        # As `Links.send` calculates it.
+        delay = latency if size else 0.0
+        if rate == INF:
+            delay += seconds
+        else:
+            if seconds:
+                size += seconds * rate
+            self.span = size / rate
+        self.delay = delay
+
+    @property
+    def number(self) -> int:
+        """The place of its launch, or prefetch, in start order."""
+        return self.owner.number  # type: ignore[no-any-return]
 
     @property
     def open(self) -> bool:
         """Must it be begun, once it has its turn?"""
-        return self.line is None and not self.begun
-
-    def over(self, start: float) -> float:
-        """When the transfer is done if it begins at `start`."""
-        line = self.line
-        if line is None:
-            return INF
-        # As `Links.send` calculates it.
-        size, seconds = self.size, self.seconds
-        delay = line.latency if size else 0.0
-        if line.rate == INF:
-            delay += seconds
-            return start + delay if delay else start
-        if seconds:
-            size += seconds * line.rate
-        if delay:
-            start += delay
-        return start + size / line.rate if size else start
+        return not (self.alone or self.begun)
 
 
 class Timetable:
@@ -183,8 +191,6 @@ class Timetable:
     accelerator (`group`) is inf until it comes; `finish_at` is when it would come at the present rates.
     """
 
-    lanes: tuple[Lane, ...] = ()
-    """The lanes of its accelerators."""
     open_at = 0.0
     """When its devices are ready, evictions aside."""
     blocked = 0
@@ -216,7 +222,9 @@ class Timetable:
     planned = NAN
     """Estimated seconds of computing, once asked for."""
 
-    def __init__(self, begin: float, work: float):
+    def __init__(self, begin: float, work: float, lanes: tuple[Lane, ...] = ()):
+        self.lanes = lanes
+        """The lanes of its accelerators."""
         self.begin = begin
         """When its devices are ready for its first stage."""
         self.total = self.left = work
@@ -315,7 +323,7 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "fetching",
+        "sliced", "simple", "regular", "fetching", "alone",
     )  # fmt: skip
 
     def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool):
@@ -338,6 +346,8 @@ class Lane:
         """Or such as share it with others, and are on no other?"""
         self.fetching = 0
         """Prefetches under way."""
+        self.alone = (self,)
+        """The lanes of a launch that is on no other."""
 
     def idle(self, now: float) -> bool:
         """Is nothing in flight here, and nothing asks for an engine?  Then they are all free from now on."""

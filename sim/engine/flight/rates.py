@@ -28,8 +28,8 @@ class Speeds:
     def __init__(self, clock: Clock, capacity: Capacity):
         self.clock = clock
         self.capacity = capacity
-        self._nominal: dict[Mode, Rates] = {}
-        """Rates of modes on one device in its normal state."""
+        self.nominal: dict[Mode, Rates] = {}
+        """Rates of modes on one device in its normal state, as far as asked for (`nominal_of`)."""
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, as things stand."""
@@ -37,19 +37,19 @@ class Speeds:
         assert table is not None
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
-    def nominal(self, launch: Launch) -> Rates:
+    def nominal_of(self, launch: Launch) -> Rates:
         """Rates of a launch on one device that is in its normal state, with nothing else to slow it."""
         mode = launch.placement.mode
-        rates = self._nominal.get(mode)
+        rates = self.nominal.get(mode)
         if rates is None:
-            rates = self._nominal[mode] = self._reckon(launch)
+            rates = self.nominal[mode] = self._reckon(launch)
         return rates
 
     def of(self, launch: Launch, table: Timetable) -> Rates:
         """The launch's rates as things stand."""
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
-            return self.nominal(launch)
+            return self.nominal_of(launch)
         return self._reckon(launch)
 
     def _reckon(self, launch: Launch) -> Rates:

@@ -28,7 +28,7 @@ def append(lane: Lane, table: Timetable) -> bool:
         if lane.upload > at:
             at = lane.upload
         part.at = at
-        part.until = lane.upload = at = part.over(at)
+        part.until = lane.upload = at = at + part.delay + part.span
     table.uploaded = at
     if table.restore:
         at += table.restore
@@ -44,7 +44,7 @@ def append(lane: Lane, table: Timetable) -> bool:
         if lane.download > at:
             at = lane.download
         part.at = at
-        part.until = lane.download = at = part.over(at)
+        part.until = lane.download = at = at + part.delay + part.span
     table.end = at
     return True
 
@@ -60,7 +60,7 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
         if lane.upload > at:
             at = lane.upload
         part.at = at
-        part.until = lane.upload = at = part.over(at)
+        part.until = lane.upload = at = at + part.delay + part.span
     table.uploaded = table.ready = table.compute_start = table.updated = at
     if at > lane.ready:
         lane.ready = at
@@ -200,7 +200,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
-        if part.at <= now and (part.begun or part.line is not None):
+        if part.at <= now and (part.begun or part.alone):
             if part.until > free:
                 free = part.until
         else:
@@ -208,7 +208,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     if len(todo) == 1:
         part = todo[0]
         part.at = at = part.ask if part.ask > free else free
-        part.until = free = part.over(at) if at < INF else INF
+        part.until = free = at + part.delay + part.span
         return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
@@ -222,7 +222,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
                 part.at = part.until = INF
             return INF
         best.at = first
-        best.until = free = best.over(first)
+        best.until = free = first + best.delay + best.span
         todo.remove(best)
     return free
 

@@ -75,17 +75,18 @@ class Launches:
     def begin(self, launch: Launch) -> None:
         """The launch has taken its devices: work out when its stages are."""
         now = self.clock._now
-        table = launch.table = Timetable(now, work(launch))
         of = self.capacity.of
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
             state = of[devices[0].index]
-            if state.__class__ is GpuState and state.normal and not state.relaid and state.lane.regular:
+            if state.__class__ is GpuState and state.normal and not state.relaid:
+                lane: Lane = state.lane
                 tasks = launch._tasks
-                if not state.ready_at > now and (tasks is None or tasks[0]._history is None):
+                if lane.regular and state.ready_at <= now and (tasks is None or tasks[0]._history is None):
                     # Most launches by far: nothing that others did delays this one but the engines themselves.
-                    self._begin_simply(launch, table, state.lane)
+                    self._begin_simply(launch, lane, now)
                     return
+        table = launch.table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         begin = now
         for device in launch.placement.devices:
@@ -129,23 +130,17 @@ class Launches:
             return
         self.follow(launch)
 
-    def _begin_simply(self, launch: Launch, table: Timetable, lane: Lane) -> None:
-        table.lanes = (lane,)
+    def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
+        table = launch.table = Timetable(now, work(launch), lane.alone)
         if lane.group is None:
-            table.rate, table.busy_rate, table.watts = self.speeds.nominal(launch)
+            speeds = self.speeds
+            rates = speeds.nominal.get(launch.placement.mode) or speeds.nominal_of(launch)
+            table.rate, table.busy_rate, table.watts = rates
         else:
             table.group = lane.group
             table.stepwise = True
         lane.flights.append(launch)
         self.transfers.both(launch, table, lane)
-        for part in table.up:
-            lane.uploads.append(part)
-            if part.line is None:
-                table.stepwise = True
-        for part in table.down:
-            lane.downloads.append(part)
-            if part.line is None:
-                table.stepwise = True
         if not (append(lane, table) if lane.group is None else append_shared(lane, table)):
             self.follow(launch)
         elif table.stepwise:
@@ -189,7 +184,7 @@ class Launches:
                 part.at = table.begin  # cores wait for no engine
             else:
                 _insert(part.lane.uploads, part)
-            if part.line is None:
+            if not part.alone:
                 table.stepwise = True
         if not table.items:  # else what is final is known once it has computed
             self._ask_for_download(launch, table)
@@ -200,7 +195,7 @@ class Launches:
         for part in table.down:
             assert part.lane is not None
             _insert(part.lane.downloads, part)
-            if part.line is None:
+            if not part.alone:
                 table.stepwise = True
 
     def _restore_seconds(self, launch: Launch, task: Task) -> float:
@@ -376,11 +371,12 @@ class Launches:
             self.recorder.batch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
             if self.received.asked:
                 self.received.batch(launch)
-        else:
+        elif len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
-            if launch.count > 1:
-                self.account(launch, table, times, now, 1.0, True)
-            elif self.received.asked:
+            self.account(launch, table, times, now, 1.0, True)
+        else:
+            self.recorder.completed(launch, times, now, table.busy, table.energy)
+            if self.received.asked:
                 self.received.staged(launch.task, table.busy)
         self.signals.launch_completed(launch, times)
         launch._tasks = ()
@@ -397,12 +393,12 @@ class Launches:
         for part in table.up:
             if part.lane is not None:
                 part.lane.uploads.remove(part)
-            if part.line is not None and part.at <= now:
+            if part.alone and part.at <= now:
                 self.links.moved += part.size
         for part in table.down:
             if part.lane is not None:
                 part.lane.downloads.remove(part)
-            if part.line is not None and part.at <= now:
+            if part.alone and part.at <= now:
                 self.links.moved += part.size
         placement = launch.placement
         if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":
@@ -534,6 +530,6 @@ def _turn(parts: Sequence[Part]) -> float:
     """The time at which the next transfer that needs events of its own gets its engine."""
     first = INF
     for part in parts:
-        if part.line is None and not part.begun and part.at < first:
+        if not (part.alone or part.begun) and part.at < first:
             first = part.at
     return first
