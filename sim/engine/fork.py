@@ -61,7 +61,7 @@ PLAIN: dict[type, frozenset[str]] = {
     Task: _names("index arrival ready shape estimates _time _table state done _done ticket allowed"),
     Launch: _names("entry number placement cores position decided"),
     GpuState: _names("device kind bit free room up asleep normal frequency slowdown ready_at placements"),
-    Lane: _names("upload ready compute download share sliced simple fetching"),
+    Lane: _names("upload ready compute download share sliced simple regular direct fetching up down"),
     Part: _names("device size seconds span alone ask at until delay begun settled moved"),
     Links: _names("up_lines down_lines _latency _network_latency"),
     Draws: _names("draw block"),

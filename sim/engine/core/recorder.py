@@ -177,7 +177,12 @@ class Recorder:
         """A row for a launch of one task that is complete, and what the task has in columns."""
         (task,) = launch._tasks
         row, number, position = task.index, launch.number, launch.position
-        self.place[row] = place = self.place_code(launch.placement, launch.cores)
+        devices = launch.placement.devices
+        if launch.cores or len(devices) > 1:
+            place = self.place_code(launch.placement, launch.cores)
+        else:
+            place = devices[0].index
+        self.place[row] = place
         start, up, uploaded, began, computed, down = times
         self._rows += _AS_ROW.pack(
             number, row, 1, position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began, computed,

@@ -28,13 +28,24 @@ END, READY, TURN, JOIN, COMPUTED = range(5)
 transfer needs events of its own; it begins to share a compute engine; it has computed, and others depend on that."""
 
 
+Sketch = tuple[
+    "Lane", float, tuple[float, float, float], tuple[float, ...], float, tuple[float, float, float, float]
+]
+"""The stages of a launch that is on one accelerator with private ways alone, in few numbers: its lane, compute seconds,
+rates, times (as `Timetable.all_times`) and end; bytes and seconds of its upload, and of its download.
+
+Most launches with transfers end as they were planned, and nobody looks at them in between.  Whatever looks at one of
+them, or changes what is in flight on its accelerator, asks for `Launch.table`, and finds what would have been there.
+"""
+
+
 class Launch(Timer):
     """One or more tasks running in one mode on one placement.
 
     The tasks of a batch of requests become objects when they are first looked at.
     """
 
-    __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "table", "_tasks")
+    __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "sketch", "own_table", "_tasks")
     # Set where the launch is made.
     cores: int
     """Bitmask of the cores it took (a CPU launch)."""
@@ -55,8 +66,21 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.terms: Terms | None = None
-        self.table: Timetable | None = None
+        self.sketch: Sketch | None = None
+        """Its stages, as long as nobody looks at them."""
+        self.own_table: Timetable | None = None
+        """Its timetable, if it has been written out."""
         self._tasks: tuple[Task, ...] | None = tasks
+
+    @property
+    def table(self) -> Timetable | None:
+        """When its stages are; None for one that only computes.  What has been sketched is written out now."""
+        if self.sketch is not None:
+            for launch in self.sketch[0].flights:
+                if launch.sketch is not None:
+                    launch.own_table = _written_out(launch, launch.sketch)
+                    launch.sketch = None
+        return self.own_table
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -181,6 +205,31 @@ class Part:
     def open(self) -> bool:
         """Must it be begun, once it has its turn?"""
         return not (self.alone or self.begun)
+
+
+def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
+    """The timetable that a sketch stands for, with the launch's parts in the queues of its copy engines."""
+    lane, left, rates, times, end, (up_bytes, up_seconds, down_bytes, down_seconds) = sketch
+    device, begin = launch.placement.devices[0], launch.decided
+    _, up_at, uploaded, began, computed, down_at = times
+    table = Timetable(begin, left, lane.alone)
+    table.rate, table.busy_rate, table.watts = rates
+    table.uploaded = table.ready = begin
+    table.compute_start = table.updated = began
+    table.compute_end = table.finish_at = computed
+    table.end = table.armed = end
+    if up_at == up_at:
+        up = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
+        up.ask, up.at, up.until = begin, up_at, uploaded
+        lane.uploads.append(up)
+        table.up = (up,)
+        table.uploaded = table.ready = uploaded
+    if down_at == down_at:
+        down = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
+        down.ask, down.at, down.until = computed, down_at, end
+        lane.downloads.append(down)
+        table.down = (down,)
+    return table
 
 
 class Timetable:
@@ -323,10 +372,15 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "fetching", "alone",
+        "sliced", "simple", "regular", "direct", "fetching", "alone", "up",
+        "down",
     )  # fmt: skip
 
-    def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool):
+    def __init__(
+        self, up: Line, down: Line, direct: bool, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool
+    ):  # fmt: skip
+        self.up, self.down = up, down
+        """Its ways from and to the host."""
         self.flights: list[Launch] = []
         """Launches with a timetable, in start order."""
         self.uploads: list[Part] = []
@@ -342,6 +396,8 @@ class Lane:
         """Does it take turns, so that any number of launches may compute?"""
         self.simple = simple
         """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
+        self.direct = direct
+        """And with nothing else on its ways?"""
         self.regular = regular and (simple or group is not None)
         """Or such as share it with others, and are on no other?"""
         self.fetching = 0

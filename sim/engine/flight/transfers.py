@@ -113,16 +113,35 @@ class Transfers:
     def both(self, launch: Launch, table: Timetable, lane: Lane) -> None:
         """`prepare` and `final` for tasks that bring private data to one accelerator and were never stopped, and that
         start there last; and ask its copy engines for them."""
-        placement, terms = launch.placement, launch.terms
-        mode, device = placement.mode, placement.devices[0]
+        device = launch.placement.devices[0]
+        up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
+        if up_bytes or up_seconds:
+            part = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
+            lane.uploads.append(part)
+            table.up = (part,)
+            if not part.alone:
+                table.stepwise = True
+        if down_bytes or down_seconds:
+            part = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
+            lane.downloads.append(part)
+            table.down = (part,)
+            if not part.alone:
+                table.stepwise = True
+
+    def private(self, launch: Launch) -> tuple[float, float, float, float]:
+        """Private bytes and seconds of the upload, and of the download, of tasks that were never stopped."""
+        mode, terms = launch.placement.mode, launch.terms
         if terms is None:
-            count, up_seconds, down_seconds = 1, *(self._of_one.get(mode) or self._seconds_of_one(mode))
-            up_bytes = down_bytes = 0.0
             tasks = launch._tasks
             assert tasks is not None
-            if len(tasks) > 1:
-                count = len(tasks)
-                up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
+            if len(tasks) == 1:
+                row = tasks[0].index
+                up_seconds, down_seconds = self._of_one.get(mode) or self._seconds_of_one(mode)
+                into, out = self._in, self._out
+                return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
+            up_bytes = down_bytes = 0.0
+            count = len(tasks)
+            up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
             for task in tasks:
                 row = task.index
                 if self._in is not None:
@@ -134,18 +153,7 @@ class Transfers:
             up_seconds = mode.upload.of(count) * terms.up
             down_seconds = mode.download.of(count) * terms.down
             up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        if up_bytes or up_seconds:
-            part = Part(launch, lane, device, self.links.up_lines[device.index], up_bytes, up_seconds)
-            lane.uploads.append(part)
-            table.up = (part,)
-            if not part.alone:
-                table.stepwise = True
-        if down_bytes or down_seconds:
-            part = Part(launch, lane, device, self.links.down_lines[device.index], down_bytes, down_seconds)
-            lane.downloads.append(part)
-            table.down = (part,)
-            if not part.alone:
-                table.stepwise = True
+        return up_bytes, up_seconds, down_bytes, down_seconds
 
     def _seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""

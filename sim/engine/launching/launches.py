@@ -31,7 +31,7 @@ from sim.engine.flight.launch import (
 )
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
-from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
+from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over, sketch
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.attained import AttainedService
@@ -68,7 +68,9 @@ class Launches:
                 kind = gpu.device.type
                 group = ShareGroup(self._group_due) if kind.sharing.kind in ("timeslice", "mps") else None
                 simple = group is None and kind not in tied
-                gpu.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
+                up, down = self.links.up_lines[gpu.device.index], self.links.down_lines[gpu.device.index]
+                direct = simple and up.private and down.private and kind.sharing.kind != "mig"
+                gpu.lane = Lane(up, down, direct, group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
 
     # Start --------------------------------------------------------------------------------------------------
 
@@ -86,7 +88,7 @@ class Launches:
                     # Most launches by far: nothing that others did delays this one but the engines themselves.
                     self._begin_simply(launch, lane, now)
                     return
-        table = launch.table = Timetable(now, work(launch))
+        table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         begin = now
         for device in launch.placement.devices:
@@ -131,10 +133,18 @@ class Launches:
         self.follow(launch)
 
     def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
-        table = launch.table = Timetable(now, work(launch), lane.alone)
         if lane.group is None:
             speeds = self.speeds
             rates = speeds.nominal.get(launch.placement.mode) or speeds.nominal_of(launch)
+            if lane.direct and (launch.terms is not None or len(launch.tasks) == 1):
+                drawn = sketch(lane, now, work(launch), rates, self.transfers.private(launch))
+                if drawn is not None:
+                    launch.sketch = drawn
+                    lane.flights.append(launch)
+                    self.clock.at(drawn[4], FINISH, launch)
+                    return
+        table = launch.own_table = Timetable(now, work(launch), lane.alone)
+        if lane.group is None:
             table.rate, table.busy_rate, table.watts = rates
         else:
             table.group = lane.group
@@ -255,7 +265,19 @@ class Launches:
 
     def boundary(self, launch: Launch) -> None:
         """Handle the boundary that the launch's clock entry stood for."""
-        table = launch.table
+        drawn = launch.sketch
+        if drawn is not None:
+            # As `_complete`, of a launch for whose timetable nobody has asked.
+            lane, _, (_, busy, watts), times, end, (up, _, down, _) = drawn
+            lane.flights.remove(launch)
+            self.links.moved += up
+            self.links.moved += down
+            self.capacity.quick_give(launch.placement, launch.cores)
+            launch.sketch = None
+            elapsed = times[4] - times[3]
+            self._write(launch, times, end, busy * elapsed, watts * elapsed)
+            return
+        table = launch.own_table
         assert table is not None
         if table.due != END:
             self._step(launch, table)
@@ -354,6 +376,19 @@ class Launches:
 
     # The end ------------------------------------------------------------------------------------------------
 
+    def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
+        """Write down a launch that has ended well, but for one of several tasks, and tell of it."""
+        if launch.terms is not None:
+            self.recorder.batch(launch, LAUNCH_COMPLETED, times, end, busy, energy)
+            if self.received.asked:
+                self.received.batch(launch, busy)
+        else:
+            self.recorder.completed(launch, times, end, busy, energy)
+            if self.received.asked:
+                self.received.staged(launch.task, busy)
+        self.signals.launch_completed(launch, times)
+        launch._tasks = ()
+
     def _complete(self, launch: Launch, table: Timetable) -> None:
         """A launch has ended well."""
         now = self.clock._now
@@ -367,19 +402,13 @@ class Launches:
                     self.places.brought_home(item, host(launch.placement.devices[0].node))
         self.release(launch, table)
         times = table.all_times()
-        if launch.terms is not None:
-            self.recorder.batch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
-            if self.received.asked:
-                self.received.batch(launch)
-        elif len(launch.tasks) > 1:
+        if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
             self.account(launch, table, times, now, 1.0, True)
+            self.signals.launch_completed(launch, times)
+            launch._tasks = ()
         else:
-            self.recorder.completed(launch, times, now, table.busy, table.energy)
-            if self.received.asked:
-                self.received.staged(launch.task, table.busy)
-        self.signals.launch_completed(launch, times)
-        launch._tasks = ()
+            self._write(launch, times, now, table.busy, table.energy)
 
     def release(self, launch: Launch, table: Timetable) -> None:
         """The launch leaves its devices."""
@@ -451,7 +480,7 @@ class Launches:
         """Give a launch that only computed so far its timetable."""
         if launch.table is not None:
             return
-        table = launch.table = Timetable(launch.decided, work(launch))
+        table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
         launch.then = self.boundary
