@@ -33,7 +33,7 @@ class Speeds:
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, as things stand."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
@@ -64,7 +64,7 @@ class Speeds:
                 watts += power
                 rate = min(rate, factor)
             rate *= mode.span_rate(devices)
-            table = launch.table
+            table = launch.own_table
             if table is not None and table.traffic is not None:
                 rate *= table.traffic.factor
         return rate, busy, watts
@@ -111,7 +111,7 @@ class Speeds:
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
         """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         rate, busy, watts = rates or self.of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
@@ -129,7 +129,7 @@ class Speeds:
 
     def join(self, launch: Launch) -> list[Launch]:
         """Let a launch begin to compute on shared accelerators; the gangs that now end at another time."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         groups = []
         for lane in table.lanes:
@@ -145,7 +145,7 @@ class Speeds:
 
     def leave(self, launch: Launch) -> list[Launch]:
         """Let a launch stop computing; the gangs that now end at another time."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         groups = []
         for lane in table.lanes:
@@ -164,7 +164,7 @@ class Speeds:
             soonest = INF
             alike: dict[Mode, Rates] = {}
             for member in group.members:
-                table = member.table
+                table = member.own_table
                 assert table is not None
                 # A gang computes in several groups, so its end is an event of its own.
                 if table.group is not group:
@@ -192,7 +192,7 @@ class Speeds:
         another time."""
         now = self.clock._now
         for launch in launches:
-            table = launch.table
+            table = launch.own_table
             assert table is not None
             if table.compute_start <= now < max(table.compute_end, table.finish_at):
                 self.rerate(launch)

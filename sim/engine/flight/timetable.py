@@ -113,7 +113,7 @@ def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Ra
     for other in flights:
         if other is launch:
             break
-        before = other.table
+        before = other.own_table
         if before.ready > now or before.compute_end == INF:  # type: ignore[union-attr]
             return False
         if before.compute_end > free:  # type: ignore[union-attr]
@@ -137,7 +137,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
-        part.owner.table.end = part.until
+        part.owner.own_table.end = part.until
         waited.append(part.owner)
     return waited
 
@@ -157,7 +157,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)
-    tables = [(launch, launch.table) for launch in flights if launch.table is not None]
+    tables = [(launch, launch.own_table) for launch in flights if launch.own_table is not None]
     for _, table in tables:
         get_ready(table, now)
     _compute(tables, lanes, now, rate)
@@ -168,8 +168,8 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
         lane.download = serve(lane.downloads, now)
         ready = 0.0
         for launch in lane.flights:
-            if launch.table.ready > ready:  # type: ignore[union-attr]
-                ready = launch.table.ready  # type: ignore[union-attr]
+            if launch.own_table.ready > ready:  # type: ignore[union-attr]
+                ready = launch.own_table.ready  # type: ignore[union-attr]
         lane.ready = ready
     for _, table in tables:
         down = table.down

@@ -222,7 +222,7 @@ class Launches:
 
     def follow(self, launch: Launch) -> None:
         """Compute again the times of a launch that have not come yet, after a change, and arm it."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         if table.lanes:
             self.follow_lanes(table.lanes)
@@ -236,7 +236,7 @@ class Launches:
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
-            if flight.table is not None and flight._tasks != ():  # (): it has ended or been stopped
+            if flight.own_table is not None and flight._tasks != ():  # (): it has ended or been stopped
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
@@ -249,12 +249,13 @@ class Launches:
 
     def arm(self, launch: Launch) -> None:
         """Have the launch's one entry stand for its next boundary."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         time, due = _next(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:
             return
-        self.clock.cancel(launch)
+        if launch.entry >= 0:
+            self.clock.cancel(launch)
         table.armed, table.due = time, due
         if time == INF:
             return
@@ -294,13 +295,18 @@ class Launches:
             self._take_turns(launch, table)
             self.follow(launch)
         elif due == TURN:
+            flow = None
             for part in table.up:
-                if part.at <= now and part.open:
+                if part.at <= now and not (part.alone or part.begun):
                     self.transfers.turn(part)
+                    flow = part.flow
             for part in table.down:
-                if part.at <= now and part.open:
+                if part.at <= now and not (part.alone or part.begun):
                     self.transfers.bring_down(part)
-            if table.armed < 0:
+                    flow = part.flow
+            if flow is not None and len(table.lanes) == 1:
+                table.armed, table.due = INF, END  # nothing is known before its bytes have come
+            elif table.armed < 0:
                 self.arm(launch)
         elif due == JOIN:
             table.joined = True
@@ -321,7 +327,7 @@ class Launches:
     def _arrived(self, part: Part) -> None:
         """The last byte of a part has come."""
         launch: Launch = part.owner
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         now = self.clock._now
         if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
@@ -347,12 +353,12 @@ class Launches:
 
     def _group_due(self, group: ShareGroup) -> None:
         now = self.clock._now
-        for launch in [m for m in group.members if m.table.finish_at <= now and m.table.group is group]:  # type: ignore[union-attr]
+        for launch in [m for m in group.members if m.own_table.finish_at <= now and m.own_table.group is group]:  # type: ignore[union-attr]
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
         """End the computation of a launch that others depend on."""
-        table, now = launch.table, self.clock._now
+        table, now = launch.own_table, self.clock._now
         assert table is not None
         self.speeds.settle(table, now)
         table.left = 0.0
