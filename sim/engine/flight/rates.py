@@ -30,6 +30,9 @@ class Speeds:
         self.capacity = capacity
         self.nominal: dict[Mode, Rates] = {}
         """Rates of modes on one device in its normal state, as far as asked for (`nominal_of`)."""
+        self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
+        """Rates of modes on one accelerator with others: by the sum of their shares, whether there are several, and the
+        accelerator's frequency and slowdown."""
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, as things stand."""
@@ -51,6 +54,20 @@ class Speeds:
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
             return self.nominal_of(launch)
         return self._reckon(launch)
+
+    def _beside(self, launch: Launch) -> Rates:
+        """Rates of a launch on one accelerator that others compute on too."""
+        placement = launch.placement
+        mode = placement.mode
+        if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
+            return self._reckon(launch)
+        state = self.capacity.of[placement.devices[0].index]
+        lane: Lane = state.lane
+        how = mode, lane.share, len(lane.computing) > 1, state.frequency, state.slowdown
+        rates = self._shared.get(how)
+        if rates is None:
+            rates = self._shared[how] = self._reckon(launch)
+        return rates
 
     def _reckon(self, launch: Launch) -> Rates:
         placement = launch.placement
@@ -103,8 +120,10 @@ class Speeds:
         """Bring what is left, busy time and energy to a time at which the launch computes."""
         elapsed = now - table.updated
         if elapsed > 0:
-            table.left = max(0.0, table.left - table.rate * elapsed)
-            table.done += table.rate * elapsed
+            done = table.rate * elapsed
+            left = table.left - done
+            table.left = left if left > 0.0 else 0.0
+            table.done += done
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         table.updated = now
@@ -162,7 +181,6 @@ class Speeds:
         moved = []
         for group in groups:
             soonest = INF
-            alike: dict[Mode, Rates] = {}
             for member in group.members:
                 table = member.own_table
                 assert table is not None
@@ -171,14 +189,7 @@ class Speeds:
                     if self.rerate(member):
                         moved.append(member)
                     continue
-                mode = member.placement.mode
-                rates = alike.get(mode)
-                if rates is None:
-                    rates = self._reckon(member)
-                    # One rate for all members in a mode, unless speeds are measured by pairs of classes.
-                    if not mode.type.sharing.pairs:
-                        alike[mode] = rates
-                self.rerate(member, rates)
+                self.rerate(member, self._beside(member))
                 if table.finish_at < soonest:
                     soonest = table.finish_at
             if soonest < INF:

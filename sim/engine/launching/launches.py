@@ -153,6 +153,12 @@ class Launches:
         self.transfers.both(launch, table, lane)
         if not (append(lane, table) if lane.group is None else append_shared(lane, table)):
             self.follow(launch)
+        elif table.up and not table.up[0].alone and table.up[0].at <= now:
+            table.due = TURN
+            self._step(launch, table)
+        elif table.group is not None and table.compute_start <= now:
+            table.due = JOIN
+            self._step(launch, table)
         elif table.stepwise:
             self.arm(launch)
         else:
@@ -320,7 +326,7 @@ class Launches:
             if table.group is None:  # its end has become known
                 self.follow(launch)
             else:
-                self.arm(launch)
+                table.armed, table.due = INF, COMPUTED  # the group has an entry for all of them
         else:
             self._computed(launch)
 
@@ -375,8 +381,9 @@ class Launches:
             self._ask_for_download(launch, table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
-            table.end = now  # and nothing waited for it
-            self.arm(launch)
+            table.end = table.armed = now  # and nothing waited for it
+            table.due = END
+            self.clock.again(now, FINISH, launch)
         else:
             self.follow(launch)
 
