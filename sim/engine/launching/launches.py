@@ -86,6 +86,15 @@ class Launches:
                 tasks = launch._tasks
                 if lane.regular and state.ready_at <= now and (tasks is None or tasks[0]._history is None):
                     # Most launches by far: nothing that others did delays this one but the engines themselves.
+                    if lane.direct and (launch.terms is not None or len(tasks) == 1):  # type: ignore[arg-type]
+                        speeds = self.speeds
+                        rates = speeds.nominal.get(launch.placement.mode) or speeds.nominal_of(launch)
+                        drawn = sketch(lane, now, work(launch), rates, self.transfers.private(launch))
+                        if drawn is not None:
+                            launch.sketch = drawn
+                            lane.flights.append(launch)
+                            self.clock.at(drawn[4], FINISH, launch)
+                            return
                     self._begin_simply(launch, lane, now)
                     return
         table = launch.own_table = Timetable(now, work(launch))
@@ -133,19 +142,9 @@ class Launches:
         self.follow(launch)
 
     def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
-        if lane.group is None:
-            speeds = self.speeds
-            rates = speeds.nominal.get(launch.placement.mode) or speeds.nominal_of(launch)
-            if lane.direct and (launch.terms is not None or len(launch.tasks) == 1):
-                drawn = sketch(lane, now, work(launch), rates, self.transfers.private(launch))
-                if drawn is not None:
-                    launch.sketch = drawn
-                    lane.flights.append(launch)
-                    self.clock.at(drawn[4], FINISH, launch)
-                    return
         table = launch.own_table = Timetable(now, work(launch), lane.alone)
         if lane.group is None:
-            table.rate, table.busy_rate, table.watts = rates
+            table.rate, table.busy_rate, table.watts = self.speeds.nominal_of(launch)
         else:
             table.group = lane.group
             table.stepwise = True
