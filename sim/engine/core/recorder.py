@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.core.figures import as_array, step_columns, watts, width, writable
+from sim.engine.core.figures import as_array, energies, step_columns, watts, width, writable
 from sim.engine.core.placement_codes import PlacementCodes
 from sim.model.plan import Placement
 from sim.model.record import (
@@ -178,10 +178,8 @@ class Recorder:
         (task,) = launch._tasks
         row, number, position = task.index, launch.number, launch.position
         devices = launch.placement.devices
-        if launch.cores or len(devices) > 1:
-            place = self.place_code(launch.placement, launch.cores)
-        else:
-            place = devices[0].index
+        named = launch.cores or len(devices) > 1
+        place = self.place_code(launch.placement, launch.cores) if named else devices[0].index
         self.place[row] = place
         start, up, uploaded, began, computed, down = times
         self._rows += _AS_ROW.pack(
@@ -354,7 +352,7 @@ class Recorder:
             download=detail.get("download"),
             preemptions=detail.get("preemptions"),
             migrations=detail.get("migrations"),
-            energy=self._energy(detail, status, start, finish, mode),
+            energy=energies(tasks, detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
             first_token=None if self._first_token is None else as_array(self._first_token, "d"),
             reasons=self.reasons,
@@ -372,15 +370,9 @@ class Recorder:
         )
 
     def _merged_launches(
-        self,
-        start: np.ndarray,
-        finish: np.ndarray,
-        mode: np.ndarray,
-        place: np.ndarray,
-        status: np.ndarray,
-        batch: np.ndarray | None,
-        end: float,
-    ) -> dict[str, np.ndarray]:
+        self, start: np.ndarray, finish: np.ndarray, mode: np.ndarray, place: np.ndarray, status: np.ndarray,
+        batch: np.ndarray | None, end: float,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """The written rows, and one for each task that ran plainly (those were not written)."""
         assert batch is not None
         rows, tasks = self._launches, self.run.tasks
@@ -404,15 +396,3 @@ class Recorder:
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
         order = np.lexsort((merged["task"], merged["decided"]))
         return {name: column[order] for name, column in merged.items()}
-
-    def _energy(
-        self, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray, mode: np.ndarray
-    ) -> np.ndarray | None:
-        if "energy" not in detail:
-            return None
-        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
-        if not len(plain):
-            return detail["energy"]
-        energy, tasks = detail["energy"].copy(), self.run.tasks
-        energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
-        return energy

@@ -153,7 +153,7 @@ class Part:
     """One accelerator's part of a transfer stage: its turn at a copy engine.
 
     `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
-    A transfer with a private line (`alone`) lasts as long as its bytes tell: it is done `delay` + `span` after it began.
+    A transfer with a private line (`alone`) lasts as long as its bytes tell, `delay` + `span` from when it begins.
     Any other one begins with an event, moves its `legs` one by one, and its end is not known before it comes.
     """
 
@@ -199,7 +199,8 @@ class Part:
     @property
     def number(self) -> int:
         """The place of its launch, or prefetch, in start order."""
-        return self.owner.number  # type: ignore[no-any-return]
+        number: int = self.owner.number
+        return number
 
     @property
     def open(self) -> bool:
@@ -339,24 +340,6 @@ class Timetable:
         return min(now, self.compute_end) - self.updated
 
 
-class History:
-    """What a task keeps from its former launches."""
-
-    __slots__ = ("rows", "saved_at", "saved_by", "checkpoint", "last_device")
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        """Rows (sim.engine.core.recorder) of stopped launches, as far as their work is kept."""
-        self.saved_at: int | None = None
-        """The location (sim.engine.flight.data_locations) of its saved state, if it has one."""
-        self.saved_by = 0.0
-        """The time from which that state is there."""
-        self.last_device = -1
-        """The (first) device on which it last computed."""
-        self.checkpoint = 0.0
-        """The finished fraction that is safe."""
-
-
 class ShareGroup(Timer):
     """Launches computing side by side on one accelerator that slows them: one pending event, the next finish."""
 
@@ -372,12 +355,11 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "direct", "fetching", "alone", "up",
-        "down",
+        "sliced", "simple", "regular", "direct", "fetching", "alone", "up", "down",
     )  # fmt: skip
 
     def __init__(
-        self, up: Line, down: Line, direct: bool, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool
+        self, up: Line, down: Line, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool, direct: bool
     ):  # fmt: skip
         self.up, self.down = up, down
         """Its ways from and to the host."""

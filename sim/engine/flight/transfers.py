@@ -139,21 +139,13 @@ class Transfers:
                 up_seconds, down_seconds = self._of_one.get(mode) or self._seconds_of_one(mode)
                 into, out = self._in, self._out
                 return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
-            up_bytes = down_bytes = 0.0
-            count = len(tasks)
-            up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
-            for task in tasks:
-                row = task.index
-                if self._in is not None:
-                    up_bytes += self._in[row]
-                if self._out is not None:
-                    down_bytes += self._out[row]
-        else:
-            count = terms.requests.size
-            up_seconds = mode.upload.of(count) * terms.up
-            down_seconds = mode.download.of(count) * terms.down
-            up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        return up_bytes, up_seconds, down_bytes, down_seconds
+        count = len(launch.tasks) if terms is None else terms.requests.size
+        up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
+        if terms is not None:
+            up_seconds *= terms.up
+            down_seconds *= terms.down
+        into, out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        return into, up_seconds, out, down_seconds
 
     def _seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""

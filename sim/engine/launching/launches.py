@@ -31,7 +31,16 @@ from sim.engine.flight.launch import (
 )
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
-from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over, sketch
+from sim.engine.flight.timetable import (
+    again,
+    all_compute,
+    alone,
+    append,
+    append_shared,
+    data_came,
+    download_over,
+    sketch,
+)
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.attained import AttainedService
@@ -70,7 +79,8 @@ class Launches:
                 simple = group is None and kind not in tied
                 up, down = self.links.up_lines[gpu.device.index], self.links.down_lines[gpu.device.index]
                 direct = simple and up.private and down.private and kind.sharing.kind != "mig"
-                gpu.lane = Lane(up, down, direct, group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
+                sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
+                gpu.lane = Lane(up, down, group, sliced, simple, regular, direct)
 
     # Start --------------------------------------------------------------------------------------------------
 
