@@ -144,8 +144,8 @@ class Transfers:
         if terms is not None:
             up_seconds *= terms.up
             down_seconds *= terms.down
-        into, out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        return into, up_seconds, out, down_seconds
+        up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        return up_bytes, up_seconds, down_bytes, down_seconds
 
     def _seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""
