@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from machines import Job, cpu_mode, gpu_mode, simulate, stage_times
+from machines import Job, cpu_mode, gpu_mode, simulate, simulation, stage_times
 
+from sim.engine.simulation import Simulation
 from sim.model.cluster import DeviceType, Link, NodeSpec
 from sim.model.tasks import StageTime
+from sim.policy.lists import ListScheduler
 
 GB = 10**9
 
@@ -207,3 +209,37 @@ def test_all_stages_one_by_one_give_the_same_tables(seed):
         assert np.array_equal(getattr(quick, name), getattr(full, name), equal_nan=True), name
     assert full.compute == pytest.approx(quick.finish - quick.start)
     assert math.isclose(quick.end, full.end)
+
+
+class Looks(ListScheduler):
+    """First come, first served; asks at some rounds when what runs will have ended, or its stage."""
+
+    def __init__(self, every: int):
+        super().__init__()
+        self.every, self.rounds, self.seen = every, 0, 0
+
+    def schedule(self, view):
+        self.rounds += 1
+        if self.rounds % self.every == 0:
+            self.seen += sum(view.launch_of(task).stage is not None for task in view.running())
+        yield from super().schedule(view)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("every", [1, 4])
+def test_looking_at_what_runs_changes_nothing(streams, every):
+    """On private links the stages of a launch are a few numbers until somebody looks at them."""
+    gpu = DeviceType("g", streams=streams, link=Link(upload=1 * GB, download=2 * GB, latency=0.01))
+    draw = np.random.default_rng(5)
+    jobs = [
+        Job([gpu_mode(gpu)], [float(draw.exponential(2))], arrival=float(n), bytes_in=int(draw.integers(0, 3)) * GB,
+            bytes_out=int(draw.integers(0, 3)) * GB)
+        for n in range(60)
+    ]  # fmt: skip
+    looks = Looks(every)
+    run = simulation(node(gpu, 2), jobs).input
+    unseen, seen = Simulation(run).run(), simulate(node(gpu, 2), jobs, looks)  # what checks the invariants looks too
+    assert looks.seen > 10
+    for name, column in unseen.launches.items():
+        assert np.array_equal(column, seen.launches[name], equal_nan=True), name
+    assert unseen.stats["bytes_moved"] == seen.stats["bytes_moved"] > 0

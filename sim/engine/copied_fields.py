@@ -38,8 +38,8 @@ PLAIN: dict[type, frozenset[str]] = {
     Launch: named("entry number placement cores position decided"),
     GpuState: named("device kind bit free room up asleep normal frequency slowdown ready_at placements layout relaid "
                      "least_room"),
-    Lane: named("upload ready compute download share sliced simple regular fetching"),
-    Part: named("number device size seconds ask at until begun settled moved"),
+    Lane: named("upload ready compute download share sliced simple regular direct fetching up down"),
+    Part: named("device size seconds span alone ask at until delay begun settled moved"),
     Timetable: named("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
                       "busy energy busy_rate watts rate done items stepwise armed due joined computed estimate planned "
                       "begin total left"),

@@ -85,8 +85,13 @@ class Completion:
         if terms is not None:
             self._batch_completed(launch, times)
             return
+        tasks = launch._tasks
+        assert tasks is not None
+        if len(tasks) == 1:  # the recorder has its columns
+            self.completed(tasks[0])
+            return
         start, place, now = times[0], self._place_code(launch.placement, launch.cores), self.clock._now
-        for member, task in enumerate(launch.tasks):
+        for member, task in enumerate(tasks):
             row = task.index
             if self._starts[row] != self._starts[row]:
                 self._starts[row] = start
@@ -94,7 +99,7 @@ class Completion:
             self._modes[row] = launch.position_of(member)
             self._finishes[row] = now
             self._status[row] = COMPLETED
-            self.completed(task, member + 1 < len(launch.tasks))
+            self.completed(task, member + 1 < len(tasks))
 
     def _batch_completed(self, launch: Launch, times: tuple[float, ...]) -> None:
         state, terms = self.state, launch.terms

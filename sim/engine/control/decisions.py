@@ -11,8 +11,9 @@ from sim.engine.control.starts import Starts
 from sim.engine.core.policy_errors import illegal, state_of
 from sim.engine.core.rounds import LOOP_LIMIT, Rounds
 from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch, Resident
+from sim.engine.flight.launch import Launch
 from sim.engine.flight.prefetch import fetch
+from sim.engine.flight.resident import Resident
 from sim.engine.launching.launches import Launches
 from sim.model.record import EXPIRED, REJECTED
 from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task

@@ -10,7 +10,8 @@ from sim.engine.control.interrupts import Interrupts
 from sim.engine.core.policy_errors import call, illegal
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState, launches_on, lost_input
-from sim.engine.flight.launch import RESTORE, Resident
+from sim.engine.flight.launch import RESTORE
+from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import FAULT, Later, Timer
 from sim.engine.language.serving import Serving
 from sim.engine.launching.launches import Launches

@@ -8,6 +8,7 @@ from struct import Struct
 
 import numpy as np
 
+from sim.model.record import COMPLETED
 from sim.model.tasks import Mode, Tasks
 
 STEPS = (
@@ -44,6 +45,21 @@ def width(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
 def watts(tasks: Tasks, rows: np.ndarray, mode: np.ndarray) -> np.ndarray:
     """Watts above idle of one such device."""
     return per_mode(tasks, rows, mode, lambda m: m.type.power.busy - m.type.power.idle)
+
+
+def energies(
+    tasks: Tasks, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray,
+    mode: np.ndarray,
+) -> np.ndarray | None:  # fmt: skip
+    """Joules above idle of each task, those that only computed included; None where none were asked for."""
+    if "energy" not in detail:
+        return None
+    plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
+    if not len(plain):
+        return detail["energy"]
+    energy = detail["energy"].copy()
+    energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
+    return energy
 
 
 def writable(column: array) -> np.ndarray:

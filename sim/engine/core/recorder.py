@@ -9,11 +9,12 @@ import math
 from array import array
 from collections.abc import Iterator
 from functools import cached_property
+from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from sim.engine.core.figures import as_array, step_columns, watts, width, writable
+from sim.engine.core.figures import as_array, energies, step_columns, watts, width, writable
 from sim.engine.core.placement_codes import PlacementCodes
 from sim.model.plan import Placement
 from sim.model.record import (
@@ -36,6 +37,7 @@ LAUNCH_TIMES = (
 ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "busy", "energy", "lost")
 """A launch that was not both plain and complete; the first six are whole numbers."""
 WIDTH = len(ROW)
+_AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
 BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
@@ -68,8 +70,8 @@ class Recorder:
         """Gaps between two tokens that do not follow from these rows: when the second came, and how long it took."""
         self._replicas: list[tuple[str, int, int, int]] = []
         """For each replica its service, number, KV blocks and place."""
-        self._rows = array("d")
-        """Launches, row after row (ROW)."""
+        self._rows = bytearray()
+        """Launches, row after row (ROW); packed, as `steps`."""
         self._launches: dict[str, np.ndarray] = {}
         """The same and batches as columns, at the end of the run."""
         self._batch_numbers = array("q")
@@ -131,9 +133,8 @@ class Recorder:
 
     def computed(self) -> Iterator[tuple[int, float]]:
         """Rows of tasks, and the device-seconds that the launches written down so far computed for each."""
-        for first in range(0, len(self._rows), WIDTH):
-            row = self._rows[first : first + WIDTH]
-            for member in self._groups.get(first // WIDTH, (int(row[1]),)):
+        for number, row in enumerate(_AS_ROW.iter_unpack(self._rows)):
+            for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]
         members = iter(self._members)
         for number in range(len(self._batch_times) // len(BATCH_TIMES)):
@@ -147,7 +148,9 @@ class Recorder:
     def lose(self, rows: list[int]) -> None:
         """What these launches computed has been lost after all."""
         for row in rows:
-            self._rows[row * WIDTH + LOST] = self._rows[row * WIDTH + BUSY]
+            first = row * _AS_ROW.size
+            (busy,) = _NUMBER.unpack_from(self._rows, first + BUSY * _NUMBER.size)
+            _NUMBER.pack_into(self._rows, first + LOST * _NUMBER.size, busy)
 
     def launch(
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float,
@@ -158,23 +161,41 @@ class Recorder:
         times: its start, upload, compute and the start of its download, NaN where they were not.
         """
         tasks = launch.tasks
-        self._rows.extend((
+        self._rows += _AS_ROW.pack(
             launch.number, tasks[0].index, len(tasks), launch.position, self.place_code(launch.placement, launch.cores),
             outcome, launch.decided, *times, end, busy, energy, lost,
-        ))  # fmt: skip
-        number = len(self._rows) // WIDTH - 1
+        )  # fmt: skip
+        number = len(self._rows) // _AS_ROW.size - 1
         if len(tasks) > 1:
             self.batched = True
             self._groups[number] = tuple(task.index for task in tasks)
             if launch.fusion is not None:
                 self.fused[launch.number] = launch.fusion.rows, launch.fusion.saved
-        elif outcome == LAUNCH_COMPLETED:
-            self.staged_by[tasks[0].index] = launch.number
         return number
+
+    def completed(self, launch: Any, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
+        """A row for a launch of one task that is complete, and what the task has in columns."""
+        (task,) = launch._tasks
+        row, number, position = task.index, launch.number, launch.position
+        devices = launch.placement.devices
+        named = launch.cores or len(devices) > 1
+        place = self.place_code(launch.placement, launch.cores) if named else devices[0].index
+        self.place[row] = place
+        start, up, uploaded, began, computed, down = times
+        self._rows += _AS_ROW.pack(
+            number, row, 1, position, place, LAUNCH_COMPLETED, launch.decided, start, up, uploaded, began, computed,
+            down, end, busy, energy, 0.0,
+        )  # fmt: skip
+        if self.start[row] != self.start[row]:
+            self.start[row] = start
+        self.mode[row] = position
+        self.finish[row] = end
+        self.status[row] = COMPLETED
+        self.staged_by[row] = number
 
     def energy_of_launches(self, first: int) -> array:
         """Joules above idle of the launches written down by `launch` so far, from the row `first` on."""
-        return self._rows[first * WIDTH + ENERGY :: WIDTH]
+        return array("d", bytes(self._rows[first * _AS_ROW.size :]))[ENERGY::WIDTH]
 
     def batch(
         self, launch: Any, outcome: int, times: tuple[float, ...], end: float, busy: float, energy: float
@@ -197,8 +218,8 @@ class Recorder:
         busy: float, energy: float,
     ) -> None:  # fmt: skip
         """A row for a busy period of a language model's replica; `times` are those of LAUNCH_TIMES."""
-        self._groups[len(self._rows) // WIDTH] = ()  # what its requests received is counted by itself
-        self._rows.extend((number, task, members, mode, place, outcome, *times, busy, energy, 0.0))
+        self._groups[len(self._rows) // _AS_ROW.size] = ()  # what its requests received is counted by itself
+        self._rows += _AS_ROW.pack(number, task, members, mode, place, outcome, *times, busy, energy, 0.0)
         self.batched = True
 
     def replica(self, service: str, number: int, blocks: int, placement: Placement) -> int:
@@ -331,7 +352,7 @@ class Recorder:
             download=detail.get("download"),
             preemptions=detail.get("preemptions"),
             migrations=detail.get("migrations"),
-            energy=self._energy(detail, status, start, finish, mode),
+            energy=energies(tasks, detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
             first_token=None if self._first_token is None else as_array(self._first_token, "d"),
             reasons=self.reasons,
@@ -349,15 +370,9 @@ class Recorder:
         )
 
     def _merged_launches(
-        self,
-        start: np.ndarray,
-        finish: np.ndarray,
-        mode: np.ndarray,
-        place: np.ndarray,
-        status: np.ndarray,
-        batch: np.ndarray | None,
-        end: float,
-    ) -> dict[str, np.ndarray]:
+        self, start: np.ndarray, finish: np.ndarray, mode: np.ndarray, place: np.ndarray, status: np.ndarray,
+        batch: np.ndarray | None, end: float,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """The written rows, and one for each task that ran plainly (those were not written)."""
         assert batch is not None
         rows, tasks = self._launches, self.run.tasks
@@ -381,15 +396,3 @@ class Recorder:
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
         order = np.lexsort((merged["task"], merged["decided"]))
         return {name: column[order] for name, column in merged.items()}
-
-    def _energy(
-        self, detail: dict[str, np.ndarray], status: np.ndarray, start: np.ndarray, finish: np.ndarray, mode: np.ndarray
-    ) -> np.ndarray | None:
-        if "energy" not in detail:
-            return None
-        plain = np.flatnonzero((status == COMPLETED) & (detail["batch"] < 0) & (mode >= 0))
-        if not len(plain):
-            return detail["energy"]
-        energy, tasks = detail["energy"].copy(), self.run.tasks
-        energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
-        return energy

@@ -12,8 +12,9 @@ from typing import Any
 from sim.engine.core.recorder import Recorder
 from sim.engine.flight.contention import Network
 from sim.engine.flight.data_locations import Places
-from sim.engine.flight.launch import Launch, Resident
+from sim.engine.flight.launch import Launch
 from sim.engine.flight.links import Links
+from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import Clock
 from sim.engine.queues.sources import Graph, Patience, Sources
 from sim.engine.resources.capacity import Capacity

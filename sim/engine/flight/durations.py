@@ -14,6 +14,10 @@ from sim.model.tasks import Mode, Task
 
 def work(launch: Launch) -> float:
     """Compute seconds a launch has before it at rate 1: truth, less what is done."""
+    mode, tasks = launch.placement.mode, launch._tasks
+    if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
+        task = tasks[0]
+        return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
     return _seconds(launch, False)
 
 

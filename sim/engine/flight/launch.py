@@ -28,13 +28,24 @@ END, READY, TURN, JOIN, COMPUTED = range(5)
 transfer needs events of its own; it begins to share a compute engine; it has computed, and others depend on that."""
 
 
+Sketch = tuple[
+    "Lane", float, tuple[float, float, float], tuple[float, ...], float, tuple[float, float, float, float]
+]
+"""The stages of a launch that is on one accelerator with private ways alone, in few numbers: its lane, compute seconds,
+rates, times (as `Timetable.all_times`) and end; bytes and seconds of its upload, and of its download.
+
+Most launches with transfers end as they were planned, and nobody looks at them in between.  Whatever looks at one of
+them, or changes what is in flight on its accelerator, asks for `Launch.table`, and finds what would have been there.
+"""
+
+
 class Launch(Timer):
     """One or more tasks running in one mode on one placement.
 
     The tasks of a batch of requests become objects when they are first looked at.
     """
 
-    __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "table", "_tasks")
+    __slots__ = ("number", "placement", "cores", "position", "decided", "terms", "sketch", "own_table", "_tasks")
     # Set where the launch is made.
     cores: int
     """Bitmask of the cores it took (a CPU launch)."""
@@ -57,8 +68,21 @@ class Launch(Timer):
         self.placement = placement
         self.decided = now
         self.terms: Terms | None = None
-        self.table: Timetable | None = None
+        self.sketch: Sketch | None = None
+        """Its stages, as long as nobody looks at them."""
+        self.own_table: Timetable | None = None
+        """Its timetable, if it has been written out."""
         self._tasks: tuple[Task, ...] | None = tasks
+
+    @property
+    def table(self) -> Timetable | None:
+        """When its stages are; None for one that only computes.  What has been sketched is written out now."""
+        if self.sketch is not None:
+            for launch in self.sketch[0].flights:
+                if launch.sketch is not None:
+                    launch.own_table = _written_out(launch, launch.sketch)
+                    launch.sketch = None
+        return self.own_table
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -107,28 +131,6 @@ class FusedLaunch(Launch):
         return self._tasks[member].shape.position[self.placement.mode.parts[member]]
 
 
-class Resident(Launch):
-    """A launch without an end of its own: it keeps its devices until it is given up or one of them fails, and its entry
-    is the next boundary of what it does there.  A replica of a language model is one.
-
-    It stands in `RunState.residents`, and what befalls its devices reaches it as any launch; what is to be done then is
-    up to `holder`.  Its number is negative: not it, but each of its busy periods is a row of the table of launches.
-    """
-
-    __slots__ = ("holder",)
-    resident = True
-
-    def __init__(self, then: Callable[[Any], None], number: int, placement: Placement, now: float, holder: Any):
-        super().__init__(then, number, (), placement, now)
-        self.holder = holder
-        self.cores = 0
-        self.position = 0
-
-    @property
-    def tasks(self) -> tuple[Task, ...]:
-        """Requests that it serves at present."""
-        return tuple(request.task for request in self.holder.members)
-
 class Terms:
     """What a batch of requests has besides its members: padding and noise.
 
@@ -167,14 +169,14 @@ class Part:
     """One accelerator's part of a transfer stage: its turn at a copy engine.
 
     `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
-    A transfer with a private `line` lasts as long as its bytes tell.  Any other one begins with an event, moves its
-    `legs` one by one, and its end is not known before it comes.
+    A transfer with a private line (`alone`) lasts as long as its bytes tell, `delay` + `span` from when it begins.
+    Any other one begins with an event, moves its `legs` one by one, and its end is not known before it comes.
     """
 
     # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
-    size = seconds = 0.0
-    line: Line | None = None
-    ask = at = until = INF
+    size = seconds = span = 0.0
+    alone = False
+    ask = at = until = delay = INF
     begun = False
     """Has a transfer without a private line had its turn?"""
     settled = False
@@ -184,33 +186,67 @@ class Part:
     legs: Sequence[Any] = ()
     flow: Any = None
 
-    def __init__(self, owner: Any, lane: Lane | None, device: Device):
+    def __init__(
+        self, owner: Any, lane: Lane | None, device: Device, line: Line | None = None, size: float = 0.0,
+        seconds: float = 0.0,
+    ):  # fmt: skip
+        """`line`: the way on which it moves `size` bytes, and what takes `seconds` alone; None: told by its legs."""
         self.owner = owner
-        self.number: int = owner.number
         self.lane = lane
         self.device = device
+        if line is None:
+            return
+        self.size, self.seconds = size, seconds
+        rate, latency, private = line
+        if not private:
+            self.settled = True
+            return
+        self.alone = True
+        # As `Links.send` calculates it.
+        delay = latency if size else 0.0
+        if rate == INF:
+            delay += seconds
+        else:
+            if seconds:
+                size += seconds * rate
+            self.span = size / rate
+        self.delay = delay
+
+    @property
+    def number(self) -> int:
+        """The place of its launch, or prefetch, in start order."""
+        number: int = self.owner.number
+        return number
 
     @property
     def open(self) -> bool:
         """Must it be begun, once it has its turn?"""
-        return self.line is None and not self.begun
+        return not (self.alone or self.begun)
 
-    def over(self, start: float) -> float:
-        """When the transfer is done if it begins at `start`."""
-        line = self.line
-        if line is None:
-            return INF
-        # As `Links.send` calculates it.
-        size, seconds = self.size, self.seconds
-        delay = line.latency if size else 0.0
-        if line.rate == INF:
-            delay += seconds
-            return start + delay if delay else start
-        if seconds:
-            size += seconds * line.rate
-        if delay:
-            start += delay
-        return start + size / line.rate if size else start
+
+def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
+    """The timetable that a sketch stands for, with the launch's parts in the queues of its copy engines."""
+    lane, left, rates, times, end, (up_bytes, up_seconds, down_bytes, down_seconds) = sketch
+    device, begin = launch.placement.devices[0], launch.decided
+    _, up_at, uploaded, began, computed, down_at = times
+    table = Timetable(begin, left, lane.alone)
+    table.rate, table.busy_rate, table.watts = rates
+    table.uploaded = table.ready = begin
+    table.compute_start = table.updated = began
+    table.compute_end = table.finish_at = computed
+    table.end = table.armed = end
+    if up_at == up_at:
+        up = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
+        up.ask, up.at, up.until = begin, up_at, uploaded
+        lane.uploads.append(up)
+        table.up = (up,)
+        table.uploaded = table.ready = uploaded
+    if down_at == down_at:
+        down = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
+        down.ask, down.at, down.until = computed, down_at, end
+        lane.downloads.append(down)
+        table.down = (down,)
+    return table
 
 
 class Timetable:
@@ -221,8 +257,6 @@ class Timetable:
     accelerator (`group`) is inf until it comes; `finish_at` is when it would come at the present rates.
     """
 
-    lanes: tuple[Lane, ...] = ()
-    """The lanes of its accelerators."""
     open_at = 0.0
     """When its devices are ready, evictions aside."""
     blocked = 0
@@ -254,7 +288,9 @@ class Timetable:
     planned = NAN
     """Estimated seconds of computing, once asked for."""
 
-    def __init__(self, begin: float, work: float):
+    def __init__(self, begin: float, work: float, lanes: tuple[Lane, ...] = ()):
+        self.lanes = lanes
+        """The lanes of its accelerators."""
         self.begin = begin
         """When its devices are ready for its first stage."""
         self.total = self.left = work
@@ -320,24 +356,6 @@ class Timetable:
         return min(now, self.compute_end) - self.updated
 
 
-class History:
-    """What a task keeps from its former launches."""
-
-    __slots__ = ("rows", "saved_at", "saved_by", "checkpoint", "last_device")
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        """Rows (sim.engine.core.recorder) of stopped launches, as far as their work is kept."""
-        self.saved_at: int | None = None
-        """The location (sim.engine.flight.data_locations) of its saved state, if it has one."""
-        self.saved_by = 0.0
-        """The time from which that state is there."""
-        self.last_device = -1
-        """The (first) device on which it last computed."""
-        self.checkpoint = 0.0
-        """The finished fraction that is safe."""
-
-
 class ShareGroup(Timer):
     """Launches computing side by side on one accelerator that slows them: one pending event, the next finish."""
 
@@ -353,10 +371,14 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "fetching",
+        "sliced", "simple", "regular", "direct", "fetching", "alone", "up", "down",
     )  # fmt: skip
 
-    def __init__(self, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool):
+    def __init__(
+        self, up: Line, down: Line, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool, direct: bool
+    ):  # fmt: skip
+        self.up, self.down = up, down
+        """Its ways from and to the host."""
         self.flights: list[Launch] = []
         """Launches with a timetable, in start order."""
         self.uploads: list[Part] = []
@@ -372,10 +394,14 @@ class Lane:
         """Does it take turns, so that any number of launches may compute?"""
         self.simple = simple
         """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
+        self.direct = direct
+        """And with nothing else on its ways?"""
         self.regular = regular and (simple or group is not None)
         """Or such as share it with others, and are on no other?"""
         self.fetching = 0
         """Prefetches under way."""
+        self.alone = (self,)
+        """The lanes of a launch that is on no other."""
 
     def idle(self, now: float) -> bool:
         """Is nothing in flight here, and nothing asks for an engine?  Then they are all free from now on."""

@@ -59,7 +59,8 @@ class Group(Timer):
     __slots__ = ("flows", "updated", "next")
 
     def __init__(self, then: Callable[[Any], None], now: float):
-        super().__init__(then)
+        self.entry = -1
+        self.then = then
         self.flows: list[Flow] = []
         self.updated = now
         self.next: list[Flow] = []
@@ -188,15 +189,25 @@ class Links:
             self.clock.at(self.clock._now, FINISH, flow)
             return
         groups: list[Group] = []
+        rate = math.inf
         for pipe in flow.pipes:
+            if pipe.rate < rate:
+                rate = pipe.rate
             if pipe.group is not None and pipe.group not in groups:
                 groups.append(pipe.group)
-        if groups:
-            group = groups[0]
-            for other in groups:
-                self._settle(other)
-        else:
-            group = Group(self._complete, self.clock._now)
+        if not groups:  # alone on its way
+            now = self.clock._now
+            flow.group = group = Group(self._complete, now)
+            for pipe in flow.pipes:
+                pipe.group = group
+            group.flows.append(flow)
+            group.next.append(flow)
+            flow.rate = rate
+            self.clock.at(now + flow.left / rate, FINISH, group)
+            return
+        group = groups[0]
+        for other in groups:
+            self._settle(other)
         # A flow over pipes of several groups merges them: their rates depend on each other from now on.
         for other in groups[1:]:
             self.clock.cancel(other)
@@ -265,13 +276,15 @@ class Links:
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
     def _complete(self, group: Group) -> None:
-        self._settle(group)
         finished = group.next
+        if len(group.flows) > len(finished):
+            self._settle(group)
         for flow in finished:
             flow.ended = True
             flow.left = 0.0
         self._free(group, finished)
-        self._reschedule(group)
+        if group.flows:
+            self._reschedule(group)
         # Callbacks come last, since they may send new flows over the same pipes.
         for flow in finished:
             flow.done(flow)

@@ -28,29 +28,46 @@ class Speeds:
     def __init__(self, clock: Clock, capacity: Capacity):
         self.clock = clock
         self.capacity = capacity
-        self._nominal: dict[Mode, Rates] = {}
-        """Rates of modes on one device in its normal state."""
+        self.nominal: dict[Mode, Rates] = {}
+        """Rates of modes on one device in its normal state, as far as asked for (`nominal_of`)."""
+        self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
+        """Rates of modes on one accelerator with others: by the sum of their shares, whether there are several, and the
+        accelerator's frequency and slowdown."""
 
     def plan(self, launch: Launch) -> None:
         """Set the rate of a launch that will compute, as things stand."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
-    def nominal(self, launch: Launch) -> Rates:
+    def nominal_of(self, launch: Launch) -> Rates:
         """Rates of a launch on one device that is in its normal state, with nothing else to slow it."""
         mode = launch.placement.mode
-        rates = self._nominal.get(mode)
+        rates = self.nominal.get(mode)
         if rates is None:
-            rates = self._nominal[mode] = self._reckon(launch)
+            rates = self.nominal[mode] = self._reckon(launch)
         return rates
 
     def of(self, launch: Launch, table: Timetable) -> Rates:
         """The launch's rates as things stand."""
         devices, states = launch.placement.devices, self.capacity.of
         if len(devices) == 1 and states[devices[0].index].normal and (not table.lanes or table.lanes[0].group is None):
-            return self.nominal(launch)
+            return self.nominal_of(launch)
         return self._reckon(launch)
+
+    def _beside(self, launch: Launch) -> Rates:
+        """Rates of a launch on one accelerator that others compute on too."""
+        placement = launch.placement
+        mode = placement.mode
+        if mode.type.sharing.pairs:  # speeds are measured by pairs of classes: each launch has its own
+            return self._reckon(launch)
+        state = self.capacity.of[placement.devices[0].index]
+        lane: Lane = state.lane
+        how = mode, lane.share, len(lane.computing) > 1, state.frequency, state.slowdown
+        rates = self._shared.get(how)
+        if rates is None:
+            rates = self._shared[how] = self._reckon(launch)
+        return rates
 
     def _reckon(self, launch: Launch) -> Rates:
         placement = launch.placement
@@ -64,7 +81,7 @@ class Speeds:
                 watts += power
                 rate = min(rate, factor)
             rate *= mode.span_rate(devices)
-            table = launch.table
+            table = launch.own_table
             if table is not None and table.traffic is not None:
                 rate *= table.traffic.factor
         return rate, busy, watts
@@ -103,15 +120,17 @@ class Speeds:
         """Bring what is left, busy time and energy to a time at which the launch computes."""
         elapsed = now - table.updated
         if elapsed > 0:
-            table.left = max(0.0, table.left - table.rate * elapsed)
-            table.done += table.rate * elapsed
+            done = table.rate * elapsed
+            left = table.left - done
+            table.left = left if left > 0.0 else 0.0
+            table.done += done
             table.busy += table.busy_rate * elapsed
             table.energy += table.watts * elapsed
         table.updated = now
 
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
         """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         rate, busy, watts = rates or self.of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
@@ -129,7 +148,7 @@ class Speeds:
 
     def join(self, launch: Launch) -> list[Launch]:
         """Let a launch begin to compute on shared accelerators; the gangs that now end at another time."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         groups = []
         for lane in table.lanes:
@@ -145,7 +164,7 @@ class Speeds:
 
     def leave(self, launch: Launch) -> list[Launch]:
         """Let a launch stop computing; the gangs that now end at another time."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         groups = []
         for lane in table.lanes:
@@ -162,23 +181,15 @@ class Speeds:
         moved = []
         for group in groups:
             soonest = INF
-            alike: dict[Mode, Rates] = {}
             for member in group.members:
-                table = member.table
+                table = member.own_table
                 assert table is not None
                 # A gang computes in several groups, so its end is an event of its own.
                 if table.group is not group:
                     if self.rerate(member):
                         moved.append(member)
                     continue
-                mode = member.placement.mode
-                rates = alike.get(mode)
-                if rates is None:
-                    rates = self._reckon(member)
-                    # One rate for all members in a mode, unless speeds are measured by pairs of classes.
-                    if not mode.type.sharing.pairs:
-                        alike[mode] = rates
-                self.rerate(member, rates)
+                self.rerate(member, self._beside(member))
                 if table.finish_at < soonest:
                     soonest = table.finish_at
             if soonest < INF:
@@ -192,7 +203,7 @@ class Speeds:
         another time."""
         now = self.clock._now
         for launch in launches:
-            table = launch.table
+            table = launch.own_table
             assert table is not None
             if table.compute_start <= now < max(table.compute_end, table.finish_at):
                 self.rerate(launch)

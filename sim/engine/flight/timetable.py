@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sim.engine.flight.launch import INF, Lane, Launch, Part, Timetable
+from sim.engine.flight.launch import INF, NAN, Lane, Launch, Part, Sketch, Timetable
 from sim.model.cluster import WHOLE
 
 Rate = Callable[[Launch], None]
@@ -28,7 +28,7 @@ def append(lane: Lane, table: Timetable) -> bool:
         if lane.upload > at:
             at = lane.upload
         part.at = at
-        part.until = lane.upload = at = part.over(at)
+        part.until = lane.upload = at = at + part.delay + part.span
     table.uploaded = at
     if table.restore:
         at += table.restore
@@ -44,9 +44,44 @@ def append(lane: Lane, table: Timetable) -> bool:
         if lane.download > at:
             at = lane.download
         part.at = at
-        part.until = lane.download = at = part.over(at)
+        part.until = lane.download = at = at + part.delay + part.span
     table.end = at
     return True
+
+
+def sketch(
+    lane: Lane, now: float, left: float, rates: tuple[float, float, float], moves: tuple[float, float, float, float]
+) -> Sketch | None:  # fmt: skip
+    """`append` on a direct lane, in numbers alone; None, with nothing changed, if it would overtake another."""
+    up_bytes, up_seconds, down_bytes, down_seconds = moves
+    at = now
+    up_at = uploaded = down_at = NAN
+    up = up_bytes or up_seconds
+    if up:
+        if lane.upload > at:
+            at = lane.upload
+        up_at = at
+        rate, latency, _ = lane.up  # as `Part`
+        delay = latency if up_bytes else 0.0
+        uploaded = at = at + (delay + up_seconds) if rate == INF else at + delay + (up_bytes + up_seconds * rate) / rate
+    if at < lane.ready:
+        return None
+    lane.ready = at
+    if up:
+        lane.upload = at
+    if lane.compute > at:
+        at = lane.compute
+    began = at
+    lane.compute = computed = at = at + left / rates[0]
+    if down_bytes or down_seconds:
+        if lane.download > at:
+            at = lane.download
+        down_at = at
+        rate, latency, _ = lane.down
+        delay = latency if down_bytes else 0.0
+        at = at + (delay + down_seconds) if rate == INF else at + delay + (down_bytes + down_seconds * rate) / rate
+        lane.download = at
+    return lane, left, rates, (up_at if up else began, up_at, uploaded, began, computed, down_at), at, moves
 
 
 def append_shared(lane: Lane, table: Timetable) -> bool:
@@ -60,7 +95,7 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
         if lane.upload > at:
             at = lane.upload
         part.at = at
-        part.until = lane.upload = at = part.over(at)
+        part.until = lane.upload = at = at + part.delay + part.span
     table.uploaded = table.ready = table.compute_start = table.updated = at
     if at > lane.ready:
         lane.ready = at
@@ -78,7 +113,7 @@ def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Ra
     for other in flights:
         if other is launch:
             break
-        before = other.table
+        before = other.own_table
         if before.ready > now or before.compute_end == INF:  # type: ignore[union-attr]
             return False
         if before.compute_end > free:  # type: ignore[union-attr]
@@ -102,7 +137,7 @@ def download_over(lane: Lane, now: float) -> list[Launch]:
     lane.download = serve(lane.downloads, now)
     waited = []
     for part in lane.downloads:
-        part.owner.table.end = part.until
+        part.owner.own_table.end = part.until
         waited.append(part.owner)
     return waited
 
@@ -122,7 +157,7 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
     lanes, flights = together(lanes)
     for lane in lanes:
         lane.upload = serve(lane.uploads, now)
-    tables = [(launch, launch.table) for launch in flights if launch.table is not None]
+    tables = [(launch, launch.own_table) for launch in flights if launch.own_table is not None]
     for _, table in tables:
         get_ready(table, now)
     _compute(tables, lanes, now, rate)
@@ -133,8 +168,8 @@ def again(lanes: Sequence[Lane], now: float, rate: Rate) -> tuple[Sequence[Lane]
         lane.download = serve(lane.downloads, now)
         ready = 0.0
         for launch in lane.flights:
-            if launch.table.ready > ready:  # type: ignore[union-attr]
-                ready = launch.table.ready  # type: ignore[union-attr]
+            if launch.own_table.ready > ready:  # type: ignore[union-attr]
+                ready = launch.own_table.ready  # type: ignore[union-attr]
         lane.ready = ready
     for _, table in tables:
         down = table.down
@@ -200,7 +235,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     free, todo = now, []
     for part in parts:
         # A part that has begun keeps the engine to its end; one on a shared link begins when its flow is sent.
-        if part.at <= now and (part.begun or part.line is not None):
+        if part.at <= now and (part.begun or part.alone):
             if part.until > free:
                 free = part.until
         else:
@@ -208,7 +243,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
     if len(todo) == 1:
         part = todo[0]
         part.at = at = part.ask if part.ask > free else free
-        part.until = free = part.over(at) if at < INF else INF
+        part.until = free = at + part.delay + part.span
         return free
     while todo:
         # Next is the part that can begin first; of several at the same time, the first in start order.
@@ -222,7 +257,7 @@ def serve(parts: Iterable[Part], now: float) -> float:
                 part.at = part.until = INF
             return INF
         best.at = first
-        best.until = free = best.over(first)
+        best.until = free = first + best.delay + best.span
         todo.remove(best)
     return free
 

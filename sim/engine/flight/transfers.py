@@ -54,6 +54,7 @@ class Transfers:
         self.bytes_out = places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
         self._in = None if self.bytes_in is None else array("d", self.bytes_in.astype(float).tobytes())
+        self._of_one: dict[Mode, tuple[float, float]] = {}
         self._out = None if self.bytes_out is None else array("d", self.bytes_out.astype(float).tobytes())
 
     # Memory of items ------------------------------------------------------------------------------------------
@@ -110,43 +111,46 @@ class Transfers:
     # Upload -----------------------------------------------------------------------------------------------
 
     def both(self, launch: Launch, table: Timetable, lane: Lane) -> None:
-        """`prepare` and `final` for tasks that bring private data to one accelerator and were never stopped."""
-        mode, terms = launch.placement.mode, launch.terms
+        """`prepare` and `final` for tasks that bring private data to one accelerator and were never stopped, and that
+        start there last; and ask its copy engines for them."""
         device = launch.placement.devices[0]
-        up, down = mode.upload, mode.download
+        up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
+        if up_bytes or up_seconds:
+            part = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
+            lane.uploads.append(part)
+            table.up = (part,)
+            if not part.alone:
+                table.stepwise = True
+        if down_bytes or down_seconds:
+            part = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
+            lane.downloads.append(part)
+            table.down = (part,)
+            if not part.alone:
+                table.stepwise = True
+
+    def private(self, launch: Launch) -> tuple[float, float, float, float]:
+        """Private bytes and seconds of the upload, and of the download, of tasks that were never stopped."""
+        mode, terms = launch.placement.mode, launch.terms
         if terms is None:
             tasks = launch._tasks
             assert tasks is not None
-            count = len(tasks)
-            up_seconds, down_seconds = up.of(count), down.of(count)
-            up_bytes = down_bytes = 0.0
-            if self._in is not None:
-                for task in tasks:
-                    up_bytes += self._in[task.index]
-            if self._out is not None:
-                for task in tasks:
-                    down_bytes += self._out[task.index]
-        else:
-            count = terms.requests.size
-            up_seconds = up.of(count) * terms.up
-            down_seconds = down.of(count) * terms.down
-            up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        if up_bytes or up_seconds:
-            part = Part(launch, lane, device)
-            line = self.links.up_lines[device.index]
-            part.size, part.seconds = up_bytes, up_seconds
-            if line.private:
-                part.line = line
-            else:
-                part.settled = True
-            table.up = (part,)
-        if down_bytes or down_seconds:
-            part = Part(launch, lane, device)
-            line = self.links.down_lines[device.index]
-            part.size, part.seconds = down_bytes, down_seconds
-            if line.private:
-                part.line = line
-            table.down = (part,)
+            if len(tasks) == 1:
+                row = tasks[0].index
+                up_seconds, down_seconds = self._of_one.get(mode) or self._seconds_of_one(mode)
+                into, out = self._in, self._out
+                return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
+        count = len(launch.tasks) if terms is None else terms.requests.size
+        up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
+        if terms is not None:
+            up_seconds *= terms.up
+            down_seconds *= terms.down
+        up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
+        return up_bytes, up_seconds, down_bytes, down_seconds
+
+    def _seconds_of_one(self, mode: Mode) -> tuple[float, float]:
+        """Seconds of the stages of a launch of one task, bytes aside."""
+        found = self._of_one[mode] = mode.upload.of(1), mode.download.of(1)
+        return found
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
         """Private bytes of the requests of a batch."""
@@ -164,29 +168,27 @@ class Transfers:
         if terms is not None and terms.fresh:
             size, seconds = self._batch_bytes(launch, self.bytes_in), mode.upload.of(terms.requests.size) * terms.up
             if size or seconds:
-                table.up = (self._alone_or_not(Part(launch, table.lanes[0], placement.devices[0]), size, seconds),)
+                table.up = (self._part(launch, table.lanes[0], placement.devices[0], size, seconds),)
             return
         parts = []
         for device in placement.devices:
             transfers = self.missing(launch.tasks, mode, device, terms)
             if transfers:
                 lane = None if mode.on_cpu else self.capacity.of[device.index].lane
-                part = Part(launch, lane, device)
                 hops, size, seconds, items = transfers[0]
                 if len(transfers) == len(hops) == 1 and not items and lane is not None:
-                    self._alone_or_not(part, size, seconds)
-                parts.append(part)
+                    parts.append(self._part(launch, lane, device, size, seconds))
+                else:
+                    parts.append(Part(launch, lane, device))
         table.up = tuple(parts)
         if table.items:
             table.estimate = (max([self._alone(self.missing(launch.tasks, mode, part.device, terms, False))
                                    for part in parts], default=0.0), 0.0)  # fmt: skip
 
-    def _alone_or_not(self, part: Part, size: float, seconds: float) -> Part:
+    def _part(self, launch: Launch, lane: Lane, device: Device, size: float, seconds: float) -> Part:
         """A transfer from the device's host: where nothing shares its way it lasts as long as its bytes tell."""
-        line = self.links.up_lines[part.device.index]
-        if line.private:
-            part.size, part.seconds, part.line = size, seconds, line
-        return part
+        line = self.links.up_lines[device.index]
+        return Part(launch, lane, device, line if line.private else None, size, seconds)
 
     def missing(
         self, tasks: Sequence[Task], mode: Mode, device: Device, terms: Terms | None = None, true: bool = True
@@ -321,12 +323,8 @@ class Transfers:
             return
         parts = []
         for device, lane in zip(placement.devices, table.lanes, strict=True):
-            part = Part(launch, lane, device)
             line = self.links.down_lines[device.index]
-            part.size, part.seconds = size / len(placement.devices), seconds
-            if line.private:
-                part.line = line
-            parts.append(part)
+            parts.append(Part(launch, lane, device, line, size / len(placement.devices), seconds))
         table.down = tuple(parts)
 
     def final_bytes(

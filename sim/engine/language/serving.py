@@ -5,7 +5,8 @@ from __future__ import annotations
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch, Resident
+from sim.engine.flight.launch import Launch
+from sim.engine.flight.resident import Resident
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.llm_service import Fleet
 from sim.errors import RunError

@@ -21,12 +21,10 @@ class AttainedService:
         self.asked = False
         """Has attained service been asked for?  From then on it is added up as launches end."""
 
-    def batch(self, launch: Launch) -> None:
+    def batch(self, launch: Launch, busy: float) -> None:
         """A batch of requests has ended."""
-        table = launch.table
-        assert table is not None
         for task in launch.tasks:
-            self.staged(task, table.busy / launch.count)
+            self.staged(task, busy / launch.count)
 
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""

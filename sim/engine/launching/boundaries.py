@@ -30,7 +30,7 @@ def _turn(parts: Sequence[Part]) -> float:
     """The time at which the next transfer that needs events of its own gets its engine."""
     first = INF
     for part in parts:
-        if part.line is None and not part.begun and part.at < first:
+        if not (part.alone or part.begun) and part.at < first:
             first = part.at
     return first
 

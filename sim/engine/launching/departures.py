@@ -37,12 +37,12 @@ class Departures:
         for part in table.up:
             if part.lane is not None:
                 part.lane.uploads.remove(part)
-            if part.line is not None and part.at <= now:
+            if part.alone and part.at <= now:
                 self.links.moved += part.size
         for part in table.down:
             if part.lane is not None:
                 part.lane.downloads.remove(part)
-            if part.line is not None and part.at <= now:
+            if part.alone and part.at <= now:
                 self.links.moved += part.size
         placement = launch.placement
         if len(placement.devices) == 1 and not self.places.items and placement.mode.type.sharing.kind != "mig":

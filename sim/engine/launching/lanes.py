@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sim.engine.flight.launch import Lane, ShareGroup
+from sim.engine.flight.links import Links
 from sim.engine.resources.capacity import Capacity
 from sim.engine.resources.occupancy import GpuState
 from sim.model.tasks import Mode
 
 
-def give_lanes(capacity: Capacity, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]) -> None:
+def give_lanes(
+    capacity: Capacity, links: Links, modes: Sequence[Mode], group_due: Callable[[ShareGroup], None]
+) -> None:  # fmt: skip
     """Give each accelerator its lane, as the modes of the run use it.
 
     `group_due` is called when the next launch of those that share an accelerator has computed.
@@ -23,4 +26,7 @@ def give_lanes(capacity: Capacity, modes: Sequence[Mode], group_due: Callable[[S
             kind = gpu.device.type
             group = ShareGroup(group_due) if kind.sharing.kind in ("timeslice", "mps") else None
             simple = group is None and kind not in tied
-            gpu.lane = Lane(group, kind.sharing.kind == "timeslice", simple, simple or kind not in ganged)
+            up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
+            direct = simple and up.private and down.private and kind.sharing.kind != "mig"
+            sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
+            gpu.lane = Lane(up, down, group, sliced, simple, regular, direct)

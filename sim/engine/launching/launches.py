@@ -15,10 +15,19 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.contention import Member, Network
 from sim.engine.flight.data_locations import host, items_of
 from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import END, INF, JOIN, READY, TURN, Lane, Launch, Part, ShareGroup, Timetable
+from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, Part, ShareGroup, Timetable
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
-from sim.engine.flight.timetable import again, all_compute, alone, append, append_shared, data_came, download_over
+from sim.engine.flight.timetable import (
+    again,
+    all_compute,
+    alone,
+    append,
+    append_shared,
+    data_came,
+    download_over,
+    sketch,
+)
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.attained import AttainedService
@@ -50,24 +59,34 @@ class Launches:
             state.network = Network(clock, capacity.cluster, self._paced)
         self.network: Network | None = state.network
         self.departures = Departures(state, self.speeds, received)
-        give_lanes(capacity, modes, self._group_due)
+        give_lanes(capacity, self.links, modes, self._group_due)
 
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
         """The launch has taken its devices: work out when its stages are."""
         now = self.clock._now
-        table = launch.table = Timetable(now, work(launch))
         of = self.capacity.of
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
             state = of[devices[0].index]
-            if state.__class__ is GpuState and state.normal and not state.relaid and state.lane.regular:
+            if state.__class__ is GpuState and state.normal and not state.relaid:
+                lane: Lane = state.lane
                 tasks = launch._tasks
-                if not state.ready_at > now and (tasks is None or tasks[0]._history is None):
+                if lane.regular and state.ready_at <= now and (tasks is None or tasks[0]._history is None):
                     # Most launches by far: nothing that others did delays this one but the engines themselves.
-                    self._begin_simply(launch, table, state.lane)
+                    if lane.direct and (launch.terms is not None or len(tasks) == 1):  # type: ignore[arg-type]
+                        speeds = self.speeds
+                        rates = speeds.nominal.get(launch.placement.mode) or speeds.nominal_of(launch)
+                        drawn = sketch(lane, now, work(launch), rates, self.transfers.private(launch))
+                        if drawn is not None:
+                            launch.sketch = drawn
+                            lane.flights.append(launch)
+                            self.clock.at(drawn[4], FINISH, launch)
+                            return
+                    self._begin_simply(launch, lane, now)
                     return
+        table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         begin = now
         for device in launch.placement.devices:
@@ -111,25 +130,23 @@ class Launches:
             return
         self.follow(launch)
 
-    def _begin_simply(self, launch: Launch, table: Timetable, lane: Lane) -> None:
-        table.lanes = (lane,)
+    def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
+        table = launch.own_table = Timetable(now, work(launch), lane.alone)
         if lane.group is None:
-            table.rate, table.busy_rate, table.watts = self.speeds.nominal(launch)
+            table.rate, table.busy_rate, table.watts = self.speeds.nominal_of(launch)
         else:
             table.group = lane.group
             table.stepwise = True
         lane.flights.append(launch)
         self.transfers.both(launch, table, lane)
-        for part in table.up:
-            lane.uploads.append(part)
-            if part.line is None:
-                table.stepwise = True
-        for part in table.down:
-            lane.downloads.append(part)
-            if part.line is None:
-                table.stepwise = True
         if not (append(lane, table) if lane.group is None else append_shared(lane, table)):
             self.follow(launch)
+        elif table.up and not table.up[0].alone and table.up[0].at <= now:
+            table.due = TURN
+            self._step(launch, table)
+        elif table.group is not None and table.compute_start <= now:
+            table.due = JOIN
+            self._step(launch, table)
         elif table.stepwise:
             self.arm(launch)
         else:
@@ -171,7 +188,7 @@ class Launches:
                 part.at = table.begin  # cores wait for no engine
             else:
                 insert_part(part.lane.uploads, part)
-            if part.line is None:
+            if not part.alone:
                 table.stepwise = True
         if not table.items:  # else what is final is known once it has computed
             self._ask_for_download(launch, table)
@@ -182,14 +199,14 @@ class Launches:
         for part in table.down:
             assert part.lane is not None
             insert_part(part.lane.downloads, part)
-            if part.line is None:
+            if not part.alone:
                 table.stepwise = True
 
     # The timetable goes on ----------------------------------------------------------------------------------
 
     def follow(self, launch: Launch) -> None:
         """Compute again the times of a launch that have not come yet, after a change, and arm it."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         if table.lanes:
             self.follow_lanes(table.lanes)
@@ -203,7 +220,7 @@ class Launches:
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
         for flight in flights:
-            if flight.table is not None and flight._tasks != ():  # (): it has ended or been stopped
+            if flight.own_table is not None and flight._tasks != ():  # (): it has ended or been stopped
                 self.arm(flight)
         for lane in lanes:
             if lane.fetching:
@@ -216,12 +233,13 @@ class Launches:
 
     def arm(self, launch: Launch) -> None:
         """Have the launch's one entry stand for its next boundary."""
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
         if time == table.armed and due == table.due:
             return
-        self.clock.cancel(launch)
+        if launch.entry >= 0:
+            self.clock.cancel(launch)
         table.armed, table.due = time, due
         if time == INF:
             return
@@ -232,7 +250,19 @@ class Launches:
 
     def boundary(self, launch: Launch) -> None:
         """Handle the boundary that the launch's clock entry stood for."""
-        table = launch.table
+        drawn = launch.sketch
+        if drawn is not None:
+            # As `_complete`, of a launch for whose timetable nobody has asked.
+            lane, _, (_, busy, watts), times, end, (up, _, down, _) = drawn
+            lane.flights.remove(launch)
+            self.links.moved += up
+            self.links.moved += down
+            self.capacity.quick_give(launch.placement, launch.cores)
+            launch.sketch = None
+            elapsed = times[4] - times[3]
+            self._write(launch, times, end, busy * elapsed, watts * elapsed)
+            return
+        table = launch.own_table
         assert table is not None
         if table.due != END:
             self._step(launch, table)
@@ -249,13 +279,18 @@ class Launches:
             self._take_turns(launch, table)
             self.follow(launch)
         elif due == TURN:
+            flow = None
             for part in table.up:
-                if part.at <= now and part.open:
+                if part.at <= now and not (part.alone or part.begun):
                     self.transfers.turn(part)
+                    flow = part.flow
             for part in table.down:
-                if part.at <= now and part.open:
+                if part.at <= now and not (part.alone or part.begun):
                     self.transfers.bring_down(part)
-            if table.armed < 0:
+                    flow = part.flow
+            if flow is not None and len(table.lanes) == 1:
+                table.armed, table.due = INF, END  # nothing is known before its bytes have come
+            elif table.armed < 0:
                 self.arm(launch)
         elif due == JOIN:
             table.joined = True
@@ -269,14 +304,14 @@ class Launches:
             if table.group is None:  # its end has become known
                 self.follow(launch)
             else:
-                self.arm(launch)
+                table.armed, table.due = INF, COMPUTED  # the group has an entry for all of them
         else:
             self._computed(launch)
 
     def _arrived(self, part: Part) -> None:
         """The last byte of a part has come."""
         launch: Launch = part.owner
-        table = launch.table
+        table = launch.own_table
         assert table is not None
         now = self.clock._now
         if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
@@ -302,12 +337,12 @@ class Launches:
 
     def _group_due(self, group: ShareGroup) -> None:
         now = self.clock._now
-        for launch in [m for m in group.members if m.table.finish_at <= now and m.table.group is group]:  # type: ignore[union-attr]
+        for launch in [m for m in group.members if m.own_table.finish_at <= now and m.own_table.group is group]:  # type: ignore[union-attr]
             self._computed(launch)
 
     def _computed(self, launch: Launch) -> None:
         """End the computation of a launch that others depend on."""
-        table, now = launch.table, self.clock._now
+        table, now = launch.own_table, self.clock._now
         assert table is not None
         self.speeds.settle(table, now)
         table.left = 0.0
@@ -324,12 +359,26 @@ class Launches:
             self._ask_for_download(launch, table)
         lanes = table.lanes
         if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
-            table.end = now  # and nothing waited for it
-            self.arm(launch)
+            table.end = table.armed = now  # and nothing waited for it
+            table.due = END
+            self.clock.again(now, FINISH, launch)
         else:
             self.follow(launch)
 
     # The end ------------------------------------------------------------------------------------------------
+
+    def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
+        """Write down a launch that has ended well, but for one of several tasks, and tell of it."""
+        if launch.terms is not None:
+            self.recorder.batch(launch, LAUNCH_COMPLETED, times, end, busy, energy)
+            if self.received.asked:
+                self.received.batch(launch, busy)
+        else:
+            self.recorder.completed(launch, times, end, busy, energy)
+            if self.received.asked:
+                self.received.staged(launch.task, busy)
+        self.signals.launch_completed(launch, times)
+        launch._tasks = ()
 
     def _complete(self, launch: Launch, table: Timetable) -> None:
         """A launch has ended well."""
@@ -344,18 +393,13 @@ class Launches:
                     self.places.brought_home(item, host(launch.placement.devices[0].node))
         self.departures.release(launch, table)
         times = table.all_times()
-        if launch.terms is not None:
-            self.recorder.batch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
-            if self.received.asked:
-                self.received.batch(launch)
-        else:
+        if launch.terms is None and len(launch.tasks) > 1:
             self.recorder.launch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
-            if launch.count > 1:
-                self.departures.account(launch, table, times, now, 1.0, True)
-            elif self.received.asked:
-                self.received.staged(launch.task, table.busy)
-        self.signals.launch_completed(launch, times)
-        launch._tasks = ()
+            self.departures.account(launch, table, times, now, 1.0, True)
+            self.signals.launch_completed(launch, times)
+            launch._tasks = ()
+        else:
+            self._write(launch, times, now, table.busy, table.energy)
 
     def _paced(self, launch: Launch) -> None:
         """Update a launch when its pace on the network has changed."""
@@ -368,7 +412,7 @@ class Launches:
         """Give a launch that only computed so far its timetable."""
         if launch.table is not None or launch.resident:
             return
-        table = launch.table = Timetable(launch.decided, work(launch))
+        table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
         launch.then = self.boundary

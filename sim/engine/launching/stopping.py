@@ -6,7 +6,8 @@ import math
 
 from sim.engine.flight import durations
 from sim.engine.flight.data_locations import host
-from sim.engine.flight.launch import COMPUTE, DOWNLOAD, History, Launch, Timetable
+from sim.engine.flight.history import History
+from sim.engine.flight.launch import COMPUTE, DOWNLOAD, Launch, Timetable
 from sim.engine.flight.links import Links
 from sim.engine.launching.launches import Launches
 from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
