@@ -109,7 +109,7 @@ def moved(function):
         return original(self, way, size, *more, **named)
 
     def release(self, launch, table):
-        total[0] += sum(part.size for part in (*table.up, *table.down) if part.line is not None)
+        total[0] += sum(part.size for part in (*table.up, *table.down) if part.alone)
         released(self, launch, table)
 
     released = Departures.release

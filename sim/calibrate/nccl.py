@@ -39,7 +39,7 @@ _VALUE = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class MeasuredCollective:
-    """A test: sizes with their times, and who took part, as far as the file tells."""
+    """A test: sizes with their times, and the ranks that took part, as far as the file tells."""
 
     collective: str
     ranks: int

@@ -34,7 +34,7 @@ Sketch = tuple[
 """The stages of a launch that is on one accelerator with private ways alone, in few numbers: its lane, compute seconds,
 rates, times (as `Timetable.all_times`) and end; bytes and seconds of its upload, and of its download.
 
-Most launches with transfers end as they were planned, and nobody looks at them in between.  Whatever looks at one of
+Most launches with transfers end as they were planned, and nothing looks at them in between.  Whatever looks at one of
 them, or changes what is in flight on its accelerator, asks for `Launch.table`, and finds what would have been there.
 """
 
@@ -69,7 +69,7 @@ class Launch(Timer):
         self.decided = now
         self.terms: Terms | None = None
         self.sketch: Sketch | None = None
-        """Its stages, as long as nobody looks at them."""
+        """Its stages, as long as nothing looks at them."""
         self.own_table: Timetable | None = None
         """Its timetable, if it has been written out."""
         self._tasks: tuple[Task, ...] | None = tasks

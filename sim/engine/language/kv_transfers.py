@@ -63,6 +63,6 @@ class KVTransfers:
 
 
 def _pairs(senders: Sequence[Device], receivers: Sequence[Device]) -> list[tuple[Device, Device]]:
-    """Who sends equal parts to whom; of unlike numbers of devices one is a multiple of the other."""
+    """Which device sends equal parts to which; of unlike numbers of devices one is a multiple of the other."""
     parts = max(len(senders), len(receivers))
     return [(senders[k * len(senders) // parts], receivers[k * len(receivers) // parts]) for k in range(parts)]

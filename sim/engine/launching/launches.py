@@ -252,7 +252,7 @@ class Launches:
         """Handle the boundary that the launch's clock entry stood for."""
         drawn = launch.sketch
         if drawn is not None:
-            # As `_complete`, of a launch for whose timetable nobody has asked.
+            # As `_complete`, of a launch whose timetable was not asked for.
             lane, _, (_, busy, watts), times, end, (up, _, down, _) = drawn
             lane.flights.remove(launch)
             self.links.moved += up

@@ -1,4 +1,4 @@
-"""The queue of a service: its requests are rows, and one becomes an object when somebody looks at it.
+"""The queue of a service: its requests are rows, and one becomes an object when something looks at it.
 
 Where nothing is decided about a request before it waits, it comes by the clock: those that wait are a part of the
 sorted column of arrivals, from `head_at` to how many have come, and a batch is a slice of it.  Rows that wait apart
