@@ -66,10 +66,9 @@ class Launches:
     def begin(self, launch: Launch) -> None:
         """The launch has taken its devices: work out when its stages are."""
         now = self.clock._now
-        of = self.capacity.of
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
-            state = of[devices[0].index]
+            state = self.capacity.of[devices[0].index]
             if state.__class__ is GpuState and state.normal and not state.relaid:
                 lane: Lane = state.lane
                 tasks = launch._tasks
@@ -86,6 +85,11 @@ class Launches:
                             return
                     self._begin_simply(launch, lane, now)
                     return
+        self._begin_delayed(launch, now)
+
+    def _begin_delayed(self, launch: Launch, now: float) -> None:
+        """`begin` of a launch that others may delay: by saving their state, by its own former launches, by items."""
+        of = self.capacity.of
         table = launch.own_table = Timetable(now, work(launch))
         lanes: list[Lane] = []
         begin = now

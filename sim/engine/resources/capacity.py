@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
 from sim.engine.resources.placement_index import Fitting
-from sim.model.cluster import WHOLE, Cluster
+from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement, split_cores
 
 
@@ -33,20 +33,9 @@ class Capacity(Fitting):
             return f"mode {mode.name} needs {max(1, wanted)} different devices, it names {len(devices)}"
         by_node: dict[int, int] = {}
         for device in devices:
-            state = self.of[device.index] if device.index < len(self.of) else None
-            if state is None or state.device is not device:
-                return f"{device} is not a device of this cluster"
-            if device.type is not mode.type:
-                return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
-            if not mode.allows(device.node):
-                return f"{device} is not in partition {mode.partition}"
+            if (refusal := self._device_refusal(device, mode)) is not None:
+                return refusal
             by_node[device.node] = by_node.get(device.node, 0) + 1
-            if not state.up or state.asleep or not self.nodes[device.node].up:
-                return f"{device} is {'asleep' if state.asleep else 'down'}"
-            if mode.gpus and not state.takes(mode):
-                if mode.gpu_memory > state.room:
-                    return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
-                return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
         if mode.limited and (refusal := self.budget(mode).refusal(mode, devices)) is not None:
             return refusal
         if len(by_node) > 1 and not mode.span_any:
@@ -56,6 +45,28 @@ class Capacity(Fitting):
         if placement.parts is not None and sum(placement.parts) != mode.millicores:
             held = sum(placement.parts) / 1000
             return f"mode {mode.name} needs {mode.cpus:g} cores, the parts of its nodes are {held:g}"
+        return self._host_refusal(placement)
+
+    def _device_refusal(self, device: Device, mode: Mode) -> str | None:
+        """Why the mode cannot have this device now."""
+        state = self.of[device.index] if device.index < len(self.of) else None
+        if state is None or state.device is not device:
+            return f"{device} is not a device of this cluster"
+        if device.type is not mode.type:
+            return f"{device} is a {device.type.name} and mode {mode.name} runs on {mode.type.name}"
+        if not mode.allows(device.node):
+            return f"{device} is not in partition {mode.partition}"
+        if not state.up or state.asleep or not self.nodes[device.node].up:
+            return f"{device} is {'asleep' if state.asleep else 'down'}"
+        if mode.gpus and not state.takes(mode):
+            if mode.gpu_memory > state.room:
+                return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
+            return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
+        return None
+
+    def _host_refusal(self, placement: Placement) -> str | None:
+        """Why the placement cannot have its cores and memory now."""
+        mode = placement.mode
         for number, cpus, memory in placement.hosts():
             node = self.nodes[number]
             if cpus > node.cpu_free:
@@ -110,6 +121,11 @@ class Capacity(Fitting):
             if self.noting:
                 self.log.append(node.index)
             return 0
+        return self._quick_cores(placement, state)
+
+    def _quick_cores(self, placement: Placement, state: NodeState) -> int:
+        """`quick_take` for cores of one node."""
+        mode = placement.mode
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
         if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):

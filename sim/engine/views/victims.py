@@ -18,6 +18,8 @@ class Victims:
         self._capacity = capacity
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        """A placement for the task once some of the victims have stopped, and these; None if all together are too
+        few.  Victims are added in the order given until it fits on a node; then the best ones are spared again."""
         capacity = self._capacity
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
         counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
@@ -44,15 +46,9 @@ class Victims:
                 counting, wanted = False, None
                 sketches = {number: self._released(number, tasks) for number, tasks in stopped.items()}
             if not counting:
-                for number in dict.fromkeys(device.node for device in held.devices):
-                    if number not in sketches:
-                        sketches[number] = what_if_copy(capacity.nodes[number])
-                        stopped[number] = []
-                    release(sketches[number], held, launch)
-                    stopped[number].append(victim)
-                    for mode in modes:
-                        if on_sketch(sketches[number], mode) is not None:
-                            return self._sparing(number, mode, stopped[number])
+                found = self._without(victim, modes, sketches, stopped)
+                if found is not None:
+                    return found
                 continue
             number = held.devices[0].node
             if number not in stopped:
@@ -68,6 +64,22 @@ class Victims:
             for mode in modes:
                 if tally.fits(mode, capacity.types[mode.type]):
                     return self._sparing_counted(number, mode, stopped[number])
+        return None
+
+    def _without(
+        self, victim: Task, modes: list[Mode], sketches: dict[int, NodeState], stopped: dict[int, list[Task]]
+    ) -> tuple[Placement, list[Task]] | None:
+        """Stop one more victim on copies of its nodes; `make_room`'s answer if one of the modes now fits."""
+        launch = victim._launch
+        for number in dict.fromkeys(device.node for device in launch.placement.devices):
+            if number not in sketches:
+                sketches[number] = what_if_copy(self._capacity.nodes[number])
+                stopped[number] = []
+            release(sketches[number], launch.placement, launch)
+            stopped[number].append(victim)
+            for mode in modes:
+                if on_sketch(sketches[number], mode) is not None:
+                    return self._sparing(number, mode, stopped[number])
         return None
 
     def _tally_without(self, number: int, victims: list[Task]) -> Tally:
