@@ -212,7 +212,8 @@ class Copier:
         members = self._all(old)
         same = all(one is other for one, other in zip(members, old, strict=True))
         if not same:
-            raise UsageError("a frozen set of objects that change in a run cannot be copied; use a dictionary")
+            text = "a frozenset of objects that change in a run cannot be copied when the run is forked; use a dict"
+            raise UsageError(text)
         return self._remember(old, old)
 
     def _tuple(self, old: tuple[Any, ...]) -> Any:

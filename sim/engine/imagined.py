@@ -86,7 +86,8 @@ def imagine(
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
     if type(scheduler).prepare is not Scheduler.prepare and getattr(scheduler, "made", None) is None:
-        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
+        text = "a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one"
+        raise UsageError(text)
     _check_coming(state, coming)
     tasks = _as_known(run.tasks, state.clock._now)
     if coming:

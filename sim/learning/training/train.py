@@ -120,7 +120,7 @@ def train(
     """
     loaded = prepare(scenario, None, overrides)
     if decides not in DECIDES:
-        raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
+        raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MAX_STEPS:
         raise UsageError(f"steps must be a whole number from 1 to {MAX_STEPS:,}, not {steps!r}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < SPAN:
@@ -186,7 +186,7 @@ def _refuse_others(scenario: Scenario) -> None:
 
 
 def _usual_reward(scenario: Scenario, decides: str) -> str:
-    """What is earned unless something else is named."""
+    """The reward used unless another is named."""
     if decides == ADMISSION:
         deadline = scenario.build().tasks.deadline
         if deadline is None or not np.isfinite(deadline).any():
@@ -321,7 +321,7 @@ class TrainingPractice:
 
     @property
     def sb3(self) -> Any:
-        """The parts for stable-baselines3 (`sim.learning.training.sb3`)."""
+        """Policy class and rollout-buffer class for stable-baselines3 (`sim.learning.training.sb3`)."""
         parts = "sim.learning.training.sb3:"
         return registry.load_object(parts + "ScoringPolicy"), registry.load_object(parts + "TimedRolloutBuffer")
 
@@ -350,7 +350,7 @@ class TrainingPractice:
         return self.episodes.step(action)
 
     def passed(self, steps: int, network: Any) -> None:
-        """So many steps have been taken: from time to time the network is judged, and the best is kept."""
+        """Note the number of steps taken; at intervals validate the network, and keep the best one."""
         if self.progress is not None and steps % 100 == 0:
             self.progress(min(1.0, steps / self.steps))
         if steps % self.every == 0:
@@ -381,7 +381,7 @@ class TrainingPractice:
         return earned / max(tasks, 1)
 
     def played(self, scenario: Scenario) -> float:
-        """The same of the policy that the scenario names."""
+        """Reward per task of the validation runs of the policy that the scenario names."""
         episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
@@ -405,7 +405,7 @@ class TrainingPractice:
 
 
 def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The state of the agent and of its practice; ScenarioError where the file is damaged or of another training."""
+    """State of the agent and of its practice; ScenarioError if the file is damaged or belongs to another training."""
 
     def wrong(text: str) -> ScenarioError:
         return ScenarioError(Problem(text, file=str(path)))
@@ -426,11 +426,11 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
             if key == "content":
                 raise wrong(
                     f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
-                    "name another file, or remove this one"
+                    "give another path, or delete this file to start anew"
                 )
             raise wrong(
-                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; name "
-                "another file, or remove this one"
+                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
+                "another path, or delete this file to start anew"
             )
     return registry.load_object("sim.learning.agents.practice:AgentState")(arrays, facts), mine
 
