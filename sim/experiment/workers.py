@@ -289,10 +289,13 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Where the runs of a study are made.  A pool is opened when there is something for it, and closed at the end."""
+    """Where the runs of a study execute: in this process, in worker processes, on an executor or on Dask.
+
+    The worker pool is opened when there are runs for it, and closed at the end of the study.
+    """
 
     def __init__(self, workers: int = 1, dask: str | None = None, executor: Executor | None = None):
-        """UsageError for what does not go together."""
+        """UsageError if the arguments exclude one another."""
         if workers < 1:
             raise UsageError(f"workers must be at least 1, not {workers}")
         if dask is not None and (executor is not None or workers > 1):
@@ -302,11 +305,11 @@ class Workers:
 
     @property
     def remote(self) -> bool:
-        """Is even a single run made by a worker?"""
+        """Does even a single run execute on a worker?"""
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int) -> bool:
-        """Open the pool for this number of runs; False: they are made in this process."""
+        """Open the pool for this number of runs; False: they execute in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())
@@ -322,7 +325,7 @@ class Workers:
 
 
 def cores() -> int:
-    """Of this machine, as far as this process may use them."""
+    """Number of cores of this machine that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -242,7 +242,7 @@ class Plan:
 
 
 def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
-    """What makes launches of several tasks impossible; every step by itself is possible."""
+    """Reasons why launches of several tasks are impossible, given that each step by itself is possible."""
     place = {number: at for queue in plan.queues().values() for at, number in enumerate(queue)}
     for numbers in plan.fused:
         steps = [plan.steps[number] for number in numbers]
@@ -267,7 +267,7 @@ def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
 
 
 def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps: Mapping[int, int]) -> Iterator[str]:
-    """What makes a prefetch or a drop impossible."""
+    """Reasons why a prefetch or a drop is impossible."""
     verb = "drops" if copy.drop else "fetches"
     if not 0 <= copy.item < len(tasks.items):
         yield f"the plan {verb} item {copy.item}, but there are {len(tasks.items)} items"
@@ -295,7 +295,10 @@ def can_host(node: Node, mode: Mode) -> bool:
 
 
 def lane_names(cluster: Cluster) -> dict[str, Device]:
-    """Every name a plan can use: accelerators by their own, cores as `n0/cpu0`, `n0/cpu1`, ..."""
+    """Map each lane name that a plan can use to its device.
+
+    An accelerator is named by its own name (`n0/g0`), a core by its node and number (`n0/cpu0`, `n0/cpu1`, ...).
+    """
     lanes = {device.name: device for node in cluster.nodes for device in node.accelerators}
     for node in cluster.nodes:
         lanes.update({f"{node.cpu.name}{core}": node.cpu for core in range(node.cpus)})

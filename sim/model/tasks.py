@@ -158,12 +158,12 @@ class Mode:
 
     @property
     def min_base(self) -> float:
-        """The least of these over all batch sizes."""
+        """Minimum of `base` over all batch sizes."""
         return self.fixed if self.table is None else self.table.least(self.batch_limit)
 
     @property
     def min_share(self) -> float:
-        """The least of these for each task of a batch."""
+        """Minimum of `base(n) / n` over all batch sizes n."""
         if self.table is None:
             return self.fixed / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)
@@ -232,7 +232,10 @@ class Stopping:
     checkpoint: float = 0.0
 
     def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
-        """Times to compute, with the time to write checkpoints; none is written at the very end."""
+        """Compute times plus the time spent writing checkpoints.
+
+        A checkpoint that would fall at the very end of a task is not written.
+        """
         if not self.checkpoint:
             return seconds
         between = self.interval - self.checkpoint
@@ -240,7 +243,7 @@ class Stopping:
 
 
 class Shape:
-    """Modes in common, interned: tasks of one shape are alike in all a placement looks at."""
+    """The modes that tasks have in common, interned: tasks of one shape are interchangeable for placement."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 

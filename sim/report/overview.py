@@ -32,12 +32,15 @@ STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
 def first_of(outcome: Outcome) -> Result:
-    """A run that stands for all: replications keep their first whole."""
+    """The run that represents an outcome; of replications, the first one, which is kept whole."""
     return outcome.results[0] if isinstance(outcome, Replications) else outcome
 
 
 def headline(outcome: Outcome, policy: str | None = None) -> str:
-    """`mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (load 0.83), sjf, seed 1`."""
+    """One line that names scenario, cluster, workload, policy and seed.
+
+    For example `mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (load 0.83), sjf, seed 1`.
+    """
     first = first_of(outcome)
     run = first.record.input
     parts = [run.cluster.describe(), workload(first)]
@@ -54,7 +57,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """How many tasks come in what time, and the load (`sim.results.one_run.load`)."""
+    """The number of tasks, the time over which they arrive, and the load (`sim.results.one_run.load`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -72,7 +75,7 @@ def workload(result: Result) -> str:
 
 
 class Figures:
-    """Values of an outcome's metrics and, with replications, the half-widths of their intervals."""
+    """Metric values of an outcome and, with replications, the half-widths of their confidence intervals."""
 
     def __init__(self, outcome: Outcome):
         self.outcome = outcome
@@ -91,7 +94,7 @@ class Figures:
         return not math.isnan(self(metric)[0])
 
     def told(self, metric: str) -> bool:
-        """Is it part of the summary, and known?  What is not is not computed."""
+        """Is the metric in the summary, and defined?  A metric outside the summary is not computed."""
         return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.known(metric)
 
     def defined_in(self, metric: str) -> str:

@@ -81,7 +81,7 @@ class Fleet(ServiceCalls):
             self.replicas.append(self._first(number, service.replicas, key, False))
 
     def _first(self, number: int, count: int, key: str, prefills_only: bool) -> Replica:
-        """A replica of the start of the run, where the model lies already."""
+        """A replica at the start of the run, with its model already loaded."""
         replica = self._new(prefills_only)
         if replica is None:
             gpus = f"{self.mode.gpus:g} × {self.mode.type.name}"
@@ -266,7 +266,7 @@ class Fleet(ServiceCalls):
         self._scale()
 
     def _scale(self) -> None:
-        """As many replicas as the load calls for, at most one change each cooldown."""
+        """Adjust the number of replicas to the load, with at most one change per cooldown."""
         scaling, now = self.service.scaling, self.clock._now
         assert scaling is not None
         kept = [replica for replica in self.replicas if not replica.draining]
@@ -357,7 +357,10 @@ class Fleet(ServiceCalls):
             self.rested(replica)
 
     def _drain(self, kept: list[Replica]) -> bool:
-        """Give a replica up: the one with the fewest requests, the newest of equals, gets no more."""
+        """Start to remove a replica: the one with the fewest requests (of ties, the newest) gets no new ones.
+
+        Only replicas that have loaded their model count; False, with no change, if there are fewer than two.
+        """
         loaded = [replica for replica in kept if replica.loaded]
         if len(loaded) < 2:
             return False
@@ -367,7 +370,7 @@ class Fleet(ServiceCalls):
         return True
 
     def rested(self, replica: Replica) -> None:
-        """A replica to be given up that has nothing left to do gives its devices back."""
+        """Release the devices of a draining replica once it has finished its requests."""
         resting = replica.loaded and replica.idle and math.isnan(replica.busy_from)
         if replica.draining and resting and replica in self.replicas:
             replica.close(self.clock._now, LAUNCH_COMPLETED)

@@ -155,7 +155,10 @@ class Launches:
             self.clock.at(end, FINISH, launch)
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
-        """Pin the items of a launch and make room for them; what it must upload is looked up when that is done."""
+        """Pin the items of a launch on its devices and evict others to make room for them.
+
+        Which items must be uploaded is determined only when the launch begins (`_take_turns`), after the evictions.
+        """
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held
         table.stepwise = True
         table.prepared = False
@@ -324,7 +327,7 @@ class Launches:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """The ends of gangs that share accelerators have moved."""
+        """Reschedule gangs that share accelerators, after their ends have moved."""
         for gang in gangs:
             self.follow(gang)
 
@@ -483,7 +486,7 @@ class Launches:
         self.moved(moved)
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
-        """What has happened of a launch that the end of the run cuts off."""
+        """Account for the part of a launch that ran before the end of the run cut it off."""
         table = launch.table
         assert table is not None
         if table.traffic is not None and self.network is not None:

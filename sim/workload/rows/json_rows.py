@@ -1,4 +1,4 @@
-"""Large JSON files read element by element: the members of lists, in memory that one of them takes."""
+"""Read large JSON files one list member at a time, in the memory that one member takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 
 
 class Opened:
-    """Stands for the beginning of a list among the parts of a file."""
+    """Marks the beginning of a list among the parts of a file."""
 
 
 OPENED = Opened()
@@ -75,7 +75,7 @@ def first_sign(path: Path) -> str:
 
 
 class _Reader:
-    """A position in the text of a file, of which no more is held than a member needs."""
+    """Cursor in the text of a JSON file; keeps only as much text in memory as one member needs."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -107,7 +107,7 @@ class _Reader:
                     return found
 
     def sign(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """The next character that is not whitespace; empty at the end of the file."""
         while True:
             self._go(_BLANK.match(self._text, self._at).end())  # type: ignore[union-attr]
             if self._at < len(self._text):
@@ -116,7 +116,7 @@ class _Reader:
                 return ""
 
     def below(self, wanted: set[tuple[str, ...]], here: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """What is wanted of the value that comes now, which stands under the keys `here`."""
+        """Yield the wanted parts of the value at the cursor, whose keys so far are `here`."""
         sign = self.sign()
         if here in wanted and sign == "[":
             yield here, OPENED
@@ -137,7 +137,7 @@ class _Reader:
                 yield here, value
 
     def _entries(self, closing: str) -> Iterator[None]:
-        """Stands before each entry of a list or an object, and at last behind it."""
+        """Yield with the cursor before each entry of a list or an object; move past the closing bracket at the end."""
         self._go(self._at + 1)
         more = self.sign() != closing
         if not more:
