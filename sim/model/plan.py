@@ -76,7 +76,7 @@ def host_part(mode: Mode, count: int) -> tuple[int, int]:
 
 
 def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list[int]:
-    """Bitmasks of the cores of a CPU launch by node, from the one in which they stand node behind node."""
+    """Split the bitmask of the cores of a CPU launch, which holds its nodes one after another, into one per node."""
     if len(devices) == 1:
         return [cores]
     found, rest = [], cores
@@ -88,7 +88,7 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
-    """Numbers of the cores of a recorded place by device: empty lists where it names none."""
+    """Core numbers of a recorded placement, by device; empty lists where it names none."""
     found: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):
@@ -286,7 +286,7 @@ def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps:
 
 
 def can_host(node: Node, mode: Mode) -> bool:
-    """Does an idle node have the cores and the memory, on host and device, that a mode needs, and may it go there?"""
+    """Can the mode run on an idle node: is it allowed there, and are cores, host memory and device memory enough?"""
     if not mode.allows(node.index):
         return False
     enough_cores = mode.millicores <= 1000 * node.cpus

@@ -1,9 +1,9 @@
-"""The replicas of the language models of a run: where requests go, how many replicas there are, what is written down.
+"""The replicas of the language models of a run: routing of requests, number of replicas, and records.
 
-A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up or
-one of them fails.  In place of one that failed another starts and loads the model, as soon as devices are free: they
-are looked for then, when a device comes up, when a replica is given up and when a request arrives.  Requests that find
-no replica wait in the lobby of their service.
+A replica takes its devices at the start of the run, or when the load requires it, and keeps them until it is removed or
+one of them fails.  A failed replica is replaced by another, which loads the model, as soon as devices are free: the
+engine looks for them at the failure, when a device comes up, when a replica is removed and when a request arrives.
+Requests that find no replica wait in the lobby of their service.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NAN = math.nan
 
 
 class Fleet(ServiceCalls):
-    """One service: its replicas, their router, and as many of them as the load calls for."""
+    """One service: its replicas, their router, and the scaling of their number with the load."""
 
     def __init__(
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
         service: LanguageService, batching: Any, routing: Any, checked: bool,
     ):  # fmt: skip
-        """`devices_free`: called when a replica gives devices back; `checked`: is there a round at each boundary?"""
+        """`devices_free`: called when a replica releases devices; `checked`: is there a round at each boundary?"""
         self.state = state
         self.rounds = rounds
         self.signals = signals
@@ -206,7 +206,7 @@ class Fleet(ServiceCalls):
             self.recorder.detail("cached_tokens")[request.row] = min(tokens, request.prompt)
 
     def finished(self, request: Generation, replica: Replica) -> None:
-        """Its last token is there, or its client has aborted it."""
+        """A request has ended: it has its last token, or its client has aborted it."""
         recorder, row, now = self.recorder, request.row, self.clock._now
         self.batch[row] = replica.launch
         self.compute[row] = now - recorder.start[row] - request.paused
@@ -237,7 +237,7 @@ class Fleet(ServiceCalls):
         self.signals.generated(task)
 
     def aborted(self, task: Task) -> None:
-        """Its client has aborted it, and no replica has it any more."""
+        """The client has aborted a request that no replica holds any longer."""
         self._unseen(task.index, task.arrival + self.service.timeout)  # a replica notices later than the client left
         self.signals.task_ended(task, ABORTED, f"aborted by its client after {self.service.timeout:g} s")
         if self.service.scaling is not None:
@@ -291,7 +291,7 @@ class Fleet(ServiceCalls):
                 self.clock.at(now + scaling.cooldown, TIMER, self.timer)  # one at a time, the next after a cooldown
 
     def _start(self, prefills_only: bool = False) -> bool:
-        """Add a replica: keep one that was to be given up, or start a new one, which loads the model first."""
+        """Add a replica: keep one that is draining, or start a new one, which loads the model first."""
         replicas = self.prefillers if prefills_only else self.replicas
         for replica in replicas:
             if replica.draining:
@@ -315,7 +315,7 @@ class Fleet(ServiceCalls):
             self.missing.pop(0)
 
     def lose(self, devices: list[Device]) -> None:
-        """Devices have failed, and the replicas on them with all that these had."""
+        """Remove the replicas on failed devices, with all that they held."""
         failed = [replica for replica in [*self.prefillers, *self.replicas]
                   if any(device in devices for device in replica.placement.devices)]  # fmt: skip
         if not failed:
@@ -398,7 +398,7 @@ class Fleet(ServiceCalls):
         self.recorder.period(number, task, served, place, outcome, times, busy, powered * self.watts)
 
     def close(self, end: float) -> None:
-        """Write down what is under way at the end of the run."""
+        """Record what is in progress at the end of the run."""
         for replica in [*self.prefillers, *self.replicas]:
             replica.close(end, LAUNCH_RUNNING if self.requests else LAUNCH_COMPLETED)
         for request in self.requests.values():
@@ -408,7 +408,7 @@ class Fleet(ServiceCalls):
             self._unseen(row, end)
 
     def cut_off(self, request: Generation, end: float) -> None:
-        """What the end of the run leaves of a request that has begun."""
+        """Account for a request that has begun and is cut off by the end of the run."""
         replica, row = request.replica, request.row
         if replica is not None and replica.launch >= 0:
             self.batch[row] = replica.launch

@@ -1,7 +1,8 @@
-"""The one way of a launch: start, boundaries, end, stop.
+"""Life cycle of a launch: start, boundaries, end, stop.
 
-A launch occupies its devices, its timetable is worked out as far as it is known, and its one pending entry is its
-next boundary: mostly its end.  What changes a rate, a link or a lane comes here to have the rest worked out anew.
+A launch occupies its devices.  Its timetable is computed as far as it is known, and it has one pending clock entry, for
+its next boundary: in most cases its end.  Whatever changes a rate, a link or a lane calls this module to recompute the
+rest of the timetable.
 An accelerator's engines serve launches as `sim.engine.flight.timetable` says.
 """
 
@@ -73,7 +74,7 @@ class Launches:
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
-        """The launch has taken its devices: work out when its stages are."""
+        """Compute when the stages of a launch are, once it has taken its devices."""
         now = self.clock._now
         table = launch.table = Timetable(now, work(launch))
         of = self.capacity.of
@@ -219,7 +220,7 @@ class Launches:
     # The timetable goes on ----------------------------------------------------------------------------------
 
     def follow(self, launch: Launch) -> None:
-        """Compute again the times of a launch that have not come yet, after a change, and arm it."""
+        """Recompute the future times of a launch after a change, and set its clock entry."""
         table = launch.table
         assert table is not None
         if table.lanes:
@@ -229,7 +230,7 @@ class Launches:
             self.arm(launch)
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
-        """The same for all that is in flight on some accelerators."""
+        """Recompute (`follow`) all launches in flight on some accelerators."""
         if len(lanes) == 1 and lanes[0].idle(self.clock._now):
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
@@ -246,7 +247,7 @@ class Launches:
         self.follow_lanes((gpu.lane,))
 
     def arm(self, launch: Launch) -> None:
-        """Have the launch's one entry stand for its next boundary."""
+        """Set the launch's one clock entry to its next boundary."""
         table = launch.table
         assert table is not None
         time, due = _next(table) if table.stepwise else (table.end, END)
@@ -432,7 +433,7 @@ class Launches:
         self, launch: Launch, table: Timetable, times: tuple[float, ...], end: float, kept: float,
         complete: bool = False,
     ) -> None:  # fmt: skip
-        """Add the launch's stage times to its tasks; `kept` is the part of its computing that counts."""
+        """Add the stage times of a launch to its tasks; `kept` is the fraction of its compute that counts."""
         _, up, uploaded, began, computed, down = times
         detail = self.recorder.detail
         tasks = launch.tasks
@@ -455,7 +456,7 @@ class Launches:
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def materialize(self, launch: Launch) -> None:
-        """Give a launch that only computed so far its timetable."""
+        """Build the timetable of a launch that was compute-only so far."""
         if launch.table is not None:
             return
         table = launch.table = Timetable(launch.decided, work(launch))
@@ -534,7 +535,7 @@ def _next(table: Timetable) -> tuple[float, int]:
 
 
 def _turn(parts: Sequence[Part]) -> float:
-    """The time at which the next transfer that needs events of its own gets its engine."""
+    """When the next transfer that needs its own events gets its copy engine."""
     first = INF
     for part in parts:
         if part.line is None and not part.begun and part.at < first:

@@ -28,10 +28,10 @@ OPENED = Opened()
 
 
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Of the object that the file is, what stands under the keys that are wanted, in the order of the file.
+    """Yield the values under the wanted keys of the object in the file, in the order of the file.
 
-    A list: OPENED, then one member after the other, each with the list's keys.  Anything else: the value.  What is not
-    wanted is passed over.  ScenarioError with the line where the file is no JSON, or ends too early.
+    A list yields OPENED, then its members one by one, each with the list's keys; anything else yields its value.  Other
+    parts of the file are skipped.  ScenarioError with the line where the file is no JSON, or ends too early.
     """
     reader = _Reader(path)
     if not reader.sign():
@@ -42,7 +42,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Line (from 1) and value of each member of the list that the file is, or that stands in it under `key`.
+    """Yield line (from 1) and value of each member of the list in the file, or of the list under `key` in it.
 
     ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
     """
@@ -66,7 +66,7 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
 
 
 def first_sign(path: Path) -> str:
-    """The first character of a file that is no space; empty for a blank file."""
+    """The first character of a file that is not whitespace; empty for a blank file."""
     for piece in pieces(path):
         text = piece.lstrip("\ufeff \t\r\n")
         if text:
@@ -158,7 +158,7 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least this number of characters more, if there are as many; what lies behind is dropped."""
+        """Read at least this number of further characters, if the file has them; drop the text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)
