@@ -1,10 +1,10 @@
 """The expected fragmentation of a node's GPUs, and what a task would add to it.
 
 F_n = Σ_m p_m F_n(m): F_n(m) is all of the node's free GPU share if request m does not fit there or asks for no GPU,
-else the share on GPUs with less left than m asks of one.  So the paper; the metric `fragmentation` of results differs
-in one thing: a request for no GPU that fits loses nothing there.  A task that is equally demanding on several types of
-accelerator can use any of them; one with other modes counts with those like its first accelerator mode, one without any
-with its first.
+else the share on GPUs with less left than m asks of one.  This is the definition in the paper; the metric
+`fragmentation` of results differs in one point: there a request for no GPU that fits loses nothing.  A task with the
+same demand on several types of accelerator can use any of them.  A task with other modes counts with the modes like its
+first accelerator mode; a task without accelerator modes counts with its first mode.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """The requests as columns, as far as nodes with these GPUs can serve them: a row a way of a request."""
+    """The requests that nodes with these GPUs can serve, as columns: one row per mode of a request."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
@@ -239,7 +239,7 @@ class _Table:
         return found
 
     def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ways of one request together: it fits if any does, and can use the GPUs that any could."""
+        """Combine the modes of each request: it fits if any mode fits, and can use the GPUs that any mode could."""
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         any_fits = np.logical_or.reduceat(fits, starts, axis=1)
         any_good = np.logical_or.reduceat(good, starts, axis=1)

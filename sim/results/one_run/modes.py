@@ -19,7 +19,7 @@ from sim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes in a row, with columns of their demands."""
+    """The modes of all shapes, concatenated, with columns of their demands."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -63,7 +63,7 @@ class ModeTable:
         return self.column(lambda mode: mode.on_cpu, np.bool_)
 
     def offered(self, mode: Mode) -> bool:
-        """Could the mode run on the empty cluster?  Remembered."""
+        """Could the mode run on the empty cluster?  Cached."""
         if mode not in self._offered:
             self._offered[mode] = offered(mode, self.cluster)
         return self._offered[mode]
@@ -91,7 +91,7 @@ def capacity(mode: Mode, cluster: Cluster) -> float:
 
 
 def offered(mode: Mode, cluster: Cluster) -> bool:
-    """Could the mode run on this cluster if it were empty?"""
+    """Could the mode run on this cluster if the cluster were empty?"""
     if mode.unit is not None:
         return sum(_parts(mode, mode.unit, node) for node in cluster.nodes) >= (
             mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
