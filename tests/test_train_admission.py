@@ -278,7 +278,7 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"decides": "admision"}, UnknownName, 'unknown thing to learn "admision"; did you mean "admission"'),
+        ({"decides": "admision"}, UnknownName, 'unknown value of decides "admision"; did you mean "admission"'),
         ({"baselines": ["queue_limt"]}, UnknownName, 'did you mean "queue_limit"'),
         ({"baselines": ["queue_limit"]}, ScenarioError, "queue_limit without a limit"),
         ({"baselines": ["accept_all", "accept_all"]}, UsageError, "given twice"),

@@ -2,8 +2,8 @@
 
 Decides when and how many: with s requests waiting on an idle device, wait for the next arrival or launch a batch of
 1 to s.  A semi-Markov decision process with Poisson arrivals and fixed batch times; its cost is the mean response plus
-`power_weight` times the mean power of batches ((busy − idle) watts while computing).  States end at `states`; what
-comes beyond is counted there, and costs as if it were answered after that number of full batches.
+`power_weight` times the mean power of batches ((busy − idle) watts while computing).  The state space is cut off at
+`states`; requests beyond it are counted there, and cost as if they were answered after that number of full batches.
 Solved by sweeps of value iteration, after each of which the values of the greedy table are evaluated exactly, so that a
 handful of sweeps reaches the optimum (Puterman, Markov Decision Processes, 1994, section 11.4).
 Reference: Xu, Sun, Zhou and Niu, SMDP-Based Dynamic Batching for Efficient Inference on GPU-Based Platforms (ICC 2023),
@@ -78,7 +78,7 @@ class Smdp(Batching):
         return Delay(view.now + PATIENCE * (wanted - waiting) / rate, wanted)
 
     def table(self, queue: RequestQueue, placement: Placement, rate: float) -> list[int]:
-        """Batch size (0: wait) by number of requests waiting, for a rate."""
+        """Batch size (0: wait) for each number of waiting requests, at a given arrival rate."""
         key = (placement, rate)
         if key not in self.tables:
             times = batch_times(queue, placement, self.max_batch)
@@ -92,10 +92,10 @@ class Smdp(Batching):
 
 
 class DecisionProcess:
-    """Costs, times and chances of every action in every state.
+    """Costs, durations and transition probabilities of every action in every state.
 
-    Action 0 waits for the next arrival, action b launches a batch of b.  The average of cost over time is to be least:
-    requests in the system over the rate (which is the mean response) plus what batches cost besides.
+    Action 0 waits for the next arrival; action b launches a batch of b.  The objective is the minimum average cost per
+    unit of time: requests in the system / arrival rate (the mean response, by Little's law) plus the batch costs.
     """
 
     def __init__(self, model: BulkQueue, batch_costs: np.ndarray):

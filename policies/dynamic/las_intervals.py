@@ -2,8 +2,8 @@
 
 Decides when, where and which job is preempted.  As in `las` a job falls into the next queue when its GPU time crosses a
 threshold, and never comes back; within a queue jobs go in the order in which they came into it.  At every multiple of
-the interval the jobs are gone through in that order, and each job runs for which there are enough GPUs, wherever they
-lie; those that ran before keep their GPUs, others take them from the emptiest nodes.
+the interval the jobs are visited in that order, and a job runs if enough GPUs are left, on whichever nodes; jobs that
+ran before keep their GPUs, others take them from the emptiest nodes.
 Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
 (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
 Weakness: as `las`; a gang is spread over nodes although it would fit on one that is less empty.
@@ -25,8 +25,8 @@ from sim.policy import View
 class LasIntervals(AtIntervals):
     """Least attained service, at fixed intervals.
 
-    interval: seconds from one decision to the next.
-    thresholds: GPU-seconds at which a job falls into the next queue.
+    interval: seconds between decisions.
+    thresholds: attained GPU-seconds at which a job is demoted to the next queue.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LasIntervals(AtIntervals):
         super().__init__(interval)
         self.thresholds = sorted(thresholds or [57600.0])
         self._queued: dict[int, tuple[int, int]] = {}
-        """By row: queue, and number of its entry there."""
+        """By row: the queue, and the sequence number of the entry into it."""
         self._entries = 0
 
     def finished(self, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""Predictors by name, as scenarios choose them: `ewma`, or `{name: ewma, memory: 10 min}`."""
+"""Predictors by name, as a scenario chooses them: `ewma`, or with parameters `{name: ewma, memory: 10 min}`."""
 
 from __future__ import annotations
 

@@ -107,5 +107,6 @@ def _fitted(
     found = least_squares(residuals, first, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=300,
                           ftol=1e-10, xtol=1e-10, gtol=1e-10)  # fmt: skip
     if not found.success:
-        raise ScenarioError(Problem(f"the fit of a roofline does not converge: {found.message}", file=what))
+        text = f"the fit of the roofline does not converge on these measurements: {found.message}"
+        raise ScenarioError(Problem(text, file=what))
     return efficiency(found.x)

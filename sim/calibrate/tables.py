@@ -32,9 +32,9 @@ OLD_COMPUTE = "Server Compute"
 """What versions before 2.0 wrote for all three."""
 QUEUE = "Server Queue"
 CLIENT = ("Avg latency", "p50 latency")
-"""What the client saw, of servers that tell nothing of their stages (TensorFlow Serving): the first that is there."""
+"""Client-side columns, for servers that do not report stages (TensorFlow Serving); the first one present is used."""
 BUSY = 0.05
-"""A queue that takes more than this share of the compute time is a sign of requests that wait for each other."""
+"""Above this share of the compute time, queueing is a sign that requests wait for each other."""
 
 
 @dataclass
@@ -168,5 +168,5 @@ def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
         column = OLD_COMPUTE if OLD_COMPUTE in row else next(name for name in CLIENT if name in row)
         found = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
     if not found["compute"]:
-        raise fail(path, "the server computed for 0 µs; was it measured without statistics of the server?", line)
+        raise fail(path, "the server computed for 0 µs; measure again with server-side statistics", line)
     return {**found, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

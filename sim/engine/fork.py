@@ -263,7 +263,8 @@ class Copier:
 
     def _frozenset(self, old: frozenset[Any]) -> Any:
         if not all(map(is_, self._all(list(old)), old)):
-            raise UsageError("a frozen set of objects that change in a run cannot be copied; use a dictionary")
+            text = "a frozenset of objects that change in a run cannot be copied when the run is forked; use a dict"
+            raise UsageError(text)
         return self._remember(old, old)
 
     def _tuple(self, old: tuple[Any, ...]) -> Any:

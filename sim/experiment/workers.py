@@ -1,7 +1,7 @@
 """Where runs are made: in this process, in processes of this machine, or on a Dask cluster.
 
-Everything is written against `concurrent.futures.Executor`.  A `GivenPool` is one, with what an executor does not
-say: how many jobs keep it busy, what to do when a worker has died, and how to close it.
+All code uses the interface of `concurrent.futures.Executor`.  A `GivenPool` wraps an executor and adds what that
+interface lacks: how many jobs keep it busy, what to do after a worker has died, and how to close it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE = 60.0
 """Seconds until a worker of a cluster must have answered."""
 
 STARTS = 4
-"""Pools that are started in a row of which no worker comes to do anything."""
+"""Number of pools started in a row whose workers all died before their first job; then the study fails."""
 
 ROSTER = 5.0
 """Seconds after which the workers of a cluster are counted again: some may have joined or left."""
@@ -45,7 +45,7 @@ TAKEN_BY_RUNS = [
 
 
 class _Processes(ProcessPoolExecutor):
-    """A pool that starts its processes whole: a signal in between would leave one that reports an empty pipe."""
+    """A pool whose processes start uninterrupted: a signal in between would leave one that reports an empty pipe."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
         with signals_held():
@@ -54,7 +54,7 @@ class _Processes(ProcessPoolExecutor):
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """An interrupt or a request to end that comes meanwhile is heard afterwards."""
+    """Defer interrupt and termination signals until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -71,7 +71,7 @@ def signals_held() -> Iterator[None]:
 
 
 def process_pool(workers: int, initializer: Callable[..., None], *arguments: Any) -> ProcessPoolExecutor:
-    """Processes of this machine, none of which holds anything of this one but what it is sent.
+    """A pool of processes on this machine, which share no state with this process except what they are sent.
 
     On Linux they are forked from a server that has imported what a run takes and does nothing else: a worker then
     starts in milliseconds, and all of them share the memory of the libraries.  Elsewhere each starts by itself, since
@@ -128,8 +128,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 def packed(setup: Any) -> bytes:
-    """What workers need, and the policies registered here; pickled here, so that what cannot be sent is said in a
-    sentence."""
+    """Pickle the setup of workers and the policies registered here; UsageError names what cannot be sent."""
     try:
         return pickle.dumps((registry.to_send(), setup))
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
@@ -146,14 +145,14 @@ def unpacked(sent: bytes) -> Any:
 
 
 def start_error(error: RuntimeError) -> Exception:
-    """What a RuntimeError of starting processes means."""
+    """The error to raise for a RuntimeError at the start of processes."""
     if "bootstrapping" in str(error):  # we are in a worker that reads the script which started it
         return UsageError(GUARD)
     return error
 
 
 class GivenPool:
-    """An executor that was given, and stays open."""
+    """A pool around an executor of the caller, which stays open."""
 
     elsewhere = True
     """Its workers may have other code or libraries than this process."""
@@ -166,7 +165,7 @@ class GivenPool:
 
     @property
     def room(self) -> int:
-        """Jobs under way that leave no worker without its next."""
+        """Number of jobs in flight that keeps every worker supplied."""
         return 2 * self.workers + 2
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future:
@@ -177,7 +176,7 @@ class GivenPool:
         raise RunError("the executor is broken: a worker of it died")
 
     def close(self, *, at_once: bool) -> None:
-        """All is done, or (`at_once`) nothing more is wanted."""
+        """Close the pool: all jobs are done, or (`at_once`) their results are no longer wanted."""
 
 
 class Processes(GivenPool):
@@ -218,7 +217,7 @@ class Processes(GivenPool):
 
     @property
     def _processes(self) -> list[Any]:
-        """Those of the pool, ended ones too."""
+        """Processes of the pool, including those that have ended."""
         return list((getattr(self._pool, "_processes", None) or {}).values())
 
     @property
@@ -235,7 +234,7 @@ def _nothing() -> None:
 
 
 class DaskCluster(GivenPool):
-    """The workers of a Dask cluster; those that die are its own affair: it gives their jobs to others."""
+    """The workers of a Dask cluster, which itself reassigns the jobs of workers that die."""
 
     def __init__(self, address: str, greet: Callable[[], Any], expected: Any):
         """`greet` is called on a worker first, and must return `expected`."""
@@ -289,10 +288,13 @@ class DaskCluster(GivenPool):
 
 
 class Workers:
-    """Where the runs of a study are made.  A pool is opened when there is something for it, and closed at the end."""
+    """Where the runs of a study execute: in this process, in worker processes, on an executor or on Dask.
+
+    The worker pool is opened when there are runs for it, and closed at the end of the study.
+    """
 
     def __init__(self, workers: int = 1, dask: str | None = None, executor: Executor | None = None):
-        """UsageError for what does not go together."""
+        """UsageError if the arguments exclude one another."""
         if workers < 1:
             raise UsageError(f"workers must be at least 1, not {workers}")
         if dask is not None and (executor is not None or workers > 1):
@@ -302,11 +304,11 @@ class Workers:
 
     @property
     def remote(self) -> bool:
-        """Is even a single run made by a worker?"""
+        """Does even a single run execute on a worker?"""
         return self.dask is not None or self.executor is not None
 
     def open(self, runs: int) -> bool:
-        """Open the pool for this number of runs; False: they are made in this process."""
+        """Open the pool for this number of runs; False: they execute in this process."""
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())
@@ -322,7 +324,7 @@ class Workers:
 
 
 def cores() -> int:
-    """Of this machine, as far as this process may use them."""
+    """Number of cores of this machine that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

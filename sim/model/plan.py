@@ -76,7 +76,7 @@ def host_part(mode: Mode, count: int) -> tuple[int, int]:
 
 
 def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list[int]:
-    """Bitmasks of the cores of a CPU launch by node, from the one in which they stand node behind node."""
+    """Split the bitmask of the cores of a CPU launch, which holds its nodes one after another, into one per node."""
     if len(devices) == 1:
         return [cores]
     found, rest = [], cores
@@ -88,7 +88,7 @@ def split_cores(devices: Sequence[Device], cores: int, cluster: Cluster) -> list
 
 
 def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Cluster) -> list[list[int]]:
-    """Numbers of the cores of a recorded place by device: empty lists where it names none."""
+    """Core numbers of a recorded placement, by device; empty lists where it names none."""
     found: list[list[int]] = [[] for _ in devices]
     position = shift = 0
     for core in sorted(cores or ()):
@@ -242,7 +242,7 @@ class Plan:
 
 
 def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
-    """What makes launches of several tasks impossible; every step by itself is possible."""
+    """Reasons why launches of several tasks are impossible, given that each step by itself is possible."""
     place = {number: at for queue in plan.queues().values() for at, number in enumerate(queue)}
     for numbers in plan.fused:
         steps = [plan.steps[number] for number in numbers]
@@ -267,7 +267,7 @@ def _fusion_problems(plan: Plan, tasks: Tasks) -> Iterator[str]:
 
 
 def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps: Mapping[int, int]) -> Iterator[str]:
-    """What makes a prefetch or a drop impossible."""
+    """Reasons why a prefetch or a drop is impossible."""
     verb = "drops" if copy.drop else "fetches"
     if not 0 <= copy.item < len(tasks.items):
         yield f"the plan {verb} item {copy.item}, but there are {len(tasks.items)} items"
@@ -286,7 +286,7 @@ def _copy_problems(copy: Copy, tasks: Tasks, lanes: Mapping[str, Device], steps:
 
 
 def can_host(node: Node, mode: Mode) -> bool:
-    """Does an idle node have the cores and the memory, on host and device, that a mode needs, and may it go there?"""
+    """Can the mode run on an idle node: is it allowed there, and are cores, host memory and device memory enough?"""
     if not mode.allows(node.index):
         return False
     enough_cores = mode.millicores <= 1000 * node.cpus
@@ -295,7 +295,10 @@ def can_host(node: Node, mode: Mode) -> bool:
 
 
 def lane_names(cluster: Cluster) -> dict[str, Device]:
-    """Every name a plan can use: accelerators by their own, cores as `n0/cpu0`, `n0/cpu1`, ..."""
+    """Map each lane name that a plan can use to its device.
+
+    An accelerator is named by its own name (`n0/g0`), a core by its node and number (`n0/cpu0`, `n0/cpu1`, ...).
+    """
     lanes = {device.name: device for node in cluster.nodes for device in node.accelerators}
     for node in cluster.nodes:
         lanes.update({f"{node.cpu.name}{core}": node.cpu for core in range(node.cpus)})

@@ -1,4 +1,4 @@
-"""Tasks and the ways (modes) in which they can run.
+"""Tasks and the modes in which they can run.
 
 Tasks live in columns (`Tasks`); the engine makes a `Task` object when one arrives and drops it when it ends.
 What many tasks have in common, their demands and the cost of stopping them, is one interned `Shape`.
@@ -42,8 +42,10 @@ class StageTime:
 
 
 class SpanSpeeds(NamedTuple):
-    """Rates of a gang by what holds all its devices: one NVLink island, one PCIe switch, one node, one rack, or only
-    the cluster.  Where several do, the fastest counts; nodes without a rack are in none."""
+    """Rates of a gang by the unit that holds all its devices: NVLink island, PCIe switch, node, rack or cluster.
+
+    If several units hold them, the fastest rate counts; nodes without a rack are in none.
+    """
 
     island: float = 1.0
     switch: float = 1.0
@@ -52,7 +54,7 @@ class SpanSpeeds(NamedTuple):
     cluster: float = 1.0
 
     def of(self, devices: Sequence[Device]) -> float:
-        """The rate on these devices."""
+        """Rate of a gang on these devices."""
         return max(getattr(self, level) for level in enclosures(devices))
 
 
@@ -73,7 +75,7 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Mode:
-    """One way to run: a device type and what is occupied there.  Interned: compared by identity.
+    """A device type, and what a launch occupies there.  Interned: compared by identity.
 
     `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
     fractional); both are 0 in a CPU mode.  `millicores` and `memory` are held on the host, of a gang across nodes in
@@ -158,12 +160,12 @@ class Mode:
 
     @property
     def min_base(self) -> float:
-        """The least of these over all batch sizes."""
+        """Minimum of `base` over all batch sizes."""
         return self.fixed if self.table is None else self.table.least(self.batch_limit)
 
     @property
     def min_share(self) -> float:
-        """The least of these for each task of a batch."""
+        """Minimum of `base(n) / n` over all batch sizes n."""
         if self.table is None:
             return self.fixed / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)
@@ -192,11 +194,11 @@ class Mode:
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus
 
     def allows(self, node: int) -> bool:
-        """May it use this node at all?"""
+        """Is the mode allowed to use this node?"""
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
-        """Rate of a launch on these devices for where they lie: 1 unless it is a gang."""
+        """Rate of a launch by the locality of its devices: 1 unless it is a gang."""
         if len(devices) < 2:
             return 1.0
         if self.exchange is not None:
@@ -232,7 +234,10 @@ class Stopping:
     checkpoint: float = 0.0
 
     def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
-        """Times to compute, with the time to write checkpoints; none is written at the very end."""
+        """Compute times plus the time spent writing checkpoints.
+
+        A checkpoint that would fall at the very end of a task is not written.
+        """
         if not self.checkpoint:
             return seconds
         between = self.interval - self.checkpoint
@@ -240,7 +245,7 @@ class Stopping:
 
 
 class Shape:
-    """Modes in common, interned: tasks of one shape are alike in all a placement looks at."""
+    """The modes that tasks have in common, interned: tasks of one shape are interchangeable for placement."""
 
     __slots__ = ("index", "modes", "position", "preemptible", "stopping")
 
@@ -291,16 +296,16 @@ class KernelWork:
 
     @classmethod
     def unknown(cls, count: int, modes: int) -> KernelWork:
-        """Columns for a number of rows and modes of which nothing is known yet; they can be written to."""
+        """Writable columns for a number of rows and modes, filled with NaN."""
         return cls(*(np.full((count, modes), math.nan) for _ in range(4)))
 
     @property
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """In the order in which `KernelWork` takes them."""
+        """The columns in the order in which `KernelWork` takes them."""
         return self.overhead, self.operations, self.traffic, self.bytes
 
     def take(self, rows: np.ndarray) -> KernelWork:
-        """The same of some rows."""
+        """The columns of some rows."""
         return KernelWork(*(column[rows] for column in self.columns))
 
 
@@ -362,7 +367,7 @@ class Tasks:
 
     @property
     def plain(self) -> bool:
-        """No transfers, graph or expiry: nothing that a launch must do besides computing."""
+        """No transfers, task graph or expiry: a launch only computes."""
         return (
             self.bytes_in is None
             and self.bytes_out is None
@@ -460,12 +465,12 @@ class Task:
 
     @property
     def partition(self) -> str:
-        """The name of the partition to which it is bound; empty where there is none."""
+        """Name of the partition to which it is bound; empty if there is none."""
         table = self._table
         return table.partitions[0 if table.partition_code is None else table.partition_code[self.index]]
 
     def label(self, name: str) -> str:
-        """A text of its source, such as `account` or `qos`; empty where it has none."""
+        """A text label from its source, such as `account` or `qos`; empty if it has none."""
         column = self._table.extra.get(name)
         value = None if column is None else column[self.index]
         return "" if value is None or value != value else str(value)

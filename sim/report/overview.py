@@ -1,4 +1,4 @@
-"""What a run or a comparison says first: a headline, and the few figures that answer the question."""
+"""The first output of a run or a comparison: a headline and a few key metrics."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ STATISTICS = ("mean", "p50", "p95", "p99", "max")
 
 
 def first_of(outcome: Outcome) -> Result:
-    """A run that stands for all: replications keep their first whole."""
+    """The run that represents an outcome; of replications, the first one, which is kept whole."""
     return outcome.results[0] if isinstance(outcome, Replications) else outcome
 
 
 def headline(outcome: Outcome, policy: str | None = None) -> str:
-    """`mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (load 0.83), sjf, seed 1`."""
+    """One line that names scenario, cluster, workload, policy and seed.
+
+    For example `mix: 8 × (32 cores, 4 × v100), 1,240 tasks over 72 h (load 0.83), sjf, seed 1`.
+    """
     first = first_of(outcome)
     run = first.record.input
     parts = [run.cluster.describe(), workload(first)]
@@ -54,7 +57,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """How many tasks come in what time, and the load (`sim.results.one_run.load`)."""
+    """The number of tasks, the time over which they arrive, and the load (`sim.results.one_run.load`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -72,7 +75,7 @@ def workload(result: Result) -> str:
 
 
 class Figures:
-    """Values of an outcome's metrics and, with replications, the half-widths of their intervals."""
+    """Metric values of an outcome and, with replications, the half-widths of their confidence intervals."""
 
     def __init__(self, outcome: Outcome):
         self.outcome = outcome
@@ -91,7 +94,7 @@ class Figures:
         return not math.isnan(self(metric)[0])
 
     def told(self, metric: str) -> bool:
-        """Is it part of the summary, and known?  What is not is not computed."""
+        """Is the metric in the summary, and defined?  A metric outside the summary is not computed."""
         return (isinstance(self.outcome, Replications) or metric in self.outcome.names) and self.known(metric)
 
     def defined_in(self, metric: str) -> str:
@@ -102,7 +105,7 @@ class Figures:
         return f" (in {known} of {runs} replications)" if known < runs else ""
 
     def text(self, metric: str) -> str:
-        """The value for people, with its unit."""
+        """The value as text, with its unit."""
         value, half = self(metric)
         if self.many and not math.isnan(half):
             return terminal.several([value], terminal.units_of(metric), [half])[0]
@@ -110,7 +113,7 @@ class Figures:
 
 
 def overview(outcome: Outcome) -> list[str]:
-    """The figures that answer first, as lines."""
+    """The key metrics, as lines of text."""
     figures = Figures(outcome)
     lines = _distribution(outcome, figures)
     facts = _facts(outcome, figures)
@@ -120,7 +123,7 @@ def overview(outcome: Outcome) -> list[str]:
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
-    """A line for each metric that was asked for; of a set of metrics those that are defined here."""
+    """One line per requested metric; from a set of metrics, only those that are defined here."""
     figures, names = Figures(outcome), list(metrics)
     own = metric_sets.by_name(names)
     shown = [name for name in metric_sets.expanded(names) if name in own or figures.known(name)]
@@ -128,7 +131,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
 
 
 def _method(outcome: Outcome) -> list[str]:
-    """What the figures behind ± are, and what was done to the runs."""
+    """What the values after ± mean, and how the runs were treated."""
     if not isinstance(outcome, Replications):
         return []
     said = list(outcome.remarks)
@@ -138,7 +141,7 @@ def _method(outcome: Outcome) -> list[str]:
 
 
 def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
-    """Rows response, wait and slowdown (of language models the times of tokens too); columns mean and percentiles."""
+    """Rows response, wait and slowdown (for language models also token times); columns mean and percentiles."""
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
@@ -250,7 +253,7 @@ def _fates(figures: Figures) -> str:
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """Warnings that must go with the figures; those of replications in a line for all that are alike."""
+    """Warnings that accompany the metrics; similar warnings of replications are merged into one line."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
     found = gathered(outcome)
@@ -262,7 +265,7 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
-    """Warnings but that of a plan which is not proven optimal: the figures of plans say so."""
+    """Warnings, except that a plan is not proven optimal, which the table of plans shows."""
     return [text for text in warnings if NOT_PROVEN not in text]
 
 
@@ -278,7 +281,7 @@ _FIGURE = re.compile(r"(?<![\w.\"#])\d+(?:\.\d+)?(?![\w\"]|\.\d)")
 
 
 def gathered(runs: Replications) -> list[str]:
-    """The warnings of replications: a line a kind, with the range of its figures over the replications."""
+    """The warnings of replications: one line per kind, with the range of its numbers over the replications."""
     kinds: dict[str, list[str]] = {}
     warnings = _untold(runs.warnings)
     of_all = dict.fromkeys(warning for warning in warnings if not _REPLICATION.match(warning))
@@ -298,7 +301,7 @@ def gathered(runs: Replications) -> list[str]:
 
 
 def _ranges(texts: list[str]) -> str:
-    """Texts that differ in their figures only as one, with the range of each figure."""
+    """Merge texts that differ only in their numbers into one, with the range of each number."""
     columns = zip(*(map(float, _FIGURE.findall(text)) for text in texts), strict=True)
     ranges = iter([_range(column) for column in columns])
     return texts[0] if len(set(texts)) == 1 else _FIGURE.sub(lambda _: next(ranges), texts[0])
@@ -310,7 +313,7 @@ def _range(values: Iterable[float]) -> str:
 
 
 def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """The same of all policies: a line a policy and kind, one for all where nothing is random."""
+    """The warnings of all policies: one line per policy and kind, or one for all if nothing is random."""
     many = [run for run in runs.values() if isinstance(run, Replications) and len(run) > 1]
     said: dict[str, list[str]] = {}
     for label, run in runs.items():
@@ -329,7 +332,7 @@ def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
 
 
 def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
-    """What was done to the runs that are compared: once where it is the same for all."""
+    """How the compared runs were treated: stated once if it is the same for all."""
     said = {label: list(run.remarks) for label, run in runs.items() if isinstance(run, Replications)}
     every = [text for text in dict.fromkeys(sum(said.values(), [])) if all(text in texts for texts in said.values())]
     own = [f"{label}: {text}" for label, texts in said.items() for text in texts if text not in every]
@@ -345,9 +348,9 @@ GAP = 3
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
-    """A row a policy, a column a metric in one unit, ◂ at a policy shown to be better than all others.
+    """One row per policy, one column per metric in one unit, ◂ at a policy significantly better than all others.
 
-    What is too wide for the terminal goes on below, with the policies again.
+    Columns that do not fit the terminal continue below, with the policies repeated.
     """
     columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
     usual = _beside(list(comparison.table.index), columns)
@@ -355,7 +358,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def _plans(comparison: Comparison) -> list[str]:
-    """The second table, where a policy has a plan: what it planned, what came out, how far from the best bound."""
+    """The second table, if a policy has a plan: planned and simulated makespan, and the ratio to the best bound."""
     if comparison.plans.empty:
         return []
     shown = comparison.shown_plans()
@@ -386,14 +389,14 @@ def beside(names: list[str], columns: list[list[str]], longest: int | None = Non
 
 
 def _marked(cells: list[str]) -> list[str]:
-    """Where one has a mark, room for it behind every cell, so that figures stand below figures."""
+    """Pad every cell if one has a mark, so that numbers stay aligned."""
     if not any(cell.endswith(" ◂") for cell in cells):
         return cells
     return [cell if cell.endswith(" ◂") else cell + "  " for cell in cells]
 
 
 def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
-    """Columns, parted so that each part is no wider than there is room (but has one column at least)."""
+    """Split columns into blocks that fit the width, with at least one column each."""
     blocks: list[list[list[str]]] = []
     left = 0
     for column in columns:
@@ -407,7 +410,7 @@ def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What must go with the table: means of fewer runs, infinite ones."""
+    """Notes to the table: means over fewer runs, infinite means."""
     table, notes = comparison.table, []
     for metric in comparison.metrics:
         runs = table[metric]["n"]
@@ -420,7 +423,7 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _said(comparison: Comparison) -> list[str]:
-    """What the pairs show: a line a metric and policy, and what the figures behind ± are."""
+    """Results of the paired tests: one line per metric and policy, and what the values after ± mean."""
     selected = [] if comparison.selection is None else [
         line for text in comparison.selection.sentences for line in terminal.wrapped(text, indent=2)
     ]  # fmt: skip
@@ -480,7 +483,7 @@ def _sentence(rows: list[Finding]) -> str:
 
 
 def comparison_headline(runs: Mapping[str, Outcome]) -> str:
-    """Scenario, cluster, load and how often, but no policy."""
+    """Headline of a comparison: scenario, cluster, load and number of replications, without a policy."""
     outcome = next(iter(runs.values()))
     text = headline(outcome, "")
     numbers = {len(run) if isinstance(run, Replications) else 1 for run in runs.values()}

@@ -159,7 +159,10 @@ def workload_limit(rate: float, service_mean: float, limit: float) -> Prediction
     throughput = rate * accepted
 
     def between(t: float) -> float:
-        """The mass from t to the limit, without taking a difference of two nearly equal ones."""
+        """∫_t^limit λ exp(-slope y) dy, the unnormalized probability of a workload from t to the limit.
+
+        Computed as a product: mass(limit) - mass(t) would cancel where the two are nearly equal.
+        """
         return math.exp(-slope * t) * mass(limit - t)
 
     def wait_above(t: float) -> float:

@@ -1,16 +1,16 @@
-"""What binds fractions of time beside a partner: as long as one is beside another, the other is beside it.
+"""Constraints that tie fractions of time in pairs: while job A shares devices with job B, B shares them with A.
 
 In Gavel's program over pairs a fraction belongs to two jobs, and there is one for every two jobs that may share a type
-of device.  How fast a job is in a pair depends only on what the partner is, its label (class, width, memory).  So
-here a job has a fraction for each label it may be beside, and the sums must agree: the time that jobs of label a are
-beside label b is the time that jobs of label b are beside label a.  Of one label, no job can be beside itself: its
-time there is at most that of all others of the label.
+of device.  The speed of a job in a pair depends only on the label of its partner (class, width, memory).  So here a
+job has one fraction for each label that it may share devices with, and the sums must agree: the time that jobs of
+label a share devices with jobs of label b equals the time that jobs of label b share them with jobs of label a.
+Within one label, no job can be its own partner: its time there is at most that of all other jobs of the label.
 That is the same program: times that agree can always be split into pairs of jobs (a transport problem; within a
 label a symmetric one, which has a solution if no job has more than half of the sum).  It has jobs × labels columns
 instead of jobs × jobs / 2.
-One thing more than Gavel's program knows: of an odd number of jobs of a label one is always left over when they pair
-with each other, on whatever types, so that their times there sum to at most one less than their number.
-Weakness, as there: the same is true of any odd number of jobs of different labels, and is not said.
+One constraint is not in Gavel's program: when an odd number of jobs of one label pair with each other, one job is
+always left over, on whatever types, so their times in such pairs sum to at most their number less one.
+Weakness, as in Gavel's program: the same holds for any odd number of jobs of different labels, but is not enforced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scipy.sparse import csr_array, hstack, vstack
 
 @dataclass(frozen=True)
 class Ties:
-    """Rows over the columns of the fractions and then those of the sums by label: equal to 0, and at most that much."""
+    """Rows over the columns of the fractions, then of the sums by label: `equal` · x = 0 and `most` · x ≤ `limits`."""
 
     equal: csr_array
     most: csr_array
@@ -45,15 +45,15 @@ class Ties:
         )  # fmt: skip
 
     def _widened(self, rows: csr_array, between: int) -> csr_array:
-        """With room for columns of the program that are no fractions."""
+        """The rows with zeros inserted for columns of the program that are not fractions."""
         gap = csr_array((rows.shape[0], between))
         return hstack([rows[:, : self.fractions], gap, rows[:, self.fractions :]])
 
 
 def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, count: np.ndarray) -> Ties | None:
-    """Rows for columns with these labels, each for the number of jobs in its group.
+    """The constraints for columns with these labels, each column weighted by the number of jobs in its group.
 
-    beside -1: alone.
+    own: label of the job; beside: label of its partner, -1: the job runs alone.  None if no job runs in a pair.
     """
     if own is None or beside is None or not (beside >= 0).any():
         return None
@@ -83,7 +83,11 @@ def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, c
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of sums (row, sum) that belong to the same jobs, an odd number of them, and that number less one."""
+    """Constraints for sums whose jobs are odd in number: index pairs (row, sum), and the limit of each row.
+
+    Jobs of one label share devices in pairs, so of n jobs, n odd, at most n - 1 are in pairs at any time: the sum of
+    their times next to each other is at most n - 1.  Sums over the same jobs (under several labels) share a row.
+    """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):
         members[ring][one] = None

@@ -1,10 +1,10 @@
 """The expected fragmentation of a node's GPUs, and what a task would add to it.
 
 F_n = Σ_m p_m F_n(m): F_n(m) is all of the node's free GPU share if request m does not fit there or asks for no GPU,
-else the share on GPUs with less left than m asks of one.  So the paper; the metric `fragmentation` of results differs
-in one thing: a request for no GPU that fits loses nothing there.  A task that is equally demanding on several types of
-accelerator can use any of them; one with other modes counts with those like its first accelerator mode, one without any
-with its first.
+else the share on GPUs with less left than m asks of one.  This is the definition in the paper; the metric
+`fragmentation` of results differs in one point: there a request for no GPU that fits loses nothing.  A task with the
+same demand on several types of accelerator can use any of them.  A task with other modes counts with the modes like its
+first accelerator mode; a task without accelerator modes counts with its first mode.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ TOGETHER = 256
 
 @dataclass
 class NodeClass:
-    """What nodes have in common that have the same left: cores (thousandths), memory, and GPUs by type, share and
-    memory, in that order."""
+    """Free resources of a class of nodes: cores (thousandths), memory, and GPUs sorted by type, share and memory."""
 
     cores: int
     memory: float
@@ -40,9 +39,10 @@ class NodeClass:
 
 
 class NodeStates:
-    """The states in which the nodes of a cluster are and were; `of[node]` is the number of its present one.
+    """The distinct states of nodes seen so far, numbered; `of[node]` is the number of a node's present state.
 
-    memory: does the free memory of the host belong to a state?  Without it counts as unlimited.
+    A state is what a node has free (`NodeClass`); nodes with the same free resources share one.
+    memory: is free host memory part of a state?  If not, host memory counts as unlimited.
     """
 
     def __init__(self, view: View, memory: bool = True):
@@ -57,7 +57,7 @@ class NodeStates:
         return len(self.states)
 
     def refresh(self, view: View) -> None:
-        """Look at the nodes that changed."""
+        """Update the states of the nodes that changed."""
         columns = view.nodes
         columns.refresh()
         single = columns.accelerators
@@ -79,10 +79,10 @@ class NodeStates:
 
 
 class Mix:
-    """Requests and how often each is made, for the fragmentation of nodes.
+    """The mix of requests, with the frequency of each, against which fragmentation is measured.
 
-    typical: only the most frequent requests count, as many as make this share of all.
-    memory: do requests ask for memory of the host?
+    typical: only the most frequent requests count, enough of them to cover this share of all.
+    memory: do requests ask for host memory?
     """
 
     def __init__(self, count: Mapping[Shape, int], typical: float = 1.0, memory: bool = True):
@@ -116,7 +116,7 @@ class Mix:
         return dict(zip(where, (after - before).tolist(), strict=False)) or {0: 0.0}
 
     def least_rises(self, states: Sequence[NodeClass], mode: Mode) -> np.ndarray:
-        """The least that the mode would add in each of these states."""
+        """Minimum that the mode would add in each of these states."""
         found = np.zeros(len(states))
         for state in states:
             if state.mix is not self:
@@ -168,7 +168,7 @@ class Mix:
 
 
 def _most_frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:
-    """The most frequent requests, as many as make a share of all."""
+    """The most frequent requests, enough of them to cover a share of all."""
     ranked = sorted(requests.items(), key=lambda item: -item[1])
     wanted, found = share * sum(requests.values()), 0.0
     kept = {}
@@ -189,7 +189,7 @@ def _demand(mode: Mode) -> tuple[float, ...]:
 
 
 class _Table:
-    """The requests as columns, as far as nodes with these GPUs can serve them: a row a way of a request."""
+    """The requests that nodes with these GPUs can serve, as columns: one row per mode of a request."""
 
     def __init__(self, kinds: tuple[str, ...], requests: list[tuple[Any, ...]], part: np.ndarray):
         rows, owner = [], []
@@ -239,7 +239,7 @@ class _Table:
         return found
 
     def _by_request(self, fits: np.ndarray, good: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ways of one request together: it fits if any does, and can use the GPUs that any could."""
+        """Combine the modes of each request: it fits if any mode fits, and can use the GPUs that any mode could."""
         starts = np.flatnonzero(np.diff(self.owner, prepend=-1))
         any_fits = np.logical_or.reduceat(fits, starts, axis=1)
         any_good = np.logical_or.reduceat(good, starts, axis=1)

@@ -1,7 +1,7 @@
-"""Prefetches for a plan that has none: what the next task of an accelerator reads moves while the one before computes.
+"""Prefetches for a plan without any: inputs of the next task on an accelerator move while the present one computes.
 
-Every item that a task on an accelerator reads is fetched once the task before it there has started; what nothing has
-written by then moves as soon as it is (`sim.model.plan.Copy`).
+Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
+not been written by then is fetched as soon as it has been (`sim.model.plan.Copy`).
 Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
 """
 
@@ -17,7 +17,7 @@ from sim.model.plan import Copy, Plan
 
 
 def copies_ahead(instance: Instance, rows: Sequence[Placed]) -> list[Copy]:
-    """The prefetches of a plan given by task, type and lane number in order."""
+    """Prefetches for a plan, which is given as rows (task, type, lane number) in order."""
     reads = instance.problem.tasks.reads or ()
     last: dict[tuple[int, int], int] = {}
     found: list[Copy] = []
@@ -33,7 +33,7 @@ def copies_ahead(instance: Instance, rows: Sequence[Placed]) -> list[Copy]:
 
 
 def brought_ahead(instance: Instance, plan: Plan) -> Plan:
-    """The plan with its prefetches; the same plan where its tasks read nothing."""
+    """The plan with prefetches added; the plan itself if its tasks read nothing."""
     if plan.fused:
         return replace(plan, copies=_copies_of_launches(instance, plan)) if instance.problem.tasks.reads else plan
     place = {name: (kind, lane) for kind, names in enumerate(instance.lanes) for lane, name in enumerate(names)}
@@ -42,7 +42,7 @@ def brought_ahead(instance: Instance, plan: Plan) -> Plan:
 
 
 def _copies_of_launches(instance: Instance, plan: Plan) -> list[Copy]:
-    """The same where tasks are launched together: what a launch brings moves once the one before it has started."""
+    """Prefetches for a plan with fused launches: the inputs of a launch move once the launch before it has started."""
     tasks = instance.problem.tasks
     readers, writers = users_of_items(tasks)
     accelerators = {name for kind, names in zip(instance.types, instance.lanes, strict=True) if kind.kind != "cpu"

@@ -1,4 +1,4 @@
-"""Requests to one language model: which replica has them, and what is written down of them.
+"""Requests to one language model: their routing to replicas, and their records.
 
 Requests that find no replica wait in the lobby of their service.
 """
@@ -33,7 +33,7 @@ class Fleet(ServiceCalls):
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
         service: LanguageService, batching: Any, routing: Any, checked: bool,
     ):  # fmt: skip
-        """`devices_free`: called when a replica gives devices back; `checked`: is there a round at each boundary?"""
+        """`devices_free`: called when a replica releases devices; `checked`: is there a round at each boundary?"""
         self.state = state
         self.signals = signals
         self.checked = checked

@@ -1,7 +1,8 @@
-"""The one way of a launch: start, boundaries, end, stop.
+"""Life cycle of a launch: start, boundaries, end, stop.
 
-A launch occupies its devices, its timetable is worked out as far as it is known, and its one pending entry is its
-next boundary: mostly its end.  What changes a rate, a link or a lane comes here to have the rest worked out anew.
+A launch occupies its devices.  Its timetable is computed as far as it is known, and it has one pending clock entry, for
+its next boundary: in most cases its end.  Whatever changes a rate, a link or a lane calls this module to recompute the
+rest of the timetable.
 An accelerator's engines serve launches as `sim.engine.flight.timetable` says.
 """
 
@@ -64,7 +65,7 @@ class Launches:
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
-        """The launch has taken its devices: work out when its stages are."""
+        """Compute when the stages of a launch are, once it has taken its devices."""
         now = self.clock._now
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
@@ -158,7 +159,10 @@ class Launches:
             self.clock.at(end, FINISH, launch)
 
     def _claim_items(self, launch: Launch, table: Timetable) -> None:
-        """Pin the items of a launch and make room for them; what it must upload is looked up when that is done."""
+        """Pin the items of a launch on its devices and evict others to make room for them.
+
+        Which items must be uploaded is determined only when the launch begins (`_take_turns`), after the evictions.
+        """
         table.items = items_of(launch.tasks) if launch.fusion is None else launch.fusion.held
         table.stepwise = True
         table.prepared = False
@@ -209,7 +213,7 @@ class Launches:
     # The timetable goes on ----------------------------------------------------------------------------------
 
     def follow(self, launch: Launch) -> None:
-        """Compute again the times of a launch that have not come yet, after a change, and arm it."""
+        """Recompute the future times of a launch after a change, and set its clock entry."""
         table = launch.own_table
         assert table is not None
         if table.lanes:
@@ -219,7 +223,7 @@ class Launches:
             self.arm(launch)
 
     def follow_lanes(self, lanes: Sequence[Lane]) -> None:
-        """The same for all that is in flight on some accelerators."""
+        """Recompute (`follow`) all launches in flight on some accelerators."""
         if len(lanes) == 1 and lanes[0].idle(self.clock._now):
             return
         lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
@@ -236,7 +240,7 @@ class Launches:
         self.follow_lanes((gpu.lane,))
 
     def arm(self, launch: Launch) -> None:
-        """Have the launch's one entry stand for its next boundary."""
+        """Set the launch's one clock entry to its next boundary."""
         table = launch.own_table
         assert table is not None
         time, due = next_boundary(table) if table.stepwise else (table.end, END)
@@ -335,7 +339,7 @@ class Launches:
             self.follow(launch)
 
     def moved(self, gangs: Iterable[Launch]) -> None:
-        """The ends of gangs that share accelerators have moved."""
+        """Reschedule gangs that share accelerators, after their ends have moved."""
         for gang in gangs:
             self.follow(gang)
 
@@ -413,7 +417,7 @@ class Launches:
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def materialize(self, launch: Launch) -> None:
-        """Give a launch that only computed so far its timetable."""
+        """Build the timetable of a launch that was compute-only so far."""
         if launch.table is not None or launch.resident:
             return
         table = launch.own_table = Timetable(launch.decided, work(launch))

@@ -11,6 +11,7 @@ from sim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
 from sim.engine.resources.placement_index import Fitting
 from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement, split_cores
+from sim.model.tasks import Mode
 
 
 class Capacity(Fitting):

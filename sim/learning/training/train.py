@@ -1,8 +1,8 @@
 """Train a policy on a scenario, and compare it with policies written by hand on loads that neither has seen.
 
-Three kinds of load, which the tree of seeds keeps apart (`sim.model.randomness`): an agent learns from replications
-of its `TRAINING` loads, the networks on the way are judged on `VALIDATION` loads (the best is kept), and the comparison
-at the end is that of `hetsim compare`: replications of the scenario's own seed.
+There are three kinds of load, on separate branches of the tree of seeds (`sim.model.randomness`): an agent learns from
+replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept); and
+the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ MAX_STEPS = 100_000_000
 
 @dataclass
 class Training:
-    """What came out of `train`.  Attributes:
+    """The result of `train`.  Attributes:
 
     policy      the network and what it was learned for (`sim.learning.agents.files.LearnedPolicy`)
     curve       a table: steps taken, and the reward per task of the validation runs then
     beside      the same of the baselines, by label
-    comparison  learned policy and baselines on the scenario's own seed, or None where none was asked for
+    comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
     runs        the runs behind it, by label
     earned      the reward per task of these runs, by replication and label, where it is a sum that no metric tells
     """
@@ -120,7 +120,7 @@ def train(
     """
     loaded = prepare(scenario, None, overrides)
     if decides not in DECIDES:
-        raise UnknownName("thing to learn", str(decides), DECIDES, f"; there are {' and '.join(DECIDES)}")
+        raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
     _check_numbers(steps, seed)
     learner = make_agent(agent, {} if settings is None else settings)
     for file in (out, checkpoint):
@@ -187,7 +187,7 @@ def _rivals(
 
 
 def _refuse_others(scenario: Scenario) -> None:
-    """ScenarioError where tasks do not simply come, wait and run; what could not be run need not be learned."""
+    """ScenarioError for a scenario on which a learned policy could not run, before any training."""
     from sim.policy.contract import PlanProblem
 
     run = scenario.build()
@@ -195,7 +195,7 @@ def _refuse_others(scenario: Scenario) -> None:
 
 
 def _usual_reward(scenario: Scenario, decides: str) -> str:
-    """What is earned unless something else is named."""
+    """The reward used unless another is named."""
     if decides == ADMISSION:
         deadline = scenario.build().tasks.deadline
         if deadline is None or not np.isfinite(deadline).any():
@@ -204,7 +204,7 @@ def _usual_reward(scenario: Scenario, decides: str) -> str:
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
-    """The agent of that name with these settings; it says now what it lacks."""
+    """The agent of that name with these settings; raises at once if something it needs is missing."""
     from pydantic import TypeAdapter, ValidationError
 
     known = registry.load_object("sim.learning.agents:AGENTS")
@@ -230,7 +230,7 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def check_writable(path: str | Path) -> None:
-    """UsageError if no file can be put there; said before an hour of training rather than after it."""
+    """UsageError if no file can be written there; checked before training rather than after it."""
     path = Path(path)
     try:
         if path.is_dir():
@@ -246,7 +246,7 @@ def _compared(
     scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
     practice: TrainingPractice, workers: int,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
-    """Compare the learned policy with the others, on the scenario's own seed."""
+    """Compare the learned policy with the baselines, on the scenario's own seed."""
     import pandas as pd
 
     from sim.results.many_runs.compare import compare as evaluate
@@ -269,7 +269,7 @@ def _compared(
 
 
 class TrainingPractice:
-    """The episodes an agent learns from (see `sim.learning.agents.practice`), and the judge of its networks."""
+    """The episodes an agent learns from (see `sim.learning.agents.practice`), and the validation of its networks."""
 
     def __init__(
         self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
@@ -288,7 +288,7 @@ class TrainingPractice:
         self._saved_at = 0
 
     def checkpoint_at(self, path: Path, training: dict[str, Any]) -> None:
-        """Keep the state of training in a file, and go on from what it holds; ScenarioError if that is another's."""
+        """Keep the state of training in a file, and resume from it; ScenarioError if it belongs to another training."""
         self._checkpoint = path, json.loads(json.dumps(training))
         if not path.exists():
             return
@@ -302,14 +302,14 @@ class TrainingPractice:
         self.return_to()
 
     def return_to(self) -> None:
-        """Go to where the episode was when the state was saved: its load again, and the same actions."""
+        """Bring the episode back to where it was when the state was saved: same load, same actions."""
         episode, actions = self._under_way
         self.reset(episode)
         for action in actions:
             self.episodes.step(action)
 
     def save(self, steps: int, state: Callable[[], Any]) -> None:
-        """So many steps have been taken, and training could go on from this state; every now and then it is written."""
+        """Training could resume from this state, after this number of steps; write it to the file at intervals."""
         if self._checkpoint is None or steps - self._saved_at < self.every:
             return
         path, training = self._checkpoint
@@ -330,7 +330,7 @@ class TrainingPractice:
 
     @property
     def sb3(self) -> Any:
-        """The parts for stable-baselines3 (`sim.learning.training.sb3`)."""
+        """Policy class and rollout-buffer class for stable-baselines3 (`sim.learning.training.sb3`)."""
         parts = "sim.learning.training.sb3:"
         return registry.load_object(parts + "ScoringPolicy"), registry.load_object(parts + "TimedRolloutBuffer")
 
@@ -355,11 +355,11 @@ class TrainingPractice:
         self.episodes.reset(self.seed, episode, TRAINING)
 
     def step(self, action: int) -> float:
-        """Take an action; its reward, made comparable."""
+        """Take an action; returns its normalized reward."""
         return self.episodes.step(action)
 
     def passed(self, steps: int, network: Any) -> None:
-        """So many steps have been taken: from time to time the network is judged, and the best is kept."""
+        """Note the number of steps taken; at intervals validate the network, and keep the best one."""
         if self.progress is not None and steps % 100 == 0:
             self.progress(min(1.0, steps / self.steps))
         if steps % self.every == 0:
@@ -390,7 +390,7 @@ class TrainingPractice:
         return earned / max(tasks, 1)
 
     def played(self, scenario: Scenario) -> float:
-        """The same of the policy that the scenario names."""
+        """Reward per task of the validation runs of the policy that the scenario names."""
         episodes = self._player(scenario)
         earned, tasks = 0.0, 0
         for replication in range(JUDGED_ON):
@@ -414,7 +414,7 @@ class TrainingPractice:
 
 
 def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The state of the agent and of its practice; ScenarioError where the file is damaged or of another training."""
+    """State of the agent and of its practice; ScenarioError if the file is damaged or belongs to another training."""
 
     def wrong(text: str) -> ScenarioError:
         return ScenarioError(Problem(text, file=str(path)))
@@ -435,16 +435,16 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
             if key == "content":
                 raise wrong(
                     f"is the checkpoint of another training: the scenario {training['scenario']} has changed since; "
-                    "name another file, or remove this one"
+                    "give another path, or delete this file to start anew"
                 )
             raise wrong(
-                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; name "
-                "another file, or remove this one"
+                f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
+                "another path, or delete this file to start anew"
             )
     return registry.load_object("sim.learning.agents.practice:AgentState")(arrays, facts), mine
 
 
 def _tasks(episodes: Episodes) -> int:
-    """Tasks that arrived in the run that is over."""
+    """Number of tasks that arrived in the episode that has ended."""
     assert episodes.record is not None
     return int((episodes.record.status >= 0).sum())

@@ -75,7 +75,8 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
         return told == "more"
     if metric in NO_DIRECTION:
         raise UsageError(
-            f'neither more nor less {metric} is better by itself: say what is meant, better={{"{metric}": "more"}}'
+            f"neither more nor less {metric} is better in itself: choose a direction, "
+            f'better={{"{metric}": "more"}} or "less"'
         )
     return metric in HIGHER_IS_BETTER
 

@@ -19,7 +19,7 @@ from sim.model.tasks import Mode, Tasks
 
 
 class ModeTable:
-    """The modes of all shapes in a row, with columns of their demands."""
+    """The modes of all shapes, concatenated, with columns of their demands."""
 
     def __init__(self, tasks: Tasks, cluster: Cluster):
         self.tasks, self.cluster = tasks, cluster
@@ -63,7 +63,7 @@ class ModeTable:
         return self.column(lambda mode: mode.on_cpu, np.bool_)
 
     def offered(self, mode: Mode) -> bool:
-        """Could the mode run on the empty cluster?  Remembered."""
+        """Could the mode run on the empty cluster?  Cached."""
         if mode not in self._offered:
             self._offered[mode] = offered(mode, self.cluster)
         return self._offered[mode]
@@ -86,12 +86,12 @@ def units(mode: Mode) -> float:
 
 
 def capacity(mode: Mode, cluster: Cluster) -> float:
-    """How many of the mode's units the whole cluster has."""
+    """Number of units (GPUs or cores) of the mode's type in the whole cluster."""
     return float(cluster.count(mode.type.name))
 
 
 def offered(mode: Mode, cluster: Cluster) -> bool:
-    """Could the mode run on this cluster if it were empty?"""
+    """Could the mode run on this cluster if the cluster were empty?"""
     if mode.unit is not None:
         return sum(_parts(mode, mode.unit, node) for node in cluster.nodes) >= (
             mode.node_count if mode.node_count > 1 else mode.millicores // MILLI
@@ -110,7 +110,7 @@ def offered(mode: Mode, cluster: Cluster) -> bool:
 
 
 def _parts(mode: Mode, unit: Mode, node: Node) -> int:
-    """Of how many of its units a gang could have on one empty node."""
+    """Number of its units that a gang could have on one empty node."""
     if unit.on_cpu and node.cpu.type.name != unit.type.name:
         return 0
     room = node.cpus * MILLI // unit.millicores if unit.millicores else mode.node_count
@@ -146,7 +146,7 @@ class Transfers:
 
 
 def transfers(tasks: Tasks) -> Transfers:
-    """Of all tasks of a workload."""
+    """The bytes that each task of a workload moves when it runs alone."""
     if tasks.reads is None and tasks.writes is None:
         return Transfers(tasks.bytes_in, None, tasks.bytes_out)
     sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
@@ -179,7 +179,10 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 
 
 def mode_time(table: ModeTable, position: int, moved: Transfers) -> np.ndarray:
-    """The same in the mode at one position of every task's shape; inf where there is none."""
+    """True time of each task alone in the mode at `position` of its shape; `exclusive_time` takes the minimum.
+
+    inf where a shape has no mode there, or the cluster cannot run it.
+    """
     tasks = table.tasks
 
     def of_mode(value: Callable[[Mode], float], missing: float = 0.0) -> np.ndarray | float:

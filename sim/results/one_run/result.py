@@ -259,10 +259,10 @@ class Result:
         return by_group(self, Grouping(group, metrics=tuple(known if names is None else names)))
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """Always refused: one run tells nothing about the spread of its own metrics; but see `batch_means`."""
+        """Always raises UsageError: one run does not show the spread of its own metrics; but see `batch_means`."""
         metrics.metric(metric, self.bound)
         raise UsageError(
-            f"one run has no interval for {metric}: its tasks depend on one another. "
+            f"one run gives no confidence interval for {metric}: its tasks depend on one another. "
             "Ask for replications (replications=10, or --replications 10)."
         )
 

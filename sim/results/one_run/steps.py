@@ -1,7 +1,7 @@
 """Steps of language models: the table over time, and the times between tokens.
 
-A row is one event of a replica: a step that reads prompts, or as many steps that only decode as are alike.  So a table
-has a few rows a request, however long answers are.
+A row is one event of a replica: a step that reads prompts, or a series of similar decode-only steps.  A table therefore
+has a few rows per request, whatever the length of the answers.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ def steps_table(record: Record) -> pd.DataFrame:
 
 
 def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds between a token and the one before it of the same answer, and how many there were of each; of tokens
-    that came from low to high."""
+    """Times between consecutive tokens of an answer (seconds), and how often each occurs.
+
+    For tokens that came between the times `low` and `high`.
+    """
     rows = record.steps
     if rows is None:
         return np.empty(0), np.empty(0)
@@ -87,8 +89,10 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 
 
 def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of the first step of each of these rows, copying before it included, and by how much each next one is
-    longer.  Steps in which the speed changed count as alike."""
+    """Duration of the first step of each row (seconds, with the copying before it) and the increment per step.
+
+    A row in which the speed changed is treated as if its speed were constant.
+    """
     rows = record.steps
     assert rows is not None
     services = {service.name: service for service in record.input.language}
@@ -111,7 +115,10 @@ def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def weighted_quantile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The quantile of values that occur `weights` times each: linear between order statistics."""
+    """Quantile of a sample with repeated values, linear between order statistics.
+
+    `weights[i]` is the number of times that `values[i]` occurs.  NaN for an empty sample.
+    """
     if not len(values):
         return np.nan
     order = np.argsort(values, kind="stable")

@@ -185,9 +185,9 @@ class LanguageModel(Model):
         if self.step.roofline is None:
             return
         if not isinstance(self.model, Architecture):
-            raise KeyProblem("model", "a roofline needs the architecture; name it, as in model: llama-2-70b")
+            raise KeyProblem("model", "a roofline needs the architecture; name a known model, as in model: llama-2-70b")
         if self.gpu is None:
-            raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name it, as in gpu: h100")
+            raise KeyProblem("gpu", "a roofline needs the figures of the GPU; name a known GPU, as in gpu: h100")
         missing = figures_missing(self.gpu, self.gpus)
         if missing is not None:
             raise KeyProblem("gpu", f"{missing}; give its figures")

@@ -1,4 +1,4 @@
-"""Large JSON files read element by element: the members of lists, in memory that one of them takes."""
+"""Read large JSON files one list member at a time, in the memory that one member takes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 
 
 class Opened:
-    """Stands for the beginning of a list among the parts of a file."""
+    """Marks the beginning of a list among the parts of a file."""
 
 
 OPENED = Opened()
 
 
 def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Of the object that the file is, what stands under the keys that are wanted, in the order of the file.
+    """Yield the values under the wanted keys of the object in the file, in the order of the file.
 
-    A list: OPENED, then one member after the other, each with the list's keys.  Anything else: the value.  What is not
-    wanted is passed over.  ScenarioError with the line where the file is no JSON, or ends too early.
+    A list yields OPENED, then its members one by one, each with the list's keys; anything else yields its value.  Other
+    parts of the file are skipped.  ScenarioError with the line where the file is no JSON, or ends too early.
     """
     reader = _Reader(path)
     if not reader.sign():
@@ -42,7 +42,7 @@ def parts(path: Path, wanted: set[tuple[str, ...]]) -> Iterator[tuple[tuple[str,
 
 
 def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
-    """Line (from 1) and value of each member of the list that the file is, or that stands in it under `key`.
+    """Yield line (from 1) and value of each member of the list in the file, or of the list under `key` in it.
 
     ScenarioError with the line where the file is no JSON, be it before, in or behind the list, or ends too early.
     """
@@ -66,7 +66,7 @@ def members(path: Path, key: str | None = None) -> Iterator[tuple[int, Any]]:
 
 
 def first_sign(path: Path) -> str:
-    """The first character of a file that is no space; empty for a blank file."""
+    """The first character of a file that is not whitespace; empty for a blank file."""
     for piece in pieces(path):
         text = piece.lstrip("\ufeff \t\r\n")
         if text:
@@ -75,7 +75,7 @@ def first_sign(path: Path) -> str:
 
 
 class _Reader:
-    """A position in the text of a file, of which no more is held than a member needs."""
+    """Cursor in the text of a JSON file; keeps only as much text in memory as one member needs."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -107,7 +107,7 @@ class _Reader:
                     return found
 
     def sign(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """The next character that is not whitespace; empty at the end of the file."""
         while True:
             self._go(_BLANK.match(self._text, self._at).end())  # type: ignore[union-attr]
             if self._at < len(self._text):
@@ -116,7 +116,7 @@ class _Reader:
                 return ""
 
     def below(self, wanted: set[tuple[str, ...]], here: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        """What is wanted of the value that comes now, which stands under the keys `here`."""
+        """Yield the wanted parts of the value at the cursor, whose keys so far are `here`."""
         sign = self.sign()
         if here in wanted and sign == "[":
             yield here, OPENED
@@ -137,7 +137,7 @@ class _Reader:
                 yield here, value
 
     def _entries(self, closing: str) -> Iterator[None]:
-        """Stands before each entry of a list or an object, and at last behind it."""
+        """Yield with the cursor before each entry of a list or an object; move past the closing bracket at the end."""
         self._go(self._at + 1)
         more = self.sign() != closing
         if not more:
@@ -158,7 +158,7 @@ class _Reader:
         self._at = end
 
     def _refill(self, least: int = 1) -> bool:
-        """Read at least this number of characters more, if there are as many; what lies behind is dropped."""
+        """Read at least this number of further characters, if the file has them; drop the text before the cursor."""
         parts, count = [self._text[self._at :]], 0
         for piece in self._pieces:
             parts.append(piece)
