@@ -102,7 +102,7 @@ def imagine(
     taken_along = id(scheduler) in copier.known
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
-        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run that has begun")
+        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one")
     mine, first = copier.copy((scheduler, tuple(decisions)))
     copy: Parts = copier.known[id(original)]
     _make_known(copy, copier, seed, drawn)
