@@ -102,7 +102,8 @@ def imagine(
     taken_along = id(scheduler) in copier.known
     prepared = taken_along or getattr(scheduler, "made", None) is not None
     if type(scheduler).prepare is not Scheduler.prepare and not prepared:
-        raise UsageError("a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one")
+        text = "a scheduler that plans all tasks beforehand cannot take over a run in progress; use a dynamic one"
+        raise UsageError(text)
     mine, first = copier.copy((scheduler, tuple(decisions)))
     copy: Parts = copier.known[id(original)]
     _make_known(copy, copier, seed, drawn)
