@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from sim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
-from sim.engine.resources.placement_index import Fitting
+from sim.engine.resources.placement_index import PlacementIndex
 from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement, split_cores
 from sim.model.tasks import Mode
 
 
-class Capacity(Fitting):
+class Capacity(PlacementIndex):
     """What is free where, and which placements may take it."""
 
     def __init__(self, cluster: Cluster):

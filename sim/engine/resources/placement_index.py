@@ -29,7 +29,7 @@ class ModeIndex:
 
     def __init__(self, kind: int, counted: bool, simple: bool, bare: bool):
         self.bare = bare
-        """Nothing but one whole accelerator: `Fitting.with_open` knows."""
+        """Nothing but one whole accelerator: `PlacementIndex.with_open` knows."""
         self.mask = 0
         self.seen = -1
         self.kind = kind
@@ -39,7 +39,7 @@ class ModeIndex:
         """As `counted`, on accelerators of one stream: any open ones will do."""
 
 
-class Fitting:
+class PlacementIndex:
     """The state of all nodes, and the index over them."""
 
     def __init__(self, cluster: Cluster):

@@ -60,7 +60,7 @@ def on_sketch(sketch: NodeState, mode: Mode) -> Placement | None:
 
 
 class Tally:
-    """What would be free on a node, where counting is enough (see `Fitting.countable`): a cheap sketch."""
+    """What would be free on a node, where counting is enough (see `PlacementIndex.countable`): a cheap sketch."""
 
     __slots__ = ("node", "open", "cpu_free", "mem_free")
 
