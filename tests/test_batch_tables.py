@@ -413,7 +413,7 @@ def test_the_batch_size_is_a_column_where_files_were_put_together(tmp_path: Path
             'p.csv:1: no column "Server Compute Infer", as perf_analyzer writes',
         ),
         ("Batch," + HEAD + "x,1,500,60,900,20,50,6000,12,5,6,6,6,6\n", 'p.csv:2: column Batch: "x" is not a number'),
-        ("Batch," + HEAD + "1,1,500,60,900,20,50,0,12,5,6,6,6,6\n", "p.csv:2: the server computed for 0 µs"),
+        ("Batch," + HEAD + "1,1,500,60,900,20,50,0,12,5,6,6,6,6\n", 'p.csv:2: column "Server Compute Infer" is 0 µs'),
         ("Batch," + HEAD, "p.csv: has no rows"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Predictors by name, as a scenario chooses them: `ewma`, or with parameters `{name: ewma, memory: 10 min}`."""
+"""Time-series predictors, selected by name in a scenario: `ewma`, or with parameters `{name: ewma, memory: 10 min}`."""
 
 from __future__ import annotations
 

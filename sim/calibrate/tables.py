@@ -163,10 +163,12 @@ def _number(path: Path, line: int, row: dict[str, Any], name: str) -> float:
 def _stages(path: Path, line: int, row: dict[str, Any]) -> dict[str, float]:
     """Seconds of one row."""
     if STAGES["compute"] in row:
+        column = STAGES["compute"]
         found = {name: _number(path, line, row, column) / 1e6 for name, column in STAGES.items()}
     else:
         column = OLD_COMPUTE if OLD_COMPUTE in row else next(name for name in CLIENT if name in row)
         found = {"upload": 0.0, "compute": _number(path, line, row, column) / 1e6, "download": 0.0}
     if not found["compute"]:
-        raise fail(path, "the server computed for 0 µs; measure again with server-side statistics", line)
+        again = "measure again" if column in CLIENT else "run perf_analyzer again with server-side statistics"
+        raise fail(path, f'column "{column}" is 0 µs; {again}', line)
     return {**found, "queue": _number(path, line, row, QUEUE) / 1e6 if QUEUE in row else 0.0}

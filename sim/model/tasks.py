@@ -236,7 +236,8 @@ class Stopping:
     def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
         """Compute times plus the time spent writing checkpoints.
 
-        A checkpoint that would fall at the very end of a task is not written.
+        An interval includes its write, so a checkpoint follows every `interval - checkpoint` seconds of computing.
+        None is written at the very end of a task.
         """
         if not self.checkpoint:
             return seconds

@@ -83,10 +83,11 @@ def ties(own: np.ndarray | None, beside: np.ndarray | None, group: np.ndarray, c
 
 
 def _odd(number: np.ndarray, group: np.ndarray, count: np.ndarray, rings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Constraints for sums whose jobs are odd in number: index pairs (row, sum), and the limit of each row.
+    """Odd-set constraints: index pairs (row, sum), and the limit of each row.
 
-    Jobs of one label share devices in pairs, so of n jobs, n odd, at most n - 1 are in pairs at any time: the sum of
-    their times next to each other is at most n - 1.  Sums over the same jobs (under several labels) share a row.
+    A sum is the total fraction of time that the jobs of one label spend paired with each other.  With n jobs, n odd,
+    one is always unpaired, so the sum is at most n - 1.  If several sums cover the same jobs (under labels that differ
+    otherwise, such as by device type), one row bounds their total.
     """
     members: list[dict[int, None]] = [{} for _ in range(rings)]
     for ring, one in zip(number.tolist(), group.tolist(), strict=True):

@@ -228,7 +228,10 @@ class ReplicaSet:
         self.scale()
 
     def _drain(self, kept: list[Replica]) -> bool:
-        """Give a replica up: the one with the fewest requests, the newest of equals, gets no more."""
+        """Start to shut down a replica: the one with the fewest requests (the newest of equals) gets no more.
+
+        It releases its devices when it is idle.  False, with no change, if fewer than two have loaded their model.
+        """
         loaded = [replica for replica in kept if replica.loaded]
         if len(loaded) < 2:
             return False

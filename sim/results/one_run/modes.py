@@ -179,8 +179,9 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
 
 
 def mode_time(table: ModeTable, position: int, moved: Transfers) -> np.ndarray:
-    """True time of each task alone in the mode at `position` of its shape; `exclusive_time` takes the minimum.
+    """True time (upload, compute, download, latency) of each task alone in a mode of its shape.
 
+    `position`: the number of that mode; `exclusive_time` takes the minimum over them.
     inf where a shape has no mode there, or the cluster cannot run it.
     """
     tasks = table.tasks

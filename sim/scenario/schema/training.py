@@ -191,7 +191,7 @@ class TrainingSpec(Model):
             raise KeyProblem("batch", f"{samples} on {data} data-parallel ranks")
         if data % self.experts:
             groups = f"expert-parallel groups of {self.experts}"
-            raise KeyProblem("experts", f"{data} data-parallel ranks do not divide evenly into {groups}")
+            raise KeyProblem("experts", f"{data} data-parallel ranks of training do not divide evenly into {groups}")
         found = training.ParallelPlan(
             self.batch, self.micro_batch, self.tensor, self.pipeline, data, self.schedule, self.chunks,
             self.recomputation, self.sequence_parallel, self.sharded_optimizer, self.experts, self.buckets,
