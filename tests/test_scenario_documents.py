@@ -163,7 +163,9 @@ def test_the_policy_is_set_in_both_forms():
     assert changed("policy.scheduler.name=sjf")["policy"] == {"scheduler": {"name": "sjf"}}
     assert changed("policy.scheduler=sjf")["policy"] == {"scheduler": {"name": "sjf"}}
     assert changed("policy=sjf", "policy.admission.name=x")["policy"]["admission"] == {"name": "x"}
-    assert changed("policy.placement=best_fit")["policy"]["scheduler"] == {"name": "fcfs", "placement": "best_fit"}
+    placed = {"name": "fcfs", "placement": "best_fit"}
+    assert changed("policy.placement=best_fit")["policy"]["scheduler"] == placed
+    assert changed("policy.placement=first_fit", "policy.placement=best_fit")["policy"] == {"scheduler": placed}
 
 
 @pytest.mark.parametrize(
