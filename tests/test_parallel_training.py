@@ -184,6 +184,7 @@ def test_experts_on_several_ranks_hold_less_and_send_tokens() -> None:
     ("keys", "key", "sentence"),
     [
         ({"model": {"name": "llama-2-70c", "sequence": 2048}}, "training.model.name", 'did you mean "llama-2-70b"'),
+        ({"model": {"name": "zz", "sequence": 9}}, "training.model.name", 'unknown model "zz" (hetsim list models)'),
         ({"model": {"name": "gpt-3-175b", "sequence": 2048, "layers": 9}}, "training.model.layers", "leave one of"),
         ({"model": {"layers": 9, "sequence": 2048}}, "training.model.hidden", "this is missing"),
         ({"experts": 8}, "training.experts", "the model has none"),

@@ -46,6 +46,13 @@ def test_a_problem_without_a_position_takes_that_of_what_is_around():
     assert str(document.problem(("a", "x"), "is missing")) == "s.yaml:1:1: a.x: is missing"
 
 
+def test_a_problem_below_what_an_override_replaced_is_that_of_the_override():
+    document = documents.parse("a:\n  b: [1, 2]\n", "s.yaml")
+    document.set_by["a", "b"] = "--set a.b"
+    assert str(document.problem(("a", "b", 0), "is wrong")) == "--set a.b: a.b.0: is wrong"
+    assert str(document.problem(("a",), "is wrong")) == "s.yaml:1:1: a: is wrong"
+
+
 def test_a_problem_in_the_only_entry_has_its_line_with_and_without_the_list():
     for text, line in (("a:\n  b: 1\n", 2), ("a:\n- b: 1\n", 2), ("a:\n- c: 1\n  b: 1\n", 3)):
         document = documents.parse(text, "s.yaml")

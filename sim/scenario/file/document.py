@@ -72,9 +72,10 @@ class Document:
         """
         key, path = key_of(path), self._written(path)
         for end in range(len(path), -1, -1):
+            if path[:end] in self.set_by:  # also what the file has below it is no longer there
+                return Problem(message, key, file=self.set_by[path[:end]])
+        for end in range(len(path), -1, -1):
             prefix = path[:end]
-            if prefix in self.set_by:
-                return Problem(message, key, file=self.set_by[prefix])
             if prefix in self.positions:
                 line, column = self.positions[prefix]
                 return Problem(message, key, self.file, line, column)

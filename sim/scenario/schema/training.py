@@ -50,7 +50,7 @@ class TransformerSpec(Model):
         elif given:
             raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
         elif self.name not in architectures.MODELS:
-            raise KeyProblem("name", str(UnknownName("model", self.name, architectures.MODELS)))
+            raise KeyProblem("name", f"{UnknownName('model', self.name, architectures.MODELS)} (hetsim list models)")
         return self
 
     @property
