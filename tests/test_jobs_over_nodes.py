@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import sim
@@ -195,6 +196,20 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ScenarioError) as error:
         sim.run(over_nodes(**({"wanted": keys.pop("nodes")} if "nodes" in keys else {}), **keys))
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"])
+def test_without_communication_nothing_changes(name: str) -> None:
+    """One node for each job and racks with narrow uplinks give the same bytes as neither: launches, waits, links."""
+    before = sim.run(name, replications=1)
+    entries = len(sim.load(name).model.workload)
+    one_node = {f"workload.{number}.nodes": 1 for number in range(entries)}
+    racks = {"cluster.racks": {"nodes": 1, "uplink": "1 MB/s"}, "cluster.contention": "aligned"}
+    for change in (one_node, racks):
+        after = sim.run(name, overrides=change, replications=1)
+        pd.testing.assert_frame_equal(after.launches, before.launches, check_exact=True)
+        shared = list(before.tasks.columns)
+        pd.testing.assert_frame_equal(after.tasks[shared], before.tasks, check_exact=True)
 
 
 SWF = """; MaxProcs: 32

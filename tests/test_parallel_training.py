@@ -85,6 +85,7 @@ def test_less_communication_and_less_waiting_take_less_time() -> None:
         ({"batch": 63, "micro_batch": 2}, "training.batch", "63 samples do not divide into micro-batches of 2"),
         ({"chunks": 2}, "training.chunks", "an interleaved pipeline has 2 chunks or more"),
         ({"efficiency": 0}, "training.efficiency", "a share above 0"),
+        ({"efficiency": "150%"}, "training.efficiency", "must be at most 1"),
         ({"efficency": 1}, "training.efficency", "unknown key"),
     ],
 )
@@ -117,6 +118,12 @@ def test_communication_of_jobs_known_by_their_step() -> None:
     assert sending("all_reduce", overlap="50%") == pytest.approx(1.1)
     assert sending("all_reduce", overlap="60%") == 1
     assert sending("all_reduce", nodes=1) == 1
+
+
+@pytest.mark.parametrize(("overlap", "said"), [("110%", "must be at most 1"), (-1, "must be at least 0")])
+def test_a_share_is_between_none_and_all(overlap: Any, said: str) -> None:
+    with pytest.raises(ScenarioError, match=f"communication.overlap: {said}"):
+        sending("ring", overlap)
 
 
 def test_several_widths_of_one_job() -> None:
@@ -177,6 +184,7 @@ def test_experts_on_several_ranks_hold_less_and_send_tokens() -> None:
     ("keys", "key", "sentence"),
     [
         ({"model": {"name": "llama-2-70c", "sequence": 2048}}, "training.model.name", 'did you mean "llama-2-70b"'),
+        ({"model": {"name": "zz", "sequence": 9}}, "training.model.name", 'unknown model "zz" (hetsim list models)'),
         ({"model": {"name": "gpt-3-175b", "sequence": 2048, "layers": 9}}, "training.model.layers", "leave one of"),
         ({"model": {"layers": 9, "sequence": 2048}}, "training.model.hidden", "this is missing"),
         ({"experts": 8}, "training.experts", "the model has none"),

@@ -46,6 +46,19 @@ def test_a_problem_without_a_position_takes_that_of_what_is_around():
     assert str(document.problem(("a", "x"), "is missing")) == "s.yaml:1:1: a.x: is missing"
 
 
+def test_a_problem_below_what_an_override_replaced_is_that_of_the_override():
+    document = documents.parse("a:\n  b: [1, 2]\n", "s.yaml")
+    document.set_by["a", "b"] = "--set a.b"
+    assert str(document.problem(("a", "b", 0), "is wrong")) == "--set a.b: a.b.0: is wrong"
+    assert str(document.problem(("a",), "is wrong")) == "s.yaml:1:1: a: is wrong"
+
+
+def test_a_problem_in_the_only_entry_has_its_line_with_and_without_the_list():
+    for text, line in (("a:\n  b: 1\n", 2), ("a:\n- b: 1\n", 2), ("a:\n- c: 1\n  b: 1\n", 3)):
+        document = documents.parse(text, "s.yaml")
+        assert str(document.problem(("a", 0, "b"), "wrong")) == f"s.yaml:{line}:3: a.0.b: wrong"
+
+
 def test_duplicate_keys_are_all_reported():
     assert messages("a: 1\na: 2\nb: {c: 1, c: 2}") == [
         "s.yaml:2:1: a: this key is given twice; it stands already at line 1",
@@ -163,7 +176,9 @@ def test_the_policy_is_set_in_both_forms():
     assert changed("policy.scheduler.name=sjf")["policy"] == {"scheduler": {"name": "sjf"}}
     assert changed("policy.scheduler=sjf")["policy"] == {"scheduler": {"name": "sjf"}}
     assert changed("policy=sjf", "policy.admission.name=x")["policy"]["admission"] == {"name": "x"}
-    assert changed("policy.placement=best_fit")["policy"]["scheduler"] == {"name": "fcfs", "placement": "best_fit"}
+    placed = {"name": "fcfs", "placement": "best_fit"}
+    assert changed("policy.placement=best_fit")["policy"]["scheduler"] == placed
+    assert changed("policy.placement=first_fit", "policy.placement=best_fit")["policy"] == {"scheduler": placed}
 
 
 @pytest.mark.parametrize(

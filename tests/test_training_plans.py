@@ -54,6 +54,17 @@ def test_a_run_takes_what_the_candidate_says() -> None:
     assert [one.step.seconds for one in fitting] == sorted(one.step.seconds for one in fitting)
 
 
+def test_uplinks_of_racks_count() -> None:
+    """Each node in a rack of its own, joined at a fiftieth of its rate: a run crosses the uplinks, and so do plans."""
+    slow = scenario()
+    slow["cluster"] |= {"racks": {"nodes": 1, "uplink": "500 MB/s"}}
+    found = [one for one in training_plans(load(slow)) if one.fits]
+    assert found[0].plan != training_plans(load(scenario()))[0].plan
+    for one in (found[0], found[len(found) // 2], found[-1]):
+        ran = sim.run(slow, overrides=overrides(one))
+        assert ran.metric("makespan") == pytest.approx(one.step.seconds, rel=1e-9)
+
+
 def test_a_run_refuses_what_does_not_fit_with_the_same_figures() -> None:
     refused = [one for one in training_plans(load(scenario())) if not one.fits]
     assert refused
@@ -94,6 +105,13 @@ def test_command(tmp_path: Any) -> None:
         (("--entry", "trian"), 'no entry with training: is called "trian"; did you mean "train"?'),
         (("--set", "workload.train.nodes=1", "--set", "workload.train.gpus=3"),
          "no degrees divide 3 GPUs, 8 layers and a batch of 16"),
+        (("--set", "workload.train.nodes=3"), "3 nodes with 4 × a100 each are more than the 2 of the cluster"),
+        (("--set", "workload.train.gpus=8"), "2 nodes with 8 × a100 each are more than the 0 of the cluster"),
+        (("--set", "workload.train.nodes=1", "--set", "workload.train.gpus=0.5"),
+         "0.5 of a GPU: training takes whole GPUs"),
+        (("--set", "cluster.nodes.gpus={type: x, count: 4, peak: null}"), "nothing is known of how fast x is"),
+        (("--set", "workload.train.nodes=null", "--set", "workload.train.training.data=null",
+          "--set", "workload.train.training.widths=[1, 2]"), "an elastic job has several numbers of nodes"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_said(tmp_path: Any, options: tuple[str, ...], said: str) -> None:
@@ -102,7 +120,14 @@ def test_what_cannot_be_planned_is_said(tmp_path: Any, options: tuple[str, ...],
     answer = hetsim(path, *options)
     assert answer.exit_code == 3
     assert said in answer.stderr
-    assert "small.json" in answer.stderr
+    assert answer.stderr.startswith((str(path), "--set workload.train."))
+
+
+def test_a_class_that_trains_is_planned_as_an_entry_is() -> None:
+    given = scenario()
+    (entry,) = given["workload"]
+    entry["classes"] = [{"class": "net", "training": entry.pop("training")}, {"class": "other", "gpu_time": "1 s"}]
+    assert training_plans(load(given), "net") == training_plans(load(given)) == training_plans(load(scenario()))
 
 
 def test_a_scenario_without_training_is_refused() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("plan-training", short_help="Find the best degrees of parallel training for a cluster.")
 @SCENARIO
 @SET
-@click.option("--entry", metavar="NAME", help="The entry of the workload, where several train.")
+@click.option("--entry", metavar="NAME", help="The entry or class of the workload, where several train.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Rows of the table.")
 @JSON
 @QUIET

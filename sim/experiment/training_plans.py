@@ -1,23 +1,27 @@
 """Every way to divide the training of a scenario among its GPUs: degrees, schedule and micro-batch.
 
-The time of a step and the memory are those that a run of the scenario has (`sim.theory.training`); nothing is run.
+The time of a step and the memory are those that a run of the scenario has (`sim.theory.training`) when its nodes lie
+in as few racks as can be; nothing is run.
 GPipe is not among the candidates: it takes the time of 1F1B and more memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import Cluster, DeviceType
+from sim.model.cluster import Cluster, DeviceType, Node
+from sim.model.exchange import Exchange, Phase
 from sim.scenario.building.cluster import build_cluster
 from sim.scenario.building.streams import peak_of
 from sim.scenario.building.synthetic import GIB, machine_of
 from sim.scenario.fields import KeyProblem
+from sim.scenario.file.document import Path_
 from sim.scenario.scenario import Scenario
+from sim.scenario.schema.demand import Demand
 from sim.scenario.schema.training import TrainingSpec
-from sim.scenario.schema.workload import WorkloadEntry
 from sim.theory import training as formulas
 
 MAX_CHUNKS = 8
@@ -50,30 +54,41 @@ def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candida
     """All candidates for an entry of the workload with `training:`, those that fit first, then by the time of a step.
 
     What the entry says of the model, the batch, recomputation, sharding and overlap stays.  ScenarioError where no
-    entry trains, the name is of none, no type of GPU has a known peak, or nothing fits: with both figures.
+    entry or class trains, the name is of none, no type of GPU has a known peak, there are too few nodes,
+    or nothing fits: with both figures.
     """
-    number, chosen = _entry(scenario, entry)
-    where = ("workload", number, "training")
+    path, chosen = _entry(scenario, entry)
+    where = (*path, "training")
     cluster = build_cluster(scenario.model.cluster, scenario.document)
     training = chosen.training
     assert training is not None
-    gpus = round(chosen.gpus or 1)
-    total = (chosen.nodes or 1) * gpus
-    found = []
+    if training.widths is not None:
+        text = "an elastic job has several numbers of nodes; plan for one: leave widths out and give nodes"
+        raise ScenarioError(scenario.document.problem((*where, "widths"), text))
+    gpus, wanted = round(chosen.gpus or 1), chosen.nodes or 1
+    total = wanted * gpus
+    found, refused = [], []
     for device in _types(cluster, chosen):
         peak = peak_of(device)
-        specs = dict.fromkeys(n.spec for n in cluster.nodes if any(d.type is device for d in n.accelerators))
-        if peak is None or not specs:
+        if peak is None:
+            refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
             continue
+        nodes = _together(cluster, device, gpus)
+        if len(nodes) < wanted:
+            needed = f"{wanted} node{'s' * (wanted > 1)} with {gpus} × {device.name} each"
+            refused.append(f"{needed} are more than the {len(nodes)} of the cluster")
+            continue
+        specs = dict.fromkeys(node.spec for node in nodes[:wanted])
+        across = _across(cluster, nodes[:wanted])
         model = training.transformer()
         for plan in _plans(training, total):
-            steps = [formulas.step(model, plan, machine_of(spec, gpus, peak, training)) for spec in specs]
+            steps = [formulas.step(model, plan, machine_of(spec, gpus, peak, training), across) for spec in specs]
             slowest = max(steps, key=lambda one: one.seconds)
             found.append(Candidate(device.name, plan, slowest, *formulas.memory(model, plan), device.memory))
     if not found:
         layers = training.transformer().layers
-        text = f"no degrees divide {total} GPUs, {layers} layers and a batch of {training.batch}, "
-        raise ScenarioError(scenario.document.problem(where, text + "or no type of GPU has a known peak"))
+        text = f"no degrees divide {total} GPUs, {layers} layers and a batch of {training.batch}"
+        raise ScenarioError(scenario.document.problem(where, "; ".join(refused) or text))
     found.sort(key=lambda one: (not one.fits, one.step.seconds, one.state + one.kept))
     if not found[0].fits:
         least = min(found, key=lambda one: one.state + one.kept)
@@ -84,28 +99,63 @@ def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candida
     return found
 
 
-def _entry(scenario: Scenario, name: str | None) -> tuple[int, WorkloadEntry]:
-    """The entry that trains, by name where there are several."""
-    trains = {number: one for number, one in enumerate(scenario.model.workload) if one.training is not None}
+def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
+    """Entries and classes with `training:`: their name, where they stand, and what they demand."""
+    for number, entry in enumerate(scenario.model.workload):
+        here: Path_ = ("workload", number)
+        own = entry.name or f"{number}"
+        if not entry.classes and entry.training is not None:
+            yield own, here, entry
+        for place, one in enumerate(entry.classes or ()):
+            whole = one.over(entry)
+            if whole.training is not None:
+                inside = (*here, "classes", place) if one.training is not None else here
+                yield one.class_ or f"{own}.{place}", inside, whole
+
+
+def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
+    """The entry or class that trains, by name where there are several."""
+    trains = {own: (where, one) for own, where, one in _trains(scenario)}
     if not trains:
         text = "no entry of the workload has training:"
         raise ScenarioError(scenario.document.problem(("workload",), text))
-    names = {one.name or f"{number}": number for number, one in trains.items()}
-    if name is not None and name not in names:
-        text = f'no entry with training: is called "{name}"{suggestion(name, names)}; there are {", ".join(names)}'
+    if name is not None and name not in trains:
+        text = f'no entry with training: is called "{name}"{suggestion(name, trains)}; there are {", ".join(trains)}'
         raise ScenarioError(Problem(text, key="workload", file=scenario.file))
     if name is None and len(trains) > 1:
-        text = f"several entries train: choose one of {', '.join(names)} with --entry"
+        text = f"several entries train: choose one of {', '.join(trains)} with --entry"
         raise ScenarioError(scenario.document.problem(("workload",), text))
-    number = next(iter(trains)) if name is None else names[name]
-    return number, trains[number]
+    return next(iter(trains.values())) if name is None else trains[name]
 
 
-def _types(cluster: Cluster, entry: WorkloadEntry) -> Iterator[DeviceType]:
+def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
     for device in cluster.types.values():
         wanted = entry.devices is None or device.name in entry.devices or device.kind in entry.devices
         if wanted and device.kind != "cpu":
             yield device
+
+
+def _together(cluster: Cluster, device: DeviceType, gpus: int) -> list[Node]:
+    """The nodes with this number of GPUs of a type, rack by rack, those of the fullest rack first."""
+    racks: dict[str | None, list[Node]] = {}
+    for node in cluster.nodes:
+        if sum(one.type is device for one in node.accelerators) >= gpus:
+            racks.setdefault(node.spec.rack, []).append(node)
+    return [node for rack in sorted(racks.values(), key=len, reverse=True) for node in rack]
+
+
+def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | None:
+    """Seconds of a phase on the links of these nodes; None where they share a rack, so that no uplink counts."""
+    if len({node.spec.rack for node in nodes}) == 1:
+        return None
+    devices = [node.cpu for node in nodes]
+
+    @cache
+    def seconds(phase: Phase) -> float:
+        ((_, loads),) = Exchange(cluster, 0.0, 0.0, (phase,), 0.0).of(devices).phases
+        return max((load.seconds for load in loads), default=0.0)
+
+    return seconds
 
 
 def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:

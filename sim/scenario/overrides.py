@@ -35,6 +35,8 @@ def apply(document: Document, assignments: list[tuple[str, Any]]) -> None:
     problems = []
     for text, value in assignments:
         source = f"--set {text}"
+        if f"{text}.".startswith("policy.placement."):
+            _forget_placement(document)
         try:
             path = _set(document.data, text, value)
             for known in [p for p in document.set_by if p[: len(path)] == path]:
@@ -56,6 +58,14 @@ def _long_policy(document: Document) -> None:
         data["policy"] = long_form(data["policy"])
     else:
         data["policy"] = long_form(None)
+
+
+def _forget_placement(document: Document) -> None:
+    """Take away the placement that the long form has with its scheduler: a new one is about to replace it."""
+    policy = document.data.get("policy")
+    scheduler = policy.get("scheduler") if isinstance(policy, dict) else None
+    if isinstance(scheduler, dict):
+        scheduler.pop("placement", None)
 
 
 def check_path(data: Any, text: str) -> None:

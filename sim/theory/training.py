@@ -10,6 +10,7 @@ Two constants are fitted to measured steps: `efficiency`, the share of their pea
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -313,8 +314,13 @@ def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
     return 3 * (forward + moved)
 
 
-def step(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepSeconds:
-    """What a step takes on this machine, with its links to itself."""
+def step(
+    model: Transformer, plan: ParallelPlan, machine: TrainingMachine, across: Callable[[Phase], float] | None = None
+) -> StepSeconds:
+    """What a step takes on this machine, with its links to itself.
+
+    across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
+    """
     t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
     sent = phases(model, plan, machine)
 
@@ -322,7 +328,7 @@ def step(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> St
         phase = sent.get(name)
         if phase is None:
             return 0.0
-        over = phase.bytes / (machine.card * min(phase.cards, machine.cards))
+        over = across(phase) if across else phase.bytes / (machine.card * min(phase.cards, machine.cards))
         return max(0.0, phase.fixed + over - phase.hidden)
 
     compute = model.layers / p * layer_seconds(model, plan, machine)

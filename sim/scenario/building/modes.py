@@ -267,6 +267,8 @@ class ModeBook:
         held += [f"{unit.gpus} × {unit.type.name}"] if unit.gpus else []
         held += [f"{_size(unit.memory)} of memory"] if unit.memory else []
         listed = " and ".join(filter(None, [", ".join(held[:-1]), held[-1]]))
+        if not there:
+            return f"no node of {where} has the {listed} that the job takes on each of {mode.node_count} nodes"
         return f"{mode.node_count} nodes with {listed} each are more than the {there} of {where}"
 
 

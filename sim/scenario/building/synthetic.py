@@ -537,12 +537,12 @@ class _Ways:
         steps = np.rint(self._sample("training.steps", training.steps))
         refused: list[str] = []
         for nodes in training.widths or [self.demand.nodes or 1]:
+            wide = f" (on {nodes} node{'s' * (nodes > 1)})" if training.widths else ""
             try:
                 plan = training.plan(nodes * round(self.demand.gpus or 1))
             except KeyProblem as problem:
-                wide = f" (on {nodes} nodes)" if training.widths else ""
                 raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
-            refused += self._trained(training, plan, nodes, steps)
+            refused += [f"{why}{wide}" for why in self._trained(training, plan, nodes, steps)]
         if refused and not self.found:
             raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
 

@@ -66,12 +66,16 @@ class Document:
     set_by: dict[Path_, str] = field(default_factory=dict)
 
     def problem(self, path: Path_, message: str) -> Problem:
-        """A problem at the address of `path`, or of the nearest value around it that has one."""
-        key = key_of(path)
+        """A problem at the address of `path`, or of the nearest value around it that has one.
+
+        A list of one may be written as its only item, then an index 0 in `path` is not in the file.
+        """
+        key, path = key_of(path), self._written(path)
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.set_by:  # also what the file has below it is no longer there
+                return Problem(message, key, file=self.set_by[path[:end]])
         for end in range(len(path), -1, -1):
             prefix = path[:end]
-            if prefix in self.set_by:
-                return Problem(message, key, file=self.set_by[prefix])
             if prefix in self.positions:
                 line, column = self.positions[prefix]
                 return Problem(message, key, self.file, line, column)
@@ -80,6 +84,17 @@ class Document:
             if made:
                 return Problem(message, key, file=made[0])
         return Problem(message, key, self.file)
+
+    def _written(self, path: Path_) -> Path_:
+        """The path as the file has it: without the index of what stands in place of a list of one."""
+        here, found = self.data, []
+        for part in path:
+            if part == 0 and isinstance(here, dict):
+                continue
+            found.append(part)
+            inside = isinstance(here, list) and isinstance(part, int) and part < len(here)
+            here = here[part] if inside else here.get(part) if isinstance(here, dict) else None
+        return tuple(found)
 
     def addressed(self, problem: Problem) -> Problem:
         """The problem with the address of its key, unless it has one: policies and the engine know keys only."""

@@ -489,6 +489,8 @@ class Demand(Model):
                 raise KeyProblem("communication", text)
         if self.training is None:
             return
+        if self.gpus is not None and self.gpus < 1:
+            raise KeyProblem("gpus", f"{self.gpus:g} of a GPU: training takes whole GPUs")
         if self.training.widths is not None and self.nodes is not None:
             raise KeyProblem("nodes", "training.widths tells the numbers of nodes; leave one of the two out")
         others = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span")

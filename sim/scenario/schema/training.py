@@ -18,6 +18,7 @@ from sim.workload.costs import architectures
 from sim.workload.distributions import NumberDistribution
 
 Degree = Annotated[Count, Field(le=1_000_000)]
+Part = Annotated[Fraction, Field(ge=0, le=1)]
 EFFICIENCY, PASSES = 0.703, 2.51
 """Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
 
@@ -49,7 +50,7 @@ class TransformerSpec(Model):
         elif given:
             raise KeyProblem(given[0], f"the name {self.name} tells it; leave one of the two out")
         elif self.name not in architectures.MODELS:
-            raise KeyProblem("name", str(UnknownName("model", self.name, architectures.MODELS)))
+            raise KeyProblem("name", f"{UnknownName('model', self.name, architectures.MODELS)} (hetsim list models)")
         return self
 
     @property
@@ -90,9 +91,9 @@ class Communication(Model):
     """Bytes of each rank, each time."""
     every: Annotated[Seconds, Field(gt=0)]
     """Computing time from one to the next."""
-    largest: Fraction = 1.0
+    largest: Part = 1.0
     """Share of the bytes that belong to one tensor, the largest, for the placement `skew`; all unless given."""
-    overlap: Fraction = 0.0
+    overlap: Part = 0.0
     """Share of that time behind which communication can hide, none unless given."""
 
     def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
@@ -147,7 +148,7 @@ class TrainingSpec(Model):
     """Do data-parallel ranks divide the state of the optimizer? false unless given."""
     buckets: Degree = 1
     """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
-    efficiency: Fraction = EFFICIENCY
+    efficiency: Part = EFFICIENCY
     """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
     passes: NotNegative = PASSES
     """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
