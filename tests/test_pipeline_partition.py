@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from sim.cli import main
 from sim.errors import ScenarioError, UsageError
 from sim.theory.layer_cuts import Layer, chain
-from sim.theory.partition import Group, Level, memory_of, pipeline_partition, unlike_partition
+from sim.theory.partition import EqualDevices, NetworkLevel, memory_of, pipeline_partition, unlike_partition
 from sim.workload.readers.layer_profiles import read_profile
 
 GIVEN = Path(__file__).parents[2] / "shared" / "data" / "training"
@@ -61,7 +61,7 @@ def test_published_optima_of_pipedream() -> None:
     rows = list(csv.DictReader((GIVEN / "pipedream.csv").read_text().splitlines()))
     for row in rows:
         cuts = read_profile(GIVEN / "pipedream_profiles" / f"{row['model']}.txt")
-        level = Level(int(row["machines"]), float(row["bandwidth_GBps"]) * 1e9)
+        level = NetworkLevel(int(row["machines"]), float(row["bandwidth_GBps"]) * 1e9)
         found = pipeline_partition(cuts, [level], activations=row["activations"] == "yes")
         assert found.seconds == pytest.approx(float(row["optimum_s"]), rel=1e-9, abs=0)
         assert [stage.replicas for stage in found.stages] == [3, 1]
@@ -70,9 +70,9 @@ def test_published_optima_of_pipedream() -> None:
 
 def test_by_hand() -> None:
     """Layers of 3, 1, 2, 2 s on two equal devices; 4, 2, 2, 2, 2 s on devices of speed 2, 1, 1."""
-    two = pipeline_partition(chain(layers_of(3, 1, 2, 2)), [Level(2, math.inf)], replication=False)
+    two = pipeline_partition(chain(layers_of(3, 1, 2, 2)), [NetworkLevel(2, math.inf)], replication=False)
     assert two.seconds == 4
-    groups = [Group("fast", 1, 2.0), Group("slow", 2)]
+    groups = [EqualDevices("fast", 1, 2.0), EqualDevices("slow", 2)]
     three = unlike_partition(chain(layers_of(4, 2, 2, 2, 2)), groups, replication=False)
     assert three.seconds == 4
     assert three.latency == pytest.approx(8)  # 8 s of layers at speed 2 and 4 s at speed 1 on one device
@@ -98,16 +98,17 @@ def test_equal_devices_against_every_partition(seed: int, replication: bool) -> 
             sent = [2 * a[-1].activations / (rate * min(p, q))
                     for a, p, q in zip(parts, share, share[1:], strict=False)]  # fmt: skip
             best = min(best, max(times + sent))
-    assert pipeline_partition(chain(layers), [Level(m, rate)], replication=replication).seconds == pytest.approx(best)
+    found = pipeline_partition(chain(layers), [NetworkLevel(m, rate)], replication=replication)
+    assert found.seconds == pytest.approx(best)
 
 
 def test_nested_levels_replicate_what_the_inner_level_makes() -> None:
     """Two nodes of two devices: a node halves each layer of 4 s, and two nodes halve that again."""
-    found = pipeline_partition(chain(layers_of(4, 4)), [Level(2, math.inf), Level(2, math.inf)])
+    found = pipeline_partition(chain(layers_of(4, 4)), [NetworkLevel(2, math.inf), NetworkLevel(2, math.inf)])
     assert found.seconds == 2
     assert sum(stage.replicas for stage in found.stages) == 4
     slow = [Layer("l0", 4, 0, 0, 1.0), Layer("l1", 4, 0, 0, 1.0)]  # reducing gradients between nodes costs too much
-    apart = pipeline_partition(chain(slow), [Level(2, math.inf), Level(2, 0.1)])
+    apart = pipeline_partition(chain(slow), [NetworkLevel(2, math.inf), NetworkLevel(2, 0.1)])
     assert [(stage.first, stage.last, stage.replicas) for stage in apart.stages] == [(0, 0, 2), (1, 1, 2)]
 
 
@@ -117,7 +118,8 @@ def test_unlike_devices_against_every_partition(seed: int, inference: bool) -> N
     draw = np.random.default_rng(2000 + seed)
     layers = random_chain(seed, int(draw.integers(2, 6)))
     groups = [
-        Group(name, int(draw.integers(1, 3)), *draw.uniform(0.5, 4, 3)) for name in "abc"[: int(draw.integers(1, 4))]
+        EqualDevices(name, int(draw.integers(1, 3)), *draw.uniform(0.5, 4, 3))
+        for name in "abc"[: int(draw.integers(1, 4))]
     ]
     deadline = math.inf if seed % 2 else float(draw.uniform(0.8, 1.5)) * sum(one.forward for one in layers)
     best = every_partition(layers, groups, inference, deadline)
@@ -130,7 +132,7 @@ def test_unlike_devices_against_every_partition(seed: int, inference: bool) -> N
 
 
 def every_partition(
-    layers: list[Layer], groups: list[Group], inference: bool, deadline: float
+    layers: list[Layer], groups: list[EqualDevices], inference: bool, deadline: float
 ) -> tuple[float, float] | None:
     """Least time between two items, and with it the least latency, over all orders, cuts and replicas."""
     ways, found = 1 if inference else 2, []
@@ -201,11 +203,11 @@ def test_memory_of_equal_devices_against_every_partition(seed: int, replication:
     for memory in {plans[0][0], plans[len(plans) // 2][0]}:
         best = min(time for full, time in plans if full <= memory)
         room = memory * (1 + 1e-12)
-        found = pipeline_partition(chain(layers), [Level(m, rate)], replication=replication, memory=room)
+        found = pipeline_partition(chain(layers), [NetworkLevel(m, rate)], replication=replication, memory=room)
         assert found.seconds == pytest.approx(best)
         assert max(memory_of(chain(layers), found, False)) <= room
     with pytest.raises(UsageError) as caught:
-        pipeline_partition(chain(layers), [Level(m, rate)], replication=replication, memory=plans[0][0] * 0.99)
+        pipeline_partition(chain(layers), [NetworkLevel(m, rate)], replication=replication, memory=plans[0][0] * 0.99)
     figures = [f"{size:.6g} B" for size in (plans[0][0], 0.99 * plans[0][0])]
     assert f"needs {figures[0]} on a device, and each has {figures[1]};" in str(caught.value)
 
@@ -217,7 +219,7 @@ def test_memory_of_unlike_devices_against_every_partition(seed: int, inference: 
     layers = random_chain(seed, int(draw.integers(2, 5)))
     scale = 2 if inference else 8
     groups = [
-        Group(name, int(draw.integers(1, 3)), *draw.uniform(0.5, 4, 3), memory=float(draw.uniform(1, 3)) * scale)
+        EqualDevices(name, int(draw.integers(1, 3)), *draw.uniform(0.5, 4, 3), memory=float(draw.uniform(1, 3)) * scale)
         for name in "abc"[: int(draw.integers(1, 4))]
     ]
     best = every_partition(layers, groups, inference, math.inf)
@@ -232,7 +234,7 @@ def test_memory_of_unlike_devices_against_every_partition(seed: int, inference: 
 def test_nested_levels_keep_to_the_memory() -> None:
     """Two nodes of two devices: with room for all, both halves twice over; with less, a stage on each device."""
     layers = [Layer(f"l{n}", 1, 0, 1.0, 10.0) for n in range(4)]
-    levels = [Level(2, math.inf), Level(2, math.inf)]
+    levels = [NetworkLevel(2, math.inf), NetworkLevel(2, math.inf)]
     plenty = pipeline_partition(chain(layers), levels, memory=1e6)
     assert plenty == pipeline_partition(chain(layers), levels)
     tight = pipeline_partition(chain(layers), levels, memory=60.0)
@@ -261,7 +263,7 @@ def test_many_groups_are_searched_from_orders_by_speed() -> None:
     """Layers that only one of six devices makes fast, each another: the order of the devices is that of the layers."""
     names = "fbdace"
     layers = [Layer(str(k), 9, 0, 0, 0, {names[k]: 1.0}) for k in range(6)]
-    found = unlike_partition(chain(layers), [Group(name) for name in sorted(names)], inference=True)
+    found = unlike_partition(chain(layers), [EqualDevices(name) for name in sorted(names)], inference=True)
     assert found.seconds == 1
     assert "".join(stage.device for stage in found.stages) == names
 
@@ -280,9 +282,9 @@ def test_branches_are_cut_as_pipedream_cuts_them(tmp_path: Path) -> None:
         frozenset({"Split", "Left", "Right"}): 20,
         frozenset({"Split", "Left", "Right", "Join"}): 1,
     }
-    found = pipeline_partition(cuts, [Level(2, math.inf)], replication=False)
+    found = pipeline_partition(cuts, [NetworkLevel(2, math.inf)], replication=False)
     assert found.seconds == pytest.approx(8e-3)  # Split and Left or Split, Right, and what is left
-    assert pipeline_partition(cuts, [Level(2, 2e3)], replication=False).seconds == pytest.approx(12e-3)
+    assert pipeline_partition(cuts, [NetworkLevel(2, 2e3)], replication=False).seconds == pytest.approx(12e-3)
 
 
 def test_command_prints_stages_and_devices_alone(tmp_path: Path) -> None:

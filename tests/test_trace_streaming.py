@@ -22,7 +22,7 @@ from sim import registry
 from sim.cli import main
 from sim.errors import ScenarioError
 from sim.workload.readers import task_table
-from sim.workload.readers.pai import Owners, Spans
+from sim.workload.readers.pai import AttemptSpans, Owners
 from sim.workload.rows import job_columns, job_tables, joins, json_rows
 
 NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "pollux", "requests", "tasks", "wfformat")
@@ -306,7 +306,7 @@ def test_jobs_and_instances_of_pai(tmp_path):
     """The last row of a job counts; a machine is told where all instances of a task were on it."""
     (tmp_path / "jobs").write_text(JOBS + "j1,i9,uz,Terminated,95.0,200.0\nj4,i4,ud,Waiting,,\n")
     (tmp_path / "instances").write_text(INSTANCES)
-    owners, spans = Owners(tmp_path / "jobs"), Spans(tmp_path / "instances")
+    owners, spans = Owners(tmp_path / "jobs"), AttemptSpans(tmp_path / "instances")
     assert owners.of("j1") == ("uz", 95.0) and owners.of("j2") == ("ub", 150.0)
     assert owners.of("j4").user == "ud" and np.isnan(owners.of("j4").start) and owners.of("j7").user == ""
     assert spans.of("j1", "worker") == (105.0, 195.0, "m1") and spans.of("j2", "ps") == (155.0, 255.0, "")
@@ -405,7 +405,7 @@ def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
         path = tmp_path / str(count)
         rows = (f"j{n},worker,i{m},w,x,Terminated,{m}.0,{m + 5}.0,m{m % 7}" for m in range(count) for n in range(200))
         path.write_text("\n".join(rows) + "\n")
-        taken.append(peak_of(lambda path=path: Spans(path)))
+        taken.append(peak_of(lambda path=path: AttemptSpans(path)))
     assert taken[1] - taken[0] < 60_000  # one more byte each would be 60,000
 
 

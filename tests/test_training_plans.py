@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import sim
 from sim.cli import main
 from sim.errors import ScenarioError
-from sim.experiment.training_plans import Candidate, training_plans
+from sim.experiment.training_plans import PlanCandidate, training_plans
 from sim.scenario.scenario import load
 
 SMALL = {"layers": 8, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}
@@ -35,7 +35,7 @@ def scenario(memory: str = "40 GB", **training: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def overrides(one: Candidate) -> dict[str, Any]:
+def overrides(one: PlanCandidate) -> dict[str, Any]:
     keys = ("tensor", "pipeline", "data", "micro_batch", "schedule", "chunks")
     return {f"workload.train.training.{key}": getattr(one.plan, key) for key in keys}
 

@@ -38,7 +38,7 @@ class QueuePolicy:
     timeout_action: Literal["reject", "delay"] = "reject"
 
 
-class Level:
+class PriorityLevel:
     """The requests of one priority level, each line in order of arrival."""
 
     def __init__(self, policy: QueuePolicy):
@@ -96,7 +96,7 @@ class TritonDynamic(Batching):
         self.preferred = preferred
         self.max_queue_delay = max_queue_delay
         default = QueuePolicy(max_queue_size, timeout, timeout_action)
-        self.levels = [Level(policies.get(number, default)) for number in range(1, priority_levels + 1)]
+        self.levels = [PriorityLevel(policies.get(number, default)) for number in range(1, priority_levels + 1)]
         self.bounded = any(level.policy.max_queue_size for level in self.levels)
         self.seen = 0
         """Requests that have joined the queue and been sorted into levels."""

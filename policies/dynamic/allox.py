@@ -50,7 +50,7 @@ class JobMode(NamedTuple):
     width: float
 
 
-class Waiting(NamedTuple):
+class WaitingJobs(NamedTuple):
     """A job in the queue: its least time, number, task, and ways to run."""
 
     time: float
@@ -74,8 +74,8 @@ class AlloX(Scheduler):
     ):
         self.alpha = alpha
         self.window = window
-        self.waiting: dict[int, Waiting] = {}
-        self._order: list[Waiting] = []
+        self.waiting: dict[int, WaitingJobs] = {}
+        self._order: list[WaitingJobs] = []
         """The same, shortest first."""
         self._kinds: dict[str, int] = {}
         self._having: dict[str, np.ndarray] = {}
@@ -97,7 +97,7 @@ class AlloX(Scheduler):
 
     def ready(self, task: Task) -> None:
         self._over(task)
-        found = Waiting(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
+        found = WaitingJobs(task.shortest_remaining, task.index, task, _ways(task, self._kinds))
         self.waiting[task.index] = found
         insort(self._order, found)
         self._arrivals += 1
@@ -177,7 +177,7 @@ class AlloX(Scheduler):
                 yield Start(job.task, placement)
                 self._holds(job.task, view)
 
-    def _candidates(self, view: View) -> list[Waiting]:
+    def _candidates(self, view: View) -> list[WaitingJobs]:
         if self.alpha >= 1:
             return self._order[: self.window]
         users = list(dict.fromkeys(job.task.user for job in self.waiting.values()))

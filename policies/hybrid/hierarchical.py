@@ -34,7 +34,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, Kind, make_groups, seconds_of
+from policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups, seconds_of
 from policies.hybrid.common.nesting import check_nested
 from policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from policies.hybrid.common.part_view import PartView
@@ -110,7 +110,7 @@ class Hierarchical(Scheduler):
         self.moves = moves
         self.objective: Objective | None = objective
         self.groups: list[DeviceGroup] = []
-        self.kinds: dict[Any, Kind] = {}
+        self.kinds: dict[Any, TaskKind] = {}
         self._of: dict[int, GroupedTask] = {}
         """Tasks that wait or run, by row."""
         self._new: list[Task] = []
@@ -316,11 +316,11 @@ class Hierarchical(Scheduler):
 
     # Plans ----------------------------------------------------------------------------------------------------
 
-    def _kind(self, task: Task) -> Kind:
+    def _kind(self, task: Task) -> TaskKind:
         key = task.class_, task.shape.index, task.allowed
         kind = self.kinds.get(key)
         if kind is None:
-            kind = self.kinds[key] = Kind(len(self.kinds), task)
+            kind = self.kinds[key] = TaskKind(len(self.kinds), task)
         kind.came(task)
         return kind
 
@@ -370,7 +370,7 @@ class Hierarchical(Scheduler):
                 best, least = option, found
         return best
 
-    def _plan(self, wanted: list[Kind], new: list[Task], kinds: list[Kind], fill: float = FILL) -> None:
+    def _plan(self, wanted: list[TaskKind], new: list[Task], kinds: list[TaskKind], fill: float = FILL) -> None:
         """Shares for some kinds, with all others in mind; `new` tasks of these kinds wait nowhere yet."""
         if not wanted:
             return
@@ -394,14 +394,14 @@ class Hierarchical(Scheduler):
             if kind in wanted:
                 kind.turns = Turns(self._by_group(kind, found[row]), kind.number)
 
-    def _hosted(self, kind: Kind, position: int) -> bool:
+    def _hosted(self, kind: TaskKind, position: int) -> bool:
         """Is there a group that can run this mode?"""
         if self.grouping == "type":
             group = self._by_type.get(kind.modes[position].type)
             return group is not None and position in group.hosts(kind)
         return any(position in group.hosts(kind) for group in self.groups)
 
-    def _by_group(self, kind: Kind, share: np.ndarray) -> dict[int, float]:
+    def _by_group(self, kind: TaskKind, share: np.ndarray) -> dict[int, float]:
         """Shares of types as shares of groups: in proportion to the devices of each, where it can run at all."""
         found: dict[int, float] = {}
         for of_type, part in zip(self._types, share.tolist(), strict=True):
@@ -416,7 +416,7 @@ class Hierarchical(Scheduler):
             found = {group.number: 1.0 for group in self.groups if group.hosts(kind)}
         return found
 
-    def _hand_out(self, task: Task, kind: Kind) -> None:
+    def _hand_out(self, task: Task, kind: TaskKind) -> None:
         assert kind.turns is not None
         group = self.groups[kind.turns.next()]
         entry = self._of[task.index] = GroupedTask(task, kind, group)
@@ -428,7 +428,7 @@ class Hierarchical(Scheduler):
         entry.group.scheduler.ready(entry.task)
         self._look_at(entry.group)
 
-    def _rebalance(self, kind: Kind) -> int:
+    def _rebalance(self, kind: TaskKind) -> int:
         """Move waiting tasks of a kind, the newest of each group first, until they lie as planned."""
         assert kind.turns is not None
         share = kind.turns.share
@@ -482,7 +482,7 @@ class Hierarchical(Scheduler):
                 barred[entry.kind.number, group.number] = None
 
     def _hungry(
-        self, kind: Kind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
+        self, kind: TaskKind, full: dict[Mode, None], barred: dict[tuple[int, int], None], view: View
     ) -> tuple[float, GroupedTask, DeviceGroup] | None:
         """A group that starves for a kind, the task to move there, and how much slower it is there than at home."""
         best: tuple[float, GroupedTask, DeviceGroup] | None = None
@@ -512,7 +512,9 @@ class Hierarchical(Scheduler):
         group = self._by_type[placement.mode.type] if groups[0].mask is None else groups[0]
         return group if group.mask is None or all(group.mask >> d.node & 1 for d in placement.devices) else None
 
-    def _candidate(self, kind: Kind, position: int, group: DeviceGroup, view: View) -> tuple[float, GroupedTask] | None:
+    def _candidate(
+        self, kind: TaskKind, position: int, group: DeviceGroup, view: View
+    ) -> tuple[float, GroupedTask] | None:  # fmt: skip
         """Of the newest tasks of a kind, one a group, the one that would wait longest."""
         best: tuple[float, GroupedTask] | None = None
         latest = -math.inf

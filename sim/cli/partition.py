@@ -13,7 +13,7 @@ from sim.cli.options import JSON, QUIET, VERBOSITY
 
 if TYPE_CHECKING:
     from sim.theory.layer_cuts import Cuts
-    from sim.theory.partition import Group, Level, Partition
+    from sim.theory.partition import EqualDevices, NetworkLevel, PipelinePartition
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""
@@ -129,20 +129,20 @@ def _count(option: str, text: str) -> int:
     return int(text)
 
 
-def _level(text: str) -> Level:
-    from sim.theory.partition import Level
+def _level(text: str) -> NetworkLevel:
+    from sim.theory.partition import NetworkLevel
 
     count, _, rate = text.partition("@")
     if not rate:
         raise click.UsageError(f'--level: expected COUNT@RATE such as 4@10GB/s, not "{text}"')
-    return Level(_count("--level", count.strip()), _rate("--level", rate.strip()))
+    return NetworkLevel(_count("--level", count.strip()), _rate("--level", rate.strip()))
 
 
-def _groups(texts: tuple[str, ...]) -> list[Group]:
+def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
     from sim.errors import suggestion
-    from sim.theory.partition import Group
+    from sim.theory.partition import EqualDevices
 
-    found: list[Group] = []
+    found: list[EqualDevices] = []
     for text in texts:
         name, *rest = (part.strip() for part in text.split(","))
         values: dict[str, Any] = {}
@@ -165,7 +165,7 @@ def _groups(texts: tuple[str, ...]) -> list[Group]:
                 raise click.UsageError(f'--device {name}: unknown key "{key}"{hint}; {known}')
         if not name or any(one.name == name for one in found):
             raise click.UsageError(f'--device: "{name}" is given twice' if name else "--device: a name comes first")
-        found.append(Group(name, **values))
+        found.append(EqualDevices(name, **values))
     devices = sum(one.count for one in found)
     if devices > MAX_UNLIKE:
         raise click.UsageError(f"--device: {devices} devices in all are more than {MAX_UNLIKE}; join some as one")
@@ -179,7 +179,7 @@ def _number(text: str) -> float:
     return value
 
 
-def _known(cuts: Cuts, groups: list[Group], profile: Path) -> None:
+def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
     """ScenarioError for devices that the profile has no times of; no groups are equal devices."""
     from sim.errors import Problem, ScenarioError
 
@@ -194,14 +194,14 @@ def _known(cuts: Cuts, groups: list[Group], profile: Path) -> None:
         raise ScenarioError([Problem(one, "", str(profile)) for one in problems])
 
 
-def _alone(cuts: Cuts, group: Group, inference: bool) -> float:
+def _alone(cuts: Cuts, group: EqualDevices, inference: bool) -> float:
     """Seconds of all layers on one device of the group."""
     from sim.theory.partition import seconds_on
 
     return math.fsum(seconds_on(one, group, inference) for one in cuts.layers)
 
 
-def _rows(cuts: Cuts, found: Partition, inference: bool) -> list[dict[str, Any]]:
+def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[str, Any]]:
     from sim.theory.partition import memory_of
 
     rows = []
@@ -225,7 +225,7 @@ def _rows(cuts: Cuts, found: Partition, inference: bool) -> list[dict[str, Any]]
 
 
 def _json(
-    profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]], inference: bool
+    profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
 ) -> dict[str, Any]:
     return {
         "profile": str(profile),
@@ -237,7 +237,9 @@ def _json(
     }
 
 
-def _text(profile: Path, cuts: Cuts, found: Partition, alone: list[tuple[str, float]], inference: bool) -> list[str]:
+def _text(
+    profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
+) -> list[str]:  # fmt: skip
     from sim.report import terminal
 
     rows = _rows(cuts, found, inference)

@@ -10,7 +10,7 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
 
 if TYPE_CHECKING:
-    from sim.experiment.training_plans import Candidate
+    from sim.experiment.training_plans import PlanCandidate
 
 
 @click.command("plan-training", short_help="Find the best degrees of parallel training for a cluster.")
@@ -47,7 +47,7 @@ def plan_training(
         console.lines(_text(loaded.name, found, top))
 
 
-def _figures(one: Candidate) -> dict[str, Any]:
+def _figures(one: PlanCandidate) -> dict[str, Any]:
     plan, step = one.plan, one.step
     return {
         "device": one.device,
@@ -60,7 +60,7 @@ def _figures(one: Candidate) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _text(name: str, found: list[Candidate], top: int) -> list[str]:
+def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
     from sim.report import terminal
 
     fitting = [one for one in found if one.fits]

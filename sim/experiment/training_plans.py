@@ -29,7 +29,7 @@ MAX_CHUNKS = 8
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanCandidate:
     """One way on one type of GPU; `room` is the memory of a GPU, None where the scenario does not say."""
 
     device: str
@@ -50,7 +50,7 @@ class Candidate:
         return f"{parts} are more than the {(self.room or 0) / GIB:.4g} GiB of one {self.device}"
 
 
-def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candidate]:
+def training_plans(scenario: Scenario, entry: str | None = None) -> list[PlanCandidate]:
     """All candidates for an entry of the workload with `training:`, those that fit first, then by the time of a step.
 
     What the entry says of the model, the batch, recomputation, sharding and overlap stays.  ScenarioError where no
@@ -84,7 +84,7 @@ def training_plans(scenario: Scenario, entry: str | None = None) -> list[Candida
         for plan in _plans(training, total):
             steps = [formulas.step(model, plan, machine_of(spec, gpus, peak, training), across) for spec in specs]
             slowest = max(steps, key=lambda one: one.seconds)
-            found.append(Candidate(device.name, plan, slowest, *formulas.memory(model, plan), device.memory))
+            found.append(PlanCandidate(device.name, plan, slowest, *formulas.memory(model, plan), device.memory))
     if not found:
         layers = training.transformer().layers
         text = f"no degrees divide {total} GPUs, {layers} layers and a batch of {training.batch}"

@@ -69,7 +69,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Profile:
+class TrafficProfile:
     """A step on given nodes: seconds by what they go into, with every link to itself, and the loads of its phases."""
 
     compute: float
@@ -141,7 +141,7 @@ class Exchange:
     """Share of what is sent that belongs to one tensor, the largest."""
 
     @cached_property
-    def _profiles(self) -> dict[tuple[int, ...], Profile]:
+    def _profiles(self) -> dict[tuple[int, ...], TrafficProfile]:
         return {}
 
     @cached_property
@@ -162,7 +162,7 @@ class Exchange:
             return 1.0
         return self.nominal / seconds
 
-    def of(self, devices: Sequence[Device]) -> Profile:
+    def of(self, devices: Sequence[Device]) -> TrafficProfile:
         """The step on these devices."""
         nodes: list[int] = []
         for device in devices:
@@ -172,7 +172,7 @@ class Exchange:
             nodes.sort(key=lambda node: (self._uplink[node] or 0, node))
         return self.on(tuple(nodes))
 
-    def on(self, nodes: tuple[int, ...]) -> Profile:
+    def on(self, nodes: tuple[int, ...]) -> TrafficProfile:
         """The step on these nodes, in the order of the ranks."""
         known = self._profiles.get(nodes)
         if known is None:
@@ -181,7 +181,7 @@ class Exchange:
             known = self._profiles[nodes] = self._profile(nodes)
         return known
 
-    def _profile(self, nodes: tuple[int, ...]) -> Profile:
+    def _profile(self, nodes: tuple[int, ...]) -> TrafficProfile:
         found, sent, across = [], 0.0, 0.0
         for phase in self.phases:
             loads: list[Load] = []
@@ -197,7 +197,7 @@ class Exchange:
                     rate = self._rates[link]
                     loads.append(Load(link, needed / rate, moved / rate, rate == math.inf))
             found.append((phase, tuple(loads)))
-        return Profile(self.compute, self.filling, tuple(found), sent, across)
+        return TrafficProfile(self.compute, self.filling, tuple(found), sent, across)
 
     def _crossing(self, phase: Phase, nodes: tuple[int, ...]) -> dict[int, tuple[float, float]]:
         """For each uplink that a phase crosses: bytes after each other, and all bytes out of the rack."""

@@ -31,7 +31,7 @@ beyond, each group in full or not at all."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class PipelineStage:
     """Layers after cut `first` - 1 up to cut `last`, on `replicas` devices of `device`."""
 
     first: int
@@ -41,16 +41,16 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PipelinePartition:
     """Stages from the first layer to the last; `seconds` from one micro-batch to the next, `latency` of one."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     seconds: float
     latency: float | None = None
 
 
 @dataclass(frozen=True)
-class Level:
+class NetworkLevel:
     """So many equal parts (devices, or groups of the level below) joined at `rate` bytes a second."""
 
     count: int
@@ -58,7 +58,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Group:
+class EqualDevices:
     """Equal devices at one place: `speed` × that of the profile; `inside` between them, `link` to other groups."""
 
     name: str
@@ -72,7 +72,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Way:
+class StageWay:
     """What joins a device of one group to one of another: bytes a second, and seconds before the first of them.
 
     `together`: bytes a second of all pairs of their devices, where they share a part of the way.
@@ -83,24 +83,24 @@ class Way:
     together: float = math.inf
 
 
-Ways = Callable[[Group, Group], Way]
+Ways = Callable[[EqualDevices, EqualDevices], StageWay]
 
 
-def slower_link(a: Group, b: Group) -> Way:
+def slower_link(a: EqualDevices, b: EqualDevices) -> StageWay:
     """The slower of two groups' links, of which each device has its own."""
-    return Way(a.inside if a is b else min(a.link, b.link))
+    return StageWay(a.inside if a is b else min(a.link, b.link))
 
 
-def seconds_on(layer: Layer, group: Group, inference: bool) -> float:
+def seconds_on(layer: Layer, group: EqualDevices, inference: bool) -> float:
     """Seconds of a layer on one device of the group: as measured there, else as in the profile at its speed."""
     given = (layer.on or {}).get(group.measured or group.name)
     return (given if given is not None else layer.forward if inference else layer.seconds) / group.speed
 
 
 def pipeline_partition(
-    cuts: Cuts, levels: Sequence[Level], *, activations: bool = True, replication: bool = True,
+    cuts: Cuts, levels: Sequence[NetworkLevel], *, activations: bool = True, replication: bool = True,
     memory: float = math.inf,
-) -> Partition:  # fmt: skip
+) -> PipelinePartition:  # fmt: skip
     """The pipeline with the least time between two micro-batches on equal devices; `levels` from inner to outer.
 
     All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
@@ -130,7 +130,7 @@ def pipeline_partition(
             several = "" if len(levels) == 1 else " (and more in nested levels)"
             raise UsageError(_too_little(least, f"each has {_size(memory)}{several}"))
         raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
-    return Partition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
+    return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
 
 
 def _size(size: float) -> str:
@@ -166,7 +166,7 @@ class _Solved:
 
 
 def _level(
-    cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: Level, within: int, last: bool, activations: bool,
+    cuts: Cuts, times: np.ndarray, weights: np.ndarray, level: NetworkLevel, within: int, last: bool, activations: bool,
     replication: bool, room: _Room | None = None,
 ) -> _Solved:  # fmt: skip
     """A(i, j, m) of one level for every m, and of i only the start where no level follows."""
@@ -207,10 +207,10 @@ def _level(
     return solved
 
 
-def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) -> Iterator[Stage]:
+def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) -> Iterator[PipelineStage]:
     """Stages of the cuts i to j at this level, each `replicas` times over."""
     if level < 0:
-        yield Stage(i, j, replicas)
+        yield PipelineStage(i, j, replicas)
         return
     tables, m, found = solved[level], len(solved[level].best), []
     while True:
@@ -224,9 +224,9 @@ def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) ->
 
 
 def unlike_partition(
-    cuts: Cuts, groups: Sequence[Group], *, inference: bool = False, replication: bool = True,
+    cuts: Cuts, groups: Sequence[EqualDevices], *, inference: bool = False, replication: bool = True,
     deadline: float = math.inf, reorder: bool = True, ways: Ways = slower_link,
-) -> Partition:  # fmt: skip
+) -> PipelinePartition:  # fmt: skip
     """The pipeline with the least time between two items over unlike devices, and of those that with least latency.
 
     Training passes activations there and gradients back and reduces the gradients of a replicated stage; `inference`
@@ -240,10 +240,10 @@ def unlike_partition(
     _check_size(cuts)
     search = _Unlike(cuts, inference, replication, ways)
     best: tuple[float, float] = (math.inf, math.inf)
-    chosen: Partition | None = None
+    chosen: PipelinePartition | None = None
     shortest = math.inf
 
-    def attempt(order: Sequence[Group]) -> bool:
+    def attempt(order: Sequence[EqualDevices]) -> bool:
         nonlocal best, chosen, shortest
         found, least = search.order(order, deadline, best[0])
         shortest = min(shortest, least)
@@ -275,7 +275,7 @@ def unlike_partition(
     return chosen
 
 
-def _variants(groups: Sequence[Group]) -> Iterator[list[Group]]:
+def _variants(groups: Sequence[EqualDevices]) -> Iterator[list[EqualDevices]]:
     """The groups with as many devices as may be used: what is behind a stage, and with it its memory, follows."""
     every = math.prod(one.count + 1 for one in groups) <= MAX_VARIANTS
     counts = [range(one.count, -1, -1) if every else (one.count, 0) for one in groups]
@@ -289,7 +289,7 @@ def _variants(groups: Sequence[Group]) -> Iterator[list[Group]]:
             ]  # fmt: skip
 
 
-def _descend(order: list[Group], attempt: object) -> None:
+def _descend(order: list[EqualDevices], attempt: object) -> None:
     """Exchange two groups as long as that is better."""
     assert callable(attempt)
     attempt(order)
@@ -311,13 +311,13 @@ class _Unlike:
         self.cuts, self.inference, self.replication, self.ways = cuts, inference, replication, ways
         self.memory = StageMemory(cuts, inference)
         self.weights = cuts.sums([one.weights for one in cuts.layers])
-        self.stages: dict[Group, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.stages: dict[EqualDevices, list[tuple[np.ndarray, np.ndarray]]] = {}
 
-    def whole(self, group: Group) -> float:
+    def whole(self, group: EqualDevices) -> float:
         """Seconds of the whole network on one device of the group."""
         return float(self.of(group)[0][0][0, -1])
 
-    def of(self, group: Group) -> list[tuple[np.ndarray, np.ndarray]]:
+    def of(self, group: EqualDevices) -> list[tuple[np.ndarray, np.ndarray]]:
         """For 1, 2, … replicas: seconds between two items, and of one item, of every stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
@@ -331,7 +331,9 @@ class _Unlike:
             self.stages[group] = found
         return self.stages[group]
 
-    def order(self, groups: Sequence[Group], deadline: float, below: float) -> tuple[Partition | None, float]:
+    def order(
+        self, groups: Sequence[EqualDevices], deadline: float, below: float
+    ) -> tuple[PipelinePartition | None, float]:  # fmt: skip
         """The best plan that keeps the deadline and takes at most `below`, and the shortest latency at all."""
         shortest = self._shortest(groups, math.inf)
         if shortest.latency is None or shortest.latency > deadline:
@@ -339,17 +341,17 @@ class _Unlike:
         times = self._candidates(groups)
         times = times[times <= below]
         low, high = 0, len(times) - 1  # bisection: a longer time admits every plan of a shorter one
-        found: Partition | None = None
+        found: PipelinePartition | None = None
         while low <= high:
             middle = (low + high) // 2
             plan = self._shortest(groups, float(times[middle]))
             if plan.latency is not None and plan.latency <= deadline:
-                found, high = Partition(plan.stages, float(times[middle]), plan.latency), middle - 1
+                found, high = PipelinePartition(plan.stages, float(times[middle]), plan.latency), middle - 1
             else:
                 low = middle + 1
         return found, shortest.latency
 
-    def _candidates(self, groups: Sequence[Group]) -> np.ndarray:
+    def _candidates(self, groups: Sequence[EqualDevices]) -> np.ndarray:
         """Every value that the slowest stage or transfer can have."""
         values = [busy[np.isfinite(busy)] for group in groups for busy, _ in self.of(group)]
         for a, b in itertools.combinations_with_replacement(groups, 2):
@@ -357,19 +359,19 @@ class _Unlike:
                 values += [self._sent(self.ways(one, other), m) for m in range(1, min(a.count, b.count) + 1)]
         return np.unique(np.concatenate(values))
 
-    def _alone(self, way: Way) -> np.ndarray:
+    def _alone(self, way: StageWay) -> np.ndarray:
         """Seconds of what crosses each cut, of one item."""
         seconds = (1 if self.inference else 2) * self.cuts.crossing / way.rate
         return np.where(self.cuts.crossing > 0, way.latency + seconds, 0.0) if way.latency else seconds
 
-    def _sent(self, way: Way, shared: int) -> np.ndarray:
+    def _sent(self, way: StageWay, shared: int) -> np.ndarray:
         """The same from one item to the next, over this many pairs of devices."""
         if way.latency == 0 and way.together == math.inf:
             return (1 if self.inference else 2) * self.cuts.crossing / (way.rate * shared)
         together = (1 if self.inference else 2) * self.cuts.crossing / way.together
         return np.maximum(self._alone(way) / shared, together)
 
-    def _shortest(self, groups: Sequence[Group], longest: float) -> Partition:
+    def _shortest(self, groups: Sequence[EqualDevices], longest: float) -> PipelinePartition:
         """The plan of the shortest latency in which no stage or transfer takes more than `longest`."""
         n = len(self.cuts.sets)
         # (group, devices used there up to and with the last stage, its replicas) -> latency up to each cut, and from
@@ -405,24 +407,24 @@ class _Unlike:
                         keys.append((g, used, m))
             before += group.count
         if not keys:
-            return Partition((), math.inf)
+            return PipelinePartition((), math.inf)
         last = min(range(len(keys)), key=lambda one: float(reached[keys[one]][0][-1]))
         total = float(reached[keys[last]][0][-1])
         if math.isinf(total):
-            return Partition((), math.inf)
-        stages: list[Stage] = []
+            return PipelinePartition((), math.inf)
+        stages: list[PipelineStage] = []
         j = n - 1
         while True:
             g, _, m = keys[last]
             _, came, cut = reached[keys[last]]
             k = int(cut[j])
-            stages.append(Stage(k + 1, j, m, groups[g].name))
+            stages.append(PipelineStage(k + 1, j, m, groups[g].name))
             if k < 0:
-                return Partition(tuple(reversed(stages)), longest, total)
+                return PipelinePartition(tuple(reversed(stages)), longest, total)
             last, j = int(came[j]), k
 
 
-def memory_of(cuts: Cuts, found: Partition, inference: bool) -> list[float]:
+def memory_of(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[float]:
     """Bytes that each stage needs on each of its devices."""
     memory = StageMemory(cuts, inference)
     devices = [stage.replicas for stage in found.stages]

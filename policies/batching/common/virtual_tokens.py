@@ -23,7 +23,7 @@ Bound = tuple[float, float, str]
 """Counter and arrival of the first request of a client, or less, and the client."""
 
 
-class Account:
+class TokenAccount:
     """One client: its counter is a linear function of the steps in which the replica has decoded."""
 
     __slots__ = ("charged", "decoding")
@@ -35,11 +35,11 @@ class Account:
         """By weight: the number of its requests that decode, and the sum of the steps at which they began to."""
 
 
-class Accounts(dict[str, Account]):
+class Accounts(dict[str, TokenAccount]):
     """By client."""
 
-    def __missing__(self, client: str) -> Account:
-        self[client] = new = Account()
+    def __missing__(self, client: str) -> TokenAccount:
+        self[client] = new = TokenAccount()
         return new
 
 

@@ -21,7 +21,7 @@ from sim.policy import Scheduler
 Grouping = Literal["type", "node", "rack"] | int
 
 
-class Kind:
+class TaskKind:
     """Tasks of one class and demand: where they can run, known times, waiting tasks."""
 
     __slots__ = ("number", "name", "positions", "modes", "waiting", "holders", "seen", "total", "queued", "turns",
@@ -72,7 +72,7 @@ class GroupedTask:
 
     __slots__ = ("task", "kind", "group", "type", "seconds", "width", "end")
 
-    def __init__(self, task: Task, kind: Kind, group: DeviceGroup):
+    def __init__(self, task: Task, kind: TaskKind, group: DeviceGroup):
         self.task = task
         self.kind = kind
         self.place(group)
@@ -123,7 +123,7 @@ class DeviceGroup:
     def __repr__(self) -> str:
         return self.name
 
-    def hosts(self, kind: Kind) -> tuple[int, ...]:
+    def hosts(self, kind: TaskKind) -> tuple[int, ...]:
         """Positions of the modes in which tasks of a kind could run here, were it empty."""
         found = kind.home.get(self.number)
         if found is None:
@@ -142,7 +142,7 @@ class DeviceGroup:
             return sum(_count(node, mode.type) for node in nodes) >= mode.gpus
         return any(_count(node, mode.type) >= mode.gpus and can_host(node, mode) for node in nodes)
 
-    def best(self, task: Task, kind: Kind) -> int:
+    def best(self, task: Task, kind: TaskKind) -> int:
         """The mode in which a task of a kind would take least time here."""
         return min(self.hosts(kind), key=lambda position: (seconds_of(task, position), position))
 

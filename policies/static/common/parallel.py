@@ -208,7 +208,7 @@ def _way(problem: PlanProblem, kind: DeviceType) -> Way:
 
 
 @dataclass(frozen=True)
-class Placing:
+class LanePlacing:
     """An option on lanes of a pool."""
 
     option: int
@@ -224,7 +224,7 @@ class PoolLanes:
     def __init__(self, instance: WideTasks):
         self.instance = instance
         self.free = [sorted((at, lane) for lane, at in enumerate(pool.free)) for pool in instance.pools]
-        self.placed: list[Placing] = []
+        self.placed: list[LanePlacing] = []
 
     def earliest(self, homes: Iterable[int], width: int, ready: float = 0.0) -> tuple[float, int]:
         """When `width` lanes of one of these pools are free, and the first such pool."""
@@ -240,7 +240,7 @@ class PoolLanes:
         del free[last - width : last]
         for _, lane in taken:
             insort(free, (finish, lane))
-        self.placed.append(Placing(option, pool, tuple(lane for _, lane in taken), start, finish))
+        self.placed.append(LanePlacing(option, pool, tuple(lane for _, lane in taken), start, finish))
         return finish
 
     @property
@@ -279,7 +279,7 @@ def wide_bound(instance: WideTasks) -> float | None:
 
 
 def wide_plan(
-    instance: WideTasks, placed: Sequence[Placing], bound: float | None = None, guaranteed: float | None = None
+    instance: WideTasks, placed: Sequence[LanePlacing], bound: float | None = None, guaranteed: float | None = None
 ) -> Plan:
     """The placings as a plan in the order of their starts, with its timetable; notes as in `outcome`.
 
@@ -300,7 +300,7 @@ def wide_plan(
     return Plan(steps, makespan, best, notes_of(covers, exact, makespan, best, guaranteed), timetable=times)
 
 
-def _timetable(instance: WideTasks, placed: Sequence[Placing]) -> tuple[list[Step], np.ndarray]:
+def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list[Step], np.ndarray]:
     """The placings as steps in the order of their starts, and when each starts and ends."""
     problem, tasks = instance.problem, instance.problem.tasks
     order = sorted(range(len(placed)), key=lambda number: (placed[number].start, placed[number].finish, number))

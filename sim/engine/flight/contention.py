@@ -18,7 +18,7 @@ import numpy as np
 from sim.engine.flight.launch import INF, Launch
 from sim.engine.kernel.clock import FINISH, Clock
 from sim.model.cluster import WHOLE, Cluster
-from sim.model.exchange import Exchange, Profile
+from sim.model.exchange import Exchange, TrafficProfile
 from sim.model.plan import Placement
 from sim.theory.contention import EXACT, NODES, random_of_many, random_of_terms, terms
 
@@ -133,7 +133,7 @@ class Member:
     def __init__(self, launch: Launch, exchange: Exchange):
         self.launch = launch
         self.exchange = exchange
-        self.profile: Profile = exchange.of(launch.placement.devices)
+        self.profile: TrafficProfile = exchange.of(launch.placement.devices)
         self.factor = 1.0
         """Seconds of its step with every link to itself, over those that it takes now."""
         self.simple = False

@@ -132,7 +132,7 @@ def _devices(mode: Mode, node: Node) -> int:
 
 
 @dataclass
-class Transfers:
+class TaskTransfers:
     """Bytes that each task moves when it runs alone, None where none does.
 
     Every device of a gang uploads its equal part of the private input and all items read, which come from the
@@ -145,17 +145,17 @@ class Transfers:
     output: np.ndarray | None
 
 
-def transfers(tasks: Tasks) -> Transfers:
+def transfers(tasks: Tasks) -> TaskTransfers:
     """The bytes that each task of a workload moves when it runs alone."""
     if tasks.reads is None and tasks.writes is None:
-        return Transfers(tasks.bytes_in, None, tasks.bytes_out)
+        return TaskTransfers(tasks.bytes_in, None, tasks.bytes_out)
     sizes = np.array([item.size for item in tasks.items], dtype=np.float64)
     final = sizes.copy()
     final[np.fromiter(chain.from_iterable(tasks.reads or ()), np.int64)] = 0.0
     written = _sum_items(tasks.writes, final, len(tasks))
     output = tasks.bytes_out if written is None else written + (0 if tasks.bytes_out is None else tasks.bytes_out)
     sizes[[number for number, item in enumerate(tasks.items) if item.lasting]] = 0.0
-    return Transfers(tasks.bytes_in, _sum_items(tasks.reads, sizes, len(tasks)), output)
+    return TaskTransfers(tasks.bytes_in, _sum_items(tasks.reads, sizes, len(tasks)), output)
 
 
 def _sum_items(lists: list[tuple[int, ...]] | None, sizes: np.ndarray, count: int) -> np.ndarray | None:
@@ -178,7 +178,7 @@ def exclusive_time(table: ModeTable) -> np.ndarray:
     return best
 
 
-def mode_time(table: ModeTable, position: int, moved: Transfers) -> np.ndarray:
+def mode_time(table: ModeTable, position: int, moved: TaskTransfers) -> np.ndarray:
     """True time (upload, compute, download, latency) of each task alone in a mode of its shape.
 
     `position`: the number of that mode; `exclusive_time` takes the minimum over them.

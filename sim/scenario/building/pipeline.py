@@ -24,7 +24,7 @@ from sim.scenario.schema.pipeline import PipelineSpec
 from sim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from sim.theory import partition as theory
 from sim.theory.layer_cuts import Cuts
-from sim.theory.partition import Group, Stage, Way, seconds_on
+from sim.theory.partition import EqualDevices, PipelineStage, StageWay, seconds_on
 from sim.workload.readers.layer_profiles import read_profile
 
 MAX_DEVICES = 32
@@ -35,7 +35,7 @@ MAX_DEVICES = 32
 class _Place:
     """The devices of a group: of one node, or one of each of several nodes."""
 
-    group: Group
+    group: EqualDevices
     type: DeviceType
     nodes: tuple[Node, ...]
 
@@ -68,7 +68,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
 
 
 def _stream(
-    entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts, plan: theory.Partition,
+    entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, cuts: Cuts, plan: theory.PipelinePartition,
     shapes: Sequence[int], seconds: Sequence[float], context: Context,
 ) -> TaskStream:  # fmt: skip
     """The columns: arrival by arrival, item by item, stage by stage."""
@@ -125,7 +125,7 @@ def _stream(
 
 def _plan(
     entry: WorkloadEntry, spec: PipelineSpec, places: Sequence[_Place], where: Path_, context: Context
-) -> theory.Partition:
+) -> theory.PipelinePartition:
     """The best stages on these devices; ScenarioError with both figures where none fits, or keeps the deadline."""
     devices = sum(place.group.count for place in places)
     if devices > MAX_DEVICES:
@@ -146,9 +146,10 @@ def _plan(
 
 @lru_cache(maxsize=64)
 def _planned(
-    profile: Path, changed: int, size: int, groups: tuple[Group, ...], ways: tuple[tuple[tuple[str, str], Way], ...],
+    profile: Path, changed: int, size: int, groups: tuple[EqualDevices, ...],
+    ways: tuple[tuple[tuple[str, str], StageWay], ...],
     training: bool, replication: bool, due: float,
-) -> theory.Partition:  # fmt: skip
+) -> theory.PipelinePartition:  # fmt: skip
     """The plan, found once for all replications; when the profile changed, and its size, are part of the key."""
     known = dict(ways)
     return theory.unlike_partition(
@@ -199,7 +200,7 @@ def _groups(kind: DeviceType, measured: bool, cluster: Cluster) -> list[_Place]:
         inside = min(link.upload, link.download)
         if count != 1 and math.isinf(inside):
             inside = min(_hop(_device(first, kind), up) for up in (True, False))
-        group = Group(
+        group = EqualDevices(
             name, number, 1.0 if measured else kind.speed, inside=inside,
             memory=math.inf if kind.memory is None else kind.memory, measured=kind.name,
         )  # fmt: skip
@@ -218,7 +219,7 @@ def _hop(device: Device, up: bool, switch: Link | None = None) -> float:
     return rate if switch is None or device.switch is None else min(rate, switch.upload if up else switch.download)
 
 
-def _way(a: _Place, b: _Place) -> Way:
+def _way(a: _Place, b: _Place) -> StageWay:
     """From a device of one group to one of another, hop by hop."""
     first, last = a.nodes[0], b.nodes[0]
     source, target = _device(first, a.type), _device(last, b.type)
@@ -233,10 +234,12 @@ def _way(a: _Place, b: _Place) -> Way:
         if len(a.nodes) == 1 or len(b.nodes) == 1:  # its devices share the network of their node
             together = hops[-1]
     slowness = sum(1 / rate for rate in hops)
-    return Way(1 / slowness if slowness else math.inf, latency, together)
+    return StageWay(1 / slowness if slowness else math.inf, latency, together)
 
 
-def _nodes_of(place: _Place, stage: Stage, used: dict[str, int], name: str, cluster: Cluster) -> Partition | None:
+def _nodes_of(
+    place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster
+) -> Partition | None:  # fmt: skip
     """The nodes on which a stage runs; None where these are all that have its type."""
     nodes = place.nodes
     if len(nodes) > 1:
@@ -248,7 +251,7 @@ def _nodes_of(place: _Place, stage: Stage, used: dict[str, int], name: str, clus
     return Partition(name, mask) if others else None
 
 
-def _seconds(cuts: Cuts, stage: Stage, group: Group, spec: PipelineSpec) -> float:
+def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
     """Seconds of an item in a stage, with the gradients that its replicas reduce."""
     layers = cuts.between(stage.first, stage.last)
     found = math.fsum(seconds_on(one, group, not spec.training) for one in layers)
@@ -258,7 +261,7 @@ def _seconds(cuts: Cuts, stage: Stage, group: Group, spec: PipelineSpec) -> floa
     return found
 
 
-def _told(cuts: Cuts, plan: theory.Partition) -> str:
+def _told(cuts: Cuts, plan: theory.PipelinePartition) -> str:
     """The plan in a sentence."""
     parts = []
     for stage in plan.stages:

@@ -53,7 +53,7 @@ Shape = tuple[int, ...]
 Kind = Literal["training", "inference"]
 
 
-class Layer:
+class MeasuredLayer:
     """A layer, knowing its shapes and costs for one sample.
 
     `output(shape)` is the shape it makes of an input shape; the other methods take the input shape too.
@@ -81,7 +81,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Conv2D(Layer):
+class Conv2D(MeasuredLayer):
     """k × k convolution of (height, width, channels); padding is valid or same."""
 
     filters: int
@@ -101,7 +101,7 @@ class Conv2D(Layer):
 
 
 @dataclass(frozen=True)
-class TransposedConv2D(Layer):
+class TransposedConv2D(MeasuredLayer):
     """Transposed convolution with padding same: each side grows by the stride."""
 
     filters: int
@@ -119,7 +119,7 @@ class TransposedConv2D(Layer):
 
 
 @dataclass(frozen=True)
-class MaxPool(Layer):
+class MaxPool(MeasuredLayer):
     """k × k pooling with stride k; a remainder at the edge is dropped."""
 
     size: int
@@ -132,7 +132,7 @@ class MaxPool(Layer):
 
 
 @dataclass(frozen=True)
-class Dense(Layer):
+class Dense(MeasuredLayer):
     """Fully connected; flattens its input.  `reshape` is the shape its outputs are taken as, else
     (units,)."""
 
@@ -150,7 +150,7 @@ class Dense(Layer):
 
 
 @dataclass(frozen=True)
-class Embedding(Layer):
+class Embedding(MeasuredLayer):
     """A row of a table for each token: (tokens,) becomes (tokens, dimension)."""
 
     vocabulary: int
@@ -167,7 +167,7 @@ class Embedding(Layer):
 
 
 @dataclass(frozen=True)
-class SimpleRNN(Layer):
+class SimpleRNN(MeasuredLayer):
     """h ← tanh(W x + U h + b) over (tokens, features); gives the last h."""
 
     units: int
@@ -201,9 +201,9 @@ class LayerNetwork:
     """Layers in a row on an input of a given shape; figures are for one sample unless they name a batch."""
 
     input: Shape
-    layers: tuple[Layer, ...]
+    layers: tuple[MeasuredLayer, ...]
 
-    def _stages(self) -> Iterable[tuple[Layer, Shape]]:
+    def _stages(self) -> Iterable[tuple[MeasuredLayer, Shape]]:
         """Each layer with the shape of its input."""
         shape = self.input
         for layer in self.layers:

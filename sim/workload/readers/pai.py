@@ -82,7 +82,7 @@ class Owners:
         return Owner("", math.nan) if found is None else Owner(self._users[found[1]], found[0])
 
 
-class Spans:
+class AttemptSpans:
     """The instances of an instance table, by task."""
 
     def __init__(self, path: Path | None = None):
@@ -110,7 +110,7 @@ class Spans:
 def read(log: JobLog, *, jobs: ExistingFile | None = None, instances: ExistingFile | None = None) -> JobLog:
     """Tasks of Alibaba's PAI trace of 2020, joined with its job and instance tables: gangs and fractions of GPUs."""
     owners = Owners(None if jobs is None else Path(jobs))
-    spans = Spans(None if instances is None else Path(instances))
+    spans = AttemptSpans(None if instances is None else Path(instances))
     for line, cells in _rows(log, TASK):
         _task(log, line, cells, owners, spans)
     return log
@@ -122,7 +122,7 @@ def _rows(log: JobLog, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str
             yield line, cells
 
 
-def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: Spans) -> None:
+def _task(log: JobLog, line: int, cells: list[str], owners: Owners, spans: AttemptSpans) -> None:
     numbers = [log.number(line, TASK[n], cells[n], blank) for n, blank in BLANK.items()]
     if None in numbers:
         return

@@ -18,7 +18,7 @@ BLOCK = 2**17
 """Rows of a block on disk."""
 
 
-class Block:
+class RowBlock:
     """Rows one after the other as columns: 8 bytes a number, 4 a text that comes again, and the ids.
 
     `ids` is empty while no row has one, an array while all are whole numbers, and otherwise a list of texts, in which
@@ -89,7 +89,7 @@ class Blocks:
     """Blocks of rows in their order: a single one in memory, or many in a nameless file in `folder`."""
 
     def __init__(self, folder: Path | None = None):
-        self.current = Block()
+        self.current = RowBlock()
         self.most = math.inf if folder is None else BLOCK
         self._file: IO[bytes] | None = None
         self._places: list[int] = []
@@ -100,15 +100,15 @@ class Blocks:
     def __len__(self) -> int:
         return len(self._places) + bool(len(self.current))
 
-    def next(self) -> Block:
+    def next(self) -> RowBlock:
         """Put the current block away: the one to go on with."""
         assert self._file is not None
         self._places.append(self._file.tell())
         pickle.dump(self.current, self._file, protocol=5)
-        self.current = Block()
+        self.current = RowBlock()
         return self.current
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RowBlock]:
         if self._file is not None:
             for place in self._places:
                 self._file.seek(place)

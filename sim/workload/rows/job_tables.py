@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sim.workload.rows.job_columns import Block
+from sim.workload.rows.job_columns import RowBlock
 from sim.workload.traces import NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Assembly:
 
     # Rows -----------------------------------------------------------------------------------------------------
 
-    def _inside(self, block: Block) -> np.ndarray:
+    def _inside(self, block: RowBlock) -> np.ndarray:
         """Rows in the window; of a log without dates those outside have never been taken."""
         inside = np.ones(len(block), dtype=bool)
         low, high = self.window
@@ -134,7 +134,7 @@ class Assembly:
             kept &= ~head
         self.begin = jump
 
-    def _drop(self, reason: str, block: Block, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
+    def _drop(self, reason: str, block: RowBlock, rows: np.ndarray, where: dict[str, list[int]] | None = None) -> None:
         if rows.any():
             line = block.lines[int(np.argmax(rows))]
             known = (self.log.left_out if where is None else where).setdefault(reason, [0, line])
@@ -186,7 +186,7 @@ class Assembly:
             found.again = _twice(keys)
         return found
 
-    def _ids(self, block: Block, kept: np.ndarray, kind: str) -> np.ndarray:
+    def _ids(self, block: RowBlock, kept: np.ndarray, kind: str) -> np.ndarray:
         if kind == "numbers":
             ids: np.ndarray = np.frombuffer(block.ids, np.int64)  # type: ignore[arg-type]
         else:
@@ -196,7 +196,7 @@ class Assembly:
 
     # Tables ---------------------------------------------------------------------------------------------------
 
-    def _table(self, block: Block, kept: np.ndarray) -> TaskTable:
+    def _table(self, block: RowBlock, kept: np.ndarray) -> TaskTable:
         """The kept rows of a block, column after column: what grew is let go of as soon as it is there."""
         log, columns = self.log, self.columns
         every = bool(kept.all())
@@ -336,7 +336,7 @@ def _twice(keys: np.ndarray) -> np.ndarray:
     return np.unique(keys[1:][keys[1:] == keys[:-1]])
 
 
-def _end_of(block: Block) -> np.ndarray:
+def _end_of(block: RowBlock) -> np.ndarray:
     """When each job ended; -inf where its start is not known."""
     start = block.number("start") if "start" in block.numbers else np.full(len(block), np.nan)
     return np.nan_to_num(start, nan=-np.inf) + np.frombuffer(block.duration)
