@@ -33,7 +33,7 @@ class Fleet(ServiceCalls):
         self, state: RunState, rounds: Rounds, signals: Signals, devices_free: Callable[[], None],
         service: LanguageService, batching: Any, routing: Any, checked: bool,
     ):  # fmt: skip
-        """`devices_free`: called when a replica gives devices back; `checked`: is there a round at each boundary?"""
+        """`devices_free`: called when devices are given back; `checked`: is each replica recounted at boundaries?"""
         self.state = state
         self.signals = signals
         self.checked = checked
