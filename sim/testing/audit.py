@@ -169,8 +169,9 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for first, second in zip(mine, mine[1:], strict=False):
             if second.start < first.end:
                 yield f"task {name} at t = {second.start:g} s: started while it was running"
-        if mine or not cached[row]:  # else it may have been answered without a launch
-            yield from _end(record, row, mine, float(back[row]))
+        if cached[row] and all(launch.outcome in (LAUNCH_STOPPED, LAUNCH_LOST) for launch in mine):
+            continue  # it may have been answered without a launch, or after one that was stopped
+        yield from _end(record, row, mine, float(back[row]))
 
 
 def _end(record: Record, row: int, mine: list[Occupation], back: float) -> Iterator[str]:
