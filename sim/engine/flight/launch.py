@@ -224,6 +224,15 @@ class Part:
         return not (self.alone or self.begun)
 
 
+def insert_part(parts: list[Part], part: Part) -> None:
+    """Insert a part in start order."""
+    if parts and parts[-1].number > part.number:
+        parts.append(part)
+        parts.sort(key=lambda one: one.number)
+    else:
+        parts.append(part)
+
+
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     """The timetable that a sketch stands for, with the launch's parts in the queues of its copy engines."""
     lane, left, rates, times, end, (up_bytes, up_seconds, down_bytes, down_seconds) = sketch
@@ -238,13 +247,13 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     if up_at == up_at:
         up = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
         up.ask, up.at, up.until = begin, up_at, uploaded
-        lane.uploads.append(up)
+        insert_part(lane.uploads, up)  # one that starts now may be there already
         table.up = (up,)
         table.uploaded = table.ready = uploaded
     if down_at == down_at:
         down = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
-        lane.downloads.append(down)
+        insert_part(lane.downloads, down)
         table.down = (down,)
     return table
 

@@ -15,7 +15,20 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.contention import Member, Network
 from sim.engine.flight.data_locations import host, items_of
 from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, Part, ShareGroup, Timetable
+from sim.engine.flight.launch import (
+    COMPUTED,
+    END,
+    INF,
+    JOIN,
+    READY,
+    TURN,
+    Lane,
+    Launch,
+    Part,
+    ShareGroup,
+    Timetable,
+    insert_part,
+)
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
 from sim.engine.flight.timetable import (
@@ -31,7 +44,7 @@ from sim.engine.flight.timetable import (
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.boundaries import insert_part, next_boundary
+from sim.engine.launching.boundaries import next_boundary
 from sim.engine.launching.departures import Departures, written
 from sim.engine.launching.lanes import give_lanes
 from sim.engine.resources.occupancy import GpuState, available_at
