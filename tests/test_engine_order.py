@@ -9,10 +9,14 @@ import pytest
 from machines import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
 
 from sim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from sim.engine.simulation import Simulation
 from sim.errors import PolicyError
-from sim.model.cluster import DeviceType, NodeSpec
+from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec
 from sim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream
+from sim.model.tasks import Shape
 from sim.policy import Accept, Admission, Defer, ListScheduler, Reject, Scheduler, Start, Stop, Wait
+from sim.scenario.schema.policy import PolicySpec
+from sim.testing.systems import GB, System, node, workload
 
 GPU = DeviceType("g")
 MODE = gpu_mode(GPU)
@@ -260,3 +264,14 @@ def test_scripts_do_what_they_say():
     seen = []
     simulate(ONE, [Job([MODE], [5.0])], Scripted([(2.5, lambda view: seen.append(view.now) or [])]))
     assert seen == [2.5]
+
+
+def test_a_download_of_the_launch_that_started_first_comes_first_though_another_overtook_it():
+    """The second launch has nothing to upload and computes first, and the first nothing to compute: both ask for the
+    download engine at 5 s.  Without checks: they would look at the first before the second starts."""
+    gpu = DeviceType("g", streams=2, link=Link(upload=GB, download=GB))
+    shape = Shape([gpu_mode(gpu)])
+    tasks = workload([(0, 0, 0), (1, 0, 4)], [shape], bytes_in=np.array([2 * GB, 0]), bytes_out=np.array([GB, 2 * GB]))
+    system = System("overtaken", Cluster([node(accelerators=((gpu, 1),))]), tasks)
+    record = Simulation(system.run_input(PolicySpec("scheduler", "fcfs").make())).run()
+    assert record.finish.tolist() == [6, 8]

@@ -12,8 +12,9 @@ import pytest
 from test_llm import C, F, P, S, load_of, scenario
 from test_llm_faults import stormy
 
+from sim.engine.language.continuous_batching import Replica
 from sim.engine.simulation import Simulation
-from sim.errors import PolicyError, ScenarioError
+from sim.errors import InvariantError, PolicyError, ScenarioError
 from sim.model.faults import FaultEvent
 from sim.model.plan import Placement
 from sim.model.record import COMPLETED, REJECTED
@@ -298,9 +299,33 @@ def test_a_place_where_a_replica_cannot_be_is_an_error_that_names_it():
         competing(Nowhere(), BREAKS, jobs=1)
 
 
+class Counts(ListScheduler):
+    """Counts how often it is asked."""
+
+    rounds = 0
+
+    def schedule(self, view):
+        self.rounds += 1
+        yield from super().schedule(view)
+
+
 @pytest.mark.parametrize("name", ["swap", "scaled"])
 def test_looking_at_every_boundary_changes_nothing(name):
-    """Where devices fail and replicas are lacking all the time: --check makes rounds of its own."""
-    first, second = (Simulation(stormy(name, 1), check=check).run() for check in (True, False))
+    """Where devices fail and replicas are lacking all the time: --check has the policy asked no more often."""
+    counts, records = [], []
+    for check in (True, False):
+        scheduler = Counts()
+        records.append(Simulation(replace(stormy(name, 1), scheduler=scheduler), check=check).run())
+        counts.append(scheduler.rounds)
+    first, second = records
+    assert counts[0] == counts[1]
     assert first.finish.tobytes() == second.finish.tobytes()
     assert first.place.tobytes() == second.place.tobytes()
+
+
+def test_a_replica_that_does_not_add_up_is_found_at_its_next_boundary(monkeypatch):
+    """With --check, although nobody asks the policy while a replica takes its steps."""
+    defects = Replica.defects
+    monkeypatch.setattr(Replica, "defects", lambda one: [*defects(one), *(["lost"] if one.clock._now > 0.02 else [])])
+    with pytest.raises(InvariantError, match=r"^t = 0\.05606 s: lost"):
+        Simulation(load(scenario()).build(), check=True).run()

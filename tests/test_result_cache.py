@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import sim
-from sim.engine.queues.cache import Clock, Lru
+from sim.engine.queues.cache import ClockCache, Lru
+from sim.engine.simulation import Simulation
+from sim.model.faults import FaultEvent
+from sim.model.record import COMPLETED, FAILED
+from sim.scenario.scenario import load
 
 
 def scenario(**cache):
@@ -43,7 +49,7 @@ def test_lru_evicts_what_was_used_longest_ago():
 
 
 def test_the_clock_spares_what_was_used_since_its_hand_passed():
-    cache = Clock(3)
+    cache = ClockCache(3)
     for key in (1, 2, 3):
         cache.add(key)
     assert cache.holds(1)
@@ -56,7 +62,7 @@ def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
     """A request is a hit if and only if its input is in the cache when it arrives, misses entering at their finish."""
     result = sim.run(scenario(evict=evict), seed=3, check=True)
     tasks = result.tasks
-    cache = {"lru": Lru, "clock": Clock}[evict](100)
+    cache = {"lru": Lru, "clock": ClockCache}[evict](100)
     done = tasks[tasks["status"] == "completed"]
     served = done[done["device"].notna()]
     events = [(time, 1, row, key) for row, time, key in zip(tasks.index, tasks["arrival"], tasks["input"], strict=True)]
@@ -89,3 +95,20 @@ def test_without_a_cache_there_is_no_hit_fraction():
     plain = scenario()
     del plain["workload"][0]["service"]["cache"]
     assert np.isnan(sim.run(plain, seed=3).metric("cache_hit_fraction"))
+
+
+def test_no_cache_answers_a_request_that_a_time_limit_has_ended():
+    """Four requests for one input on two devices, one of which slows down: the second is over its limit at 1.7 s, when
+    the result of the first lies in the cache."""
+    described = scenario(inputs=1)
+    described |= {"cluster": {"nodes": {"gpus": {"type": "g", "count": 2}}}, "horizon": "60 s"}
+    entry = described["workload"][0]
+    entry |= {"arrivals": {"process": "all_at_once", "count": 4}, "slo": "60 s"}
+    entry["service"] |= {"upload": {}, "compute": {"per_item": "1 s"}, "max_batch": 1}
+    run = load(described).build(1)
+    run.tasks.arrival = np.array([0.0, 0.2, 0.3, 0.4])
+    run.tasks.time_limit = np.array([math.inf, 1.5, math.inf, math.inf])
+    record = Simulation(replace(run, grace=0.0, faults=[FaultEvent(0.3, 2, "slow", 5.0)]), check=True).run()
+    assert record.status.tolist() == [COMPLETED, FAILED, COMPLETED, COMPLETED]
+    assert record.finish[1] == pytest.approx(1.7)
+    assert record.reasons == {1: "time limit"}

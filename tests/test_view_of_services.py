@@ -47,7 +47,8 @@ class Greedy(Batching):
 @pytest.fixture(autouse=True)
 def registered(only_shipped_policies):
     sim.register("greedy_of_test", Greedy, kind="batching")
-    for name, policy in (("looks", Looks), ("patient_of_test", Patient), ("interrupting_of_test", Interrupting)):
+    for name, policy in (("looks", Looks), ("patient_of_test", Patient), ("interrupting_of_test", Interrupting),
+                         ("in_order_of_test", InOrder)):
         sim.register(name, policy, kind="scheduler")
 
 
@@ -125,3 +126,30 @@ def test_single_requests_can_be_started_and_batches_stopped(scheduler, gpus):
     pd.testing.assert_frame_equal(one.tasks, two.tasks, check_exact=True)
     alone = (one.launches["members"] == 1).sum() if "members" in one.launches else len(one.launches)
     assert alone > 5 if scheduler.startswith("patient") else one.tasks["preemptions"].sum() > 5
+
+
+class InOrder(ListScheduler):
+    """Sees requests in the order of their arrival, and the oldest first."""
+
+    def schedule(self, view):
+        for queue in {view.queue_of(task) for task in view.waiting()} - {None}:
+            arrivals = [queue.arrival(position) for position in range(len(queue))]
+            assert arrivals == sorted(arrivals) == [task.arrival for task in queue.tasks()]
+        assert view.waiting(1) == view.waiting()[:1]
+        yield from super().schedule(view)
+
+
+def test_clients_that_think_longer_than_others_send_after_them():
+    """A client's next request has the next row when it begins to think; what others send meanwhile is before it.  The
+    requests of a service beside theirs come by the clock, and are ready when they come."""
+    described = scenario(False, "in_order_of_test")
+    described["cluster"]["nodes"][0]["gpus"]["streams"] = 1
+    beside = described["workload"][0]
+    closed = {"process": "closed", "clients": 12, "think": {"distribution": "exponential", "mean": "30 ms"}}
+    described["workload"] = [beside | {"count": 40}, beside | {"name": "loop", "arrivals": closed, "count": 200}]
+    result, _ = run(described)
+    assert (result.tasks["ready"] == result.tasks["arrival"]).all()
+    assert (result.tasks["wait"] >= 0).all()
+    batches = result.tasks[result.tasks["class"] == "loop"].sort_values("arrival")
+    assert batches["start"].is_monotonic_increasing
+    assert not batches.index.is_monotonic_increasing

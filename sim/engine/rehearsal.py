@@ -20,11 +20,11 @@ from sim.policy.request_queue import Requests
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
     """The problem of a run, with the engine behind it: `play` runs something from its beginning to its end."""
-    stage = Stage(run, play)
+    stage = RehearsedStage(run, play)
     return PlanProblem(stage.tasks, run.cluster, random, stage.simulate, stage.rehearse)
 
 
-class Stage:
+class RehearsedStage:
     """Where plans and policies are tried out before the clock starts, on the estimates.
 
     A plan has a place for every task, so what is tried out goes on to the end: no horizon, and no task loses patience.
@@ -46,7 +46,7 @@ class Stage:
 
     def rehearse(self, scheduler: Scheduler) -> Plan:
         """What a policy does, as a plan."""
-        watched = Watched(scheduler)
+        watched = WatchedRun(scheduler)
         record = self._play(watched)
         plan = plan_of(watched.starts, record, watched.copies)
         stopped = record.preemptions is not None or record.migrations is not None
@@ -66,7 +66,7 @@ def makespan_of(record: Record, tasks: Tasks) -> float:
     return float(record.finish.max() - tasks.arrival.min())
 
 
-class Watched(Scheduler):
+class WatchedRun(Scheduler):
     """A scheduler with a record of its starts: the last one of each task, with its time, in the order of decisions."""
 
     def __init__(self, inner: Scheduler) -> None:

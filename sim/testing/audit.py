@@ -154,8 +154,10 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for row in launch.fused or (launch.task,):
             of[row].append(launch)
     back = np.zeros(len(tasks))  # an answer comes back over the network after its launch has ended
+    cached = np.zeros(len(tasks), dtype=bool)
     for service in record.input.services:
         back[service.rows] = service.response_delay
+        cached[service.rows] = service.cache is not None
     for row in np.setdiff1d(np.arange(len(tasks)), rows_of(record.input)).tolist():
         name, status = tasks.name(row), int(record.status[row])
         if status != NOT_ARRIVED and status not in STATUS_NAMES:
@@ -167,6 +169,8 @@ def _lives(record: Record, launches: list[Occupation]) -> Iterator[str]:
         for first, second in zip(mine, mine[1:], strict=False):
             if second.start < first.end:
                 yield f"task {name} at t = {second.start:g} s: started while it was running"
+        if cached[row] and all(launch.outcome in (LAUNCH_STOPPED, LAUNCH_LOST) for launch in mine):
+            continue  # it may have been answered without a launch, or after one that was stopped
         yield from _end(record, row, mine, float(back[row]))
 
 

@@ -91,7 +91,7 @@ class Checker:
             whose = f"of {queue.service.name}"
             if len(rows) != len(queue):
                 self._fail(f"{len(rows)} requests {whose} wait, not {len(queue)}")
-            if rows != sorted(set(rows)):
+            if rows != sorted(set(rows), key=queue.order):
                 self._fail(f"requests {whose} are out of order")
             if not running.isdisjoint(rows):
                 self._fail(f"a request {whose} waits and runs")

@@ -66,7 +66,7 @@ class Interrupts:
             self.rounds.changed("release")
             return
         for task in tasks:
-            self.waiting.make_ready(task)
+            self.waiting.make_ready(task, killed=True)
             self.completion.end_task(task, FAILED, reason)
         self.rounds.changed("release")
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from sim.engine.core.policy_errors import raised
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
@@ -31,6 +33,11 @@ class Waiting:
         self.serving = serving
         recorder = state.recorder
         self._ready = recorder.ready_column() if linked or state.input.admission is not None else None
+        if self._ready is not None:
+            for queue in state.queues:
+                if queue.column is not None:  # nothing happens when one of these comes
+                    rows = queue.service.rows
+                    np.frombuffer(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
 
@@ -39,8 +46,8 @@ class Waiting:
         scheduler = self.state.scheduler
         self._on_ready = None if type(scheduler).ready is Scheduler.ready else scheduler.ready
 
-    def make_ready(self, task: Task) -> None:
-        """A task waits for a device from now on."""
+    def make_ready(self, task: Task, killed: bool = False) -> None:
+        """A task waits for a device from now on; `killed`: it ends at this instant, and no cache answers it."""
         state = self.state
         task.state = WAITING
         ready = self._ready
@@ -55,7 +62,7 @@ class Waiting:
                 return
         queue = state.queue_of.get(task.shape) if state.queues else None
         if queue is not None:
-            self._come_to_queue(task, queue)
+            self._come_to_queue(task, queue, killed)
         else:
             state.waiting[task.index] = task
             if self._on_ready is not None:
@@ -96,10 +103,10 @@ class Waiting:
 
     # Requests -----------------------------------------------------------------------------------------------
 
-    def _come_to_queue(self, task: Task, queue: Queue) -> None:
+    def _come_to_queue(self, task: Task, queue: Queue, killed: bool) -> None:
         """A request that comes by itself, or is in no batch any more, goes to its service's queue."""
         again = task._history is not None
-        if queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
+        if not killed and queue.cache is not None and queue.cache.holds(queue.input_of(task.index)):
             self._answer(task, queue, again)
         elif again:
             queue.push(task)

@@ -316,7 +316,7 @@ class Recorder:
         start, finish = as_array(self.start, "d"), as_array(self.finish, "d")
         mode, place, status = as_array(self.mode, "h"), as_array(self.place, "i"), as_array(self.status, "b")
         if self.ready is not None:
-            ready = as_array(self.ready, "d")
+            ready = np.where(status == NOT_ARRIVED, NAN, as_array(self.ready, "d"))
         elif (status == NOT_ARRIVED).any():
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:

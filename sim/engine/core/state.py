@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.engine.core.recorder import Recorder
-from sim.engine.flight.contention import Network
+from sim.engine.flight.contention import SharedNetwork
 from sim.engine.flight.data_locations import Places
 from sim.engine.flight.launch import Launch
 from sim.engine.flight.links import Links
@@ -40,7 +40,7 @@ class RunState:
     steady: bool
     """Does every launch compute, at nominal rate, from its start on?  Until frequencies or failures change it."""
 
-    network: Network | None = None
+    network: SharedNetwork | None = None
     """Links that jobs over several nodes share, where there are such jobs."""
     sources: Sources = field(init=False)
     patience: Patience | None = None

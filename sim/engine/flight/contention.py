@@ -38,7 +38,7 @@ def _never(_: Any) -> None:
     """What an imagined launch does at its end: it has no event, so this is never called."""
 
 
-class Group:
+class ContendingJobs:
     """The jobs on one link."""
 
     __slots__ = ("link", "members", "stakes", "factors", "inverse", "busy", "since", "row")
@@ -110,7 +110,7 @@ class Stake:
 
     __slots__ = ("member", "group", "seconds", "hidden", "ratio")
 
-    def __init__(self, member: Member, group: Group, phases: list[tuple[float, float]]):
+    def __init__(self, member: Member, group: ContendingJobs, phases: list[tuple[float, float]]):
         self.member = member
         self.group = group
         self.seconds = sum(seconds for seconds, _ in phases)
@@ -141,7 +141,7 @@ class Member:
         self.here = False
         """Is it on the network?"""
         self.stakes: list[Stake] = []
-        self.carried: list[tuple[Group, float]] = []
+        self.carried: list[tuple[ContendingJobs, float]] = []
         """All its links, and the seconds of their full rate that its step takes."""
         self.ratio = 1.0
         """The greatest of those of its stakes."""
@@ -152,7 +152,7 @@ class Member:
         """Seconds that others have taken, and those that faults of links have."""
 
 
-class Network:
+class SharedNetwork:
     """All links of a run, and the launches on them."""
 
     def __init__(self, clock: Clock, cluster: Cluster, paced: Callable[[Launch], None]):
@@ -160,7 +160,7 @@ class Network:
         self.rule = cluster.fabric.contention
         self.paced = paced
         """Called with a launch when its pace on the network has changed: sets its rate, and its times anew."""
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, ContendingJobs] = {}
         self.slow: dict[int, float] = {}
         """Links slower than they should be, by how many times; inf: down."""
         self.jobs = array("d")
@@ -211,7 +211,7 @@ class Network:
         group = self.groups.get(link)
         if group is None:
             return
-        touched: dict[int, Group] = {}
+        touched: dict[int, ContendingJobs] = {}
         for member in group.members:
             self._settle(member, self.clock._now)
             for stake in member.stakes:
@@ -249,10 +249,10 @@ class Network:
 
     # ----------------------------------------------------------------------------------------------------------
 
-    def _group(self, link: int) -> Group:
+    def _group(self, link: int) -> ContendingJobs:
         group = self.groups.get(link)
         if group is None:
-            group = self.groups[link] = Group(link)
+            group = self.groups[link] = ContendingJobs(link)
         return group
 
     def _weigh(self, member: Member) -> None:
@@ -263,7 +263,7 @@ class Network:
         there = spent.items() if alone < INF else ()
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
-    def _rerate(self, groups: list[Group], fresh: list[Member]) -> None:
+    def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
         """The set of jobs on these links has changed: new times of a step for all on them, and for `fresh` ones."""
         rule, now = self.rule, self.clock._now
         changed = {member.launch.number: member for member in fresh}
@@ -321,7 +321,7 @@ class Network:
             member.steps = (table.done + table.rate * (now - table.updated)) / member.exchange.nominal
             member.since = now
 
-    def _close(self, group: Group, now: float) -> None:
+    def _close(self, group: ContendingJobs, now: float) -> None:
         """The average use of a link since its last row."""
         for member in group.members:
             if member.since != now:
@@ -334,7 +334,7 @@ class Network:
         if group.row >= 0 and now > group.since:
             self.links[group.row] = group.busy / (now - group.since)
 
-    def _open(self, group: Group, now: float) -> None:
+    def _open(self, group: ContendingJobs, now: float) -> None:
         """A new row of a link."""
         if group.row >= 0 and group.since == now:  # several changes at one instant are one row
             self.links[group.row + 1] = len(group.members)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.flight.links import Line
+from sim.engine.flight.links import LinkPath
 from sim.engine.kernel.clock import Timer
 from sim.model.cluster import Device
 from sim.model.fusion import Fusion
@@ -187,7 +187,7 @@ class Part:
     flow: Any = None
 
     def __init__(
-        self, owner: Any, lane: Lane | None, device: Device, line: Line | None = None, size: float = 0.0,
+        self, owner: Any, lane: Lane | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
         seconds: float = 0.0,
     ):  # fmt: skip
         """`line`: the way on which it moves `size` bytes, and what takes `seconds` alone; None: told by its legs."""
@@ -224,6 +224,15 @@ class Part:
         return not (self.alone or self.begun)
 
 
+def insert_part(parts: list[Part], part: Part) -> None:
+    """Insert a part in start order."""
+    if parts and parts[-1].number > part.number:
+        parts.append(part)
+        parts.sort(key=lambda one: one.number)
+    else:
+        parts.append(part)
+
+
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     """The timetable that a sketch stands for, with the launch's parts in the queues of its copy engines."""
     lane, left, rates, times, end, (up_bytes, up_seconds, down_bytes, down_seconds) = sketch
@@ -238,13 +247,13 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     if up_at == up_at:
         up = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
         up.ask, up.at, up.until = begin, up_at, uploaded
-        lane.uploads.append(up)
+        insert_part(lane.uploads, up)  # one that starts now may be there already
         table.up = (up,)
         table.uploaded = table.ready = uploaded
     if down_at == down_at:
         down = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
-        lane.downloads.append(down)
+        insert_part(lane.downloads, down)
         table.down = (down,)
     return table
 
@@ -375,7 +384,8 @@ class Lane:
     )  # fmt: skip
 
     def __init__(
-        self, up: Line, down: Line, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool, direct: bool
+        self, up: LinkPath, down: LinkPath, group: ShareGroup | None, sliced: bool, simple: bool, regular: bool,
+        direct: bool,
     ):  # fmt: skip
         self.up, self.down = up, down
         """Its ways from and to the host."""

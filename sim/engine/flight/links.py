@@ -16,7 +16,7 @@ from sim.model.cluster import Cluster, Device, DeviceType
 from sim.model.tasks import Tasks
 
 
-class Line(NamedTuple):
+class LinkPath(NamedTuple):
     """The way between an accelerator and its host, in one direction."""
 
     rate: float
@@ -33,7 +33,7 @@ class Pipe:
     def __init__(self, name: str, rate: float):
         self.name = name
         self.rate = rate
-        self.group: Group | None = None
+        self.group: FlowGroup | None = None
 
 
 class Flow(Timer):
@@ -49,11 +49,11 @@ class Flow(Timer):
         self.rate = 0.0
         self.done = done
         self.owner = owner
-        self.group: Group | None = None
+        self.group: FlowGroup | None = None
         self.ended = False
 
 
-class Group(Timer):
+class FlowGroup(Timer):
     """Coupled flows and their one pending event."""
 
     __slots__ = ("flows", "updated", "next")
@@ -73,8 +73,8 @@ class Links:
         self.clock = clock
         self.moved = 0.0
         """Bytes that began their way over a link so far."""
-        self.up_lines: dict[int, Line] = {}
-        self.down_lines: dict[int, Line] = {}
+        self.up_lines: dict[int, LinkPath] = {}
+        self.down_lines: dict[int, LinkPath] = {}
         modes = [] if tasks is None else [mode for shape in tasks.shapes for mode in shape.modes]
         parted = {mode.type for mode in modes if mode.gpus and not mode.whole}
         items = tasks is None or bool(tasks.items)
@@ -117,7 +117,7 @@ class Links:
             finite = [pipe.rate for pipe in pipes if pipe.rate < math.inf]
             behind_switch = any(pipe.rate < math.inf for pipe in pipes[1:])
             private = not finite or (free and not crowded and not behind_switch)
-            lines[device.index] = Line(min(finite, default=math.inf), self._latency[device.index], private)
+            lines[device.index] = LinkPath(min(finite, default=math.inf), self._latency[device.index], private)
 
     @staticmethod
     def _pair(name: str, link: Any) -> tuple[Pipe, Pipe]:
@@ -188,7 +188,7 @@ class Links:
             flow.then = self._complete_empty
             self.clock.at(self.clock._now, FINISH, flow)
             return
-        groups: list[Group] = []
+        groups: list[FlowGroup] = []
         rate = math.inf
         for pipe in flow.pipes:
             if pipe.rate < rate:
@@ -197,7 +197,7 @@ class Links:
                 groups.append(pipe.group)
         if not groups:  # alone on its way
             now = self.clock._now
-            flow.group = group = Group(self._complete, now)
+            flow.group = group = FlowGroup(self._complete, now)
             for pipe in flow.pipes:
                 pipe.group = group
             group.flows.append(flow)
@@ -223,7 +223,7 @@ class Links:
             pipe.group = group
         self._reschedule(group)
 
-    def _free(self, group: Group, gone: list[Flow]) -> None:
+    def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
         """Take flows out of their group, and with them the pipes that no other flow in it uses."""
         if len(group.flows) == len(gone):
             group.flows = []
@@ -245,7 +245,7 @@ class Links:
         flow.ended = True
         flow.done(flow)
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: FlowGroup) -> None:
         """Bring what is left of each flow to the present."""
         now = self.clock._now
         elapsed = now - group.updated
@@ -254,7 +254,7 @@ class Links:
                 flow.left -= flow.rate * elapsed
         group.updated = now
 
-    def _reschedule(self, group: Group) -> None:
+    def _reschedule(self, group: FlowGroup) -> None:
         """New rates and the group's next completion."""
         flows = group.flows
         if not flows:
@@ -275,7 +275,7 @@ class Links:
         group.next = [flow for flow, time in zip(flows, remaining, strict=True) if time <= limit]
         self.clock.again(self.clock._now + soonest, FINISH, group)
 
-    def _complete(self, group: Group) -> None:
+    def _complete(self, group: FlowGroup) -> None:
         finished = group.next
         if len(group.flows) > len(finished):
             self._settle(group)

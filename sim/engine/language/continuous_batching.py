@@ -19,13 +19,14 @@ from sim.engine.flight.links import Flow
 from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
-from sim.engine.language.kinds import Kind
+from sim.engine.language.kinds import ReplicaKind
 from sim.engine.language.kv_memory import KVMemory
 from sim.engine.language.members import Members
 from sim.engine.language.periods import Periods
 from sim.engine.language.sequences import Sequences
 from sim.engine.language.service_calls import ServiceCalls
 from sim.engine.language.steps import Steps
+from sim.errors import InvariantError
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
 from sim.model.step_times import attended
@@ -39,7 +40,7 @@ class Replica:
     steps, and what policies see (`sim.policy.iterating.Replica`).
     """
 
-    def __init__(self, fleet: ServiceCalls, number: int, kind: Kind, placement: Placement, prefills_only: bool):
+    def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaKind, placement: Placement, prefills_only: bool):
         self.fleet = fleet
         self.service = service = fleet.service
         self.policy = fleet.batching
@@ -145,13 +146,14 @@ class Replica:
         if self.stage.under_way:
             self._settle()
             clock = self.clock
-            if self.fleet.checked:
-                clock.round_due = True
             head = clock._heap[0] if clock._heap else None
             if clock.feed_time == clock._now or (head is not None and head[0] == clock._now and head[1] < TIMER):
                 clock.at(clock._now, TIMER, timer)  # what else happens at this instant comes first
                 return
         self._decide()
+        if self.fleet.checked:  # what a replica does by itself needs no round: asking the policy could change the run
+            for defect in self.defects():
+                raise InvariantError(f"t = {self.clock._now:g} s: {defect}")
 
     def _decide(self) -> None:
         """Decide which members are preempted, which requests join, and what the next step does."""

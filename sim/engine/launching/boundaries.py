@@ -33,12 +33,3 @@ def _turn(parts: Sequence[Part]) -> float:
         if not (part.alone or part.begun) and part.at < first:
             first = part.at
     return first
-
-
-def insert_part(parts: list[Part], part: Part) -> None:
-    """Insert a part in start order."""
-    if parts and parts[-1].number > part.number:
-        parts.append(part)
-        parts.sort(key=lambda one: one.number)
-    else:
-        parts.append(part)

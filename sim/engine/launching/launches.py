@@ -13,10 +13,23 @@ from typing import Any
 
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
-from sim.engine.flight.contention import Member, Network
+from sim.engine.flight.contention import Member, SharedNetwork
 from sim.engine.flight.data_locations import host, items_of
 from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, Part, ShareGroup, Timetable
+from sim.engine.flight.launch import (
+    COMPUTED,
+    END,
+    INF,
+    JOIN,
+    READY,
+    TURN,
+    Lane,
+    Launch,
+    Part,
+    ShareGroup,
+    Timetable,
+    insert_part,
+)
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
 from sim.engine.flight.timetable import (
@@ -32,7 +45,7 @@ from sim.engine.flight.timetable import (
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.boundaries import insert_part, next_boundary
+from sim.engine.launching.boundaries import next_boundary
 from sim.engine.launching.departures import Departures, written
 from sim.engine.launching.lanes import give_lanes
 from sim.engine.resources.occupancy import GpuState, available_at
@@ -57,8 +70,8 @@ class Launches:
         )  # fmt: skip
         modes = [mode for shape in tasks.shapes for mode in shape.modes]
         if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
-            state.network = Network(clock, capacity.cluster, self._paced)
-        self.network: Network | None = state.network
+            state.network = SharedNetwork(clock, capacity.cluster, self._paced)
+        self.network: SharedNetwork | None = state.network
         self.departures = Departures(state, self.speeds, received)
         give_lanes(capacity, self.links, modes, self._group_due)
 

@@ -44,7 +44,7 @@ class Lru:
         self._used[key] = None
 
 
-class Clock:
+class ClockCache:
     """Evicts the first input that a hand, going round, finds unused since it passed last."""
 
     def __init__(self, size: int):
@@ -80,4 +80,4 @@ class Clock:
 
 def cache_of(kind: str, size: int) -> Cache:
     """A cache by the name of its eviction."""
-    return Lru(size) if kind == "lru" else Clock(size)
+    return Lru(size) if kind == "lru" else ClockCache(size)

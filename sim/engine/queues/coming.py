@@ -13,7 +13,7 @@ BLOCK = 8192
 """Arrivals held as Python numbers at once."""
 
 
-class Column:
+class ArrivalColumn:
     """Requests come at the times of a sorted column: nothing happens when one does."""
 
     def __init__(self, times: np.ndarray, clock: Clock):

@@ -21,7 +21,7 @@ from sim.engine.flight.launch import Terms
 from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from sim.engine.queues.cache import Cache, cache_of
-from sim.engine.queues.coming import Column, OneByOne
+from sim.engine.queues.coming import ArrivalColumn, OneByOne
 from sim.engine.queues.patience import RowPatience
 from sim.engine.queues.stage_noise import StageNoise
 from sim.model.plan import Placement
@@ -54,21 +54,23 @@ class Queue:
         self.cache: Cache | None = None
         if service.cache is not None:
             self.cache = cache_of(service.cache.evict, service.cache.size)
-        self.column: Column | None = None
+        self.column: ArrivalColumn | None = None
         """Arrivals, where requests come by the clock."""
         if by_clock:
             every = len(service.rows) == len(table.arrival)
             times = np.ascontiguousarray(table.arrival if every else table.arrival[service.rows])
-            self.column = Column(times + service.request_delay if service.request_delay else times, clock)
-        self.coming: Column | OneByOne = self.column or OneByOne(self.total)
+            self.column = ArrivalColumn(times + service.request_delay if service.request_delay else times, clock)
+        self.coming: ArrivalColumn | OneByOne = self.column or OneByOne(self.total)
         self.head_at = 0
         """Position in the column of the first request that waits there."""
         self._front: list[float] = []
         """Arrivals from `_front_at` on, to tell those of the oldest."""
         self._front_at = 0
         self._apart: list[int] = []
-        """Rows that wait before those of the column, ascending, from `_first` on."""
+        """Rows that wait before those of the column, in order of arrival, from `_first` on."""
         self._first = 0
+        self.order = self._came if any(np.isin(stream.rows, service.rows).any() for stream in run.closed) else None
+        """What rows are sorted by, if not by themselves: clients of a closed loop think, and send in another order."""
         self._seen: dict[int, Task] = {}
         """Objects of waiting requests, by row, as far as they were looked at."""
         self._returned = False
@@ -138,9 +140,13 @@ class Queue:
     def _position(self, row: int) -> int:
         return int(np.searchsorted(self.service.rows, row)) if self.total < len(self.table) else row
 
+    def _came(self, row: int) -> tuple[float, int]:
+        return float(self.table.arrival[row]), row
+
     def _place(self, row: int) -> int:
         """The place of a request in the list of those that wait apart; -1: it does not."""
-        at = bisect_left(self._apart, row, self._first)
+        order = self.order
+        at = bisect_left(self._apart, row if order is None else order(row), self._first, key=order)  # type: ignore
         return at if at < len(self._apart) and self._apart[at] == row else -1
 
     def arrival(self, position: int) -> float:
@@ -257,12 +263,12 @@ class Queue:
         self._insert(task)
 
     def _insert(self, task: Task) -> None:
-        row, apart = task.index, self._apart
+        row, apart, order = task.index, self._apart, self.order
         self._seen[row] = task
-        if len(apart) == self._first or apart[-1] < row:
+        if len(apart) == self._first or (apart[-1] < row if order is None else order(apart[-1]) < order(row)):
             apart.append(row)
         else:
-            insort(apart, row, self._first)
+            insort(apart, row, self._first, key=order)
             self.ring()
 
     def remove(self, row: int) -> bool:
