@@ -19,7 +19,7 @@ from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
 from sim.model.ragged import Ragged
 from sim.model.record import COMPLETED, EXPIRED, REJECTED
-from sim.policy import IterationPolicy, Step
+from sim.policy import BatchStep, IterationPolicy
 from sim.scenario.scenario import load
 from sim.testing.audit import audit
 
@@ -622,7 +622,7 @@ class Greedy(IterationPolicy):
     """Prefills more than there is."""
 
     def step(self, replica):
-        return Step([(request, request.left + 1) for request in replica.prefilling])
+        return BatchStep([(request, request.left + 1) for request in replica.prefilling])
 
 
 def test_an_illegal_step_names_the_policy_and_the_time():

@@ -28,7 +28,7 @@ from pydantic import Field
 from policies.batching.common.reservations import Reservations
 from policies.batching.common.virtual_tokens import Counters
 from sim.model.units import Fraction
-from sim.policy import Generation, IterationPolicy, Replica, Step
+from sim.policy import BatchStep, Generation, IterationPolicy, Replica
 
 WATERMARK = 0.01
 
@@ -186,15 +186,15 @@ class Continuous(IterationPolicy):
 
     # Steps -------------------------------------------------------------------------------------------------------
 
-    def step(self, replica: Replica) -> Step:
+    def step(self, replica: Replica) -> BatchStep:
         prefilling = replica.prefilling
         if not prefilling:
-            return Step()
+            return BatchStep()
         if self.min_decode_steps:
             self._read_at[replica.number] = replica.steps
         mixed, budget = self.phases == "mixed", replica.service.budget
         if budget is None:
-            return Step([(request, request.left) for request in prefilling], mixed)
+            return BatchStep([(request, request.left) for request in prefilling], mixed)
         room = budget - replica.decoding if mixed else budget
         prefill: list[tuple[Any, int]] = []
         for request in prefilling:
@@ -205,7 +205,7 @@ class Continuous(IterationPolicy):
                 take = room
             prefill.append((request, take))
             room -= take
-        return Step(prefill, mixed)
+        return BatchStep(prefill, mixed)
 
     def victim(self, replica: Replica) -> Generation:
         if self.order == "priority":

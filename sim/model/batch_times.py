@@ -46,7 +46,7 @@ class TimeSpread:
 
 
 @dataclass(frozen=True)
-class FittedLine:
+class NearestLine:
     """`per_item · n + fixed`, and how far it is off the measured times at worst: as a share, and at which size."""
 
     per_item: float
@@ -144,14 +144,14 @@ class StageTable:
         # Along a line seconds over size is monotone, and a step is cheapest at its end.
         return sorted({min(limit, size) for size in (1, *self.sizes)} | ({limit} if limit < 1 << 30 else set()))
 
-    def line(self) -> FittedLine:
+    def line(self) -> NearestLine:
         """The line nearest to the table, as `sim.calibrate.fit` finds it."""
         n, seconds = np.array(self.sizes, dtype=float), np.array(self.seconds)
         chosen = np.unique(np.linspace(0, len(n) - 1, min(len(n), MAX_POINTS)).astype(int))
         per_item, fixed = nearest_line(n[chosen], seconds[chosen])
         off = np.abs((per_item * n + fixed) / seconds - 1)
         worst = int(np.argmax(off))
-        return FittedLine(per_item, fixed, float(off[worst]), self.sizes[worst])
+        return NearestLine(per_item, fixed, float(off[worst]), self.sizes[worst])
 
     def falls(self, noise: float) -> tuple[int, int] | None:
         """The first size that takes less than a smaller one by more than this share, and that smaller one."""

@@ -36,7 +36,7 @@ from sim.policy.contract import (
     Wait,
 )
 from sim.policy.dispatch import Dispatcher
-from sim.policy.iterating import Generation, IterationPolicy, Replica, Routing, Step, WantedReplica
+from sim.policy.iterating import BatchStep, Generation, IterationPolicy, Replica, Routing, WantedReplica
 from sim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
@@ -44,11 +44,11 @@ from sim.policy.remaining import Progress, RemainingProblem
 from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
 
 __all__ = [
-    "Accept", "Admission", "Backfilling", "BatchReport", "BatchTimes", "Batching", "Counter", "Decision", "Defer",
-    "Demand", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch", "Generation", "Annotate",
-    "IterationPolicy", "Delay", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
-    "PlannedScheduler", "Progress", "Reject", "Replica", "RequestQueue", "Requests", "RemainingProblem", "Routing",
-    "Scheduler", "Set", "Shadow", "Start", "Step", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE",
-    "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order",
-    "demand_fits_nowhere", "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",
+    "Accept", "Admission", "Annotate", "Backfilling", "BatchReport", "BatchStep", "BatchTimes", "Batching", "Counter",
+    "Decision", "Defer", "Delay", "Demand", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch",
+    "Generation", "IterationPolicy", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
+    "PlannedScheduler", "Progress", "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests", "Routing",
+    "Scheduler", "Set", "Shadow", "Start", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_FIT",
+    "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order", "demand_fits_nowhere",
+    "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",
 ]  # fmt: skip

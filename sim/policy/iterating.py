@@ -103,7 +103,7 @@ class Replica(Protocol):
         ...
 
 
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """A step: numbers of tokens to prefill by member, and whether the others decode."""
 
     prefill: Iterable[tuple[Any, int]] = ()
@@ -166,7 +166,7 @@ class IterationPolicy:
         """
         return steps
 
-    def step(self, replica: Replica) -> Step:
+    def step(self, replica: Replica) -> BatchStep:
         """What the next step does.  At least one member prefills or decodes."""
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ from sim.engine.flight.links import Flow
 from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
-from sim.engine.language.kinds import ReplicaKind
+from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.kv_memory import KVMemory
 from sim.engine.language.members import Members
 from sim.engine.language.periods import Periods
@@ -40,7 +40,7 @@ class Replica:
     steps, and what policies see (`sim.policy.iterating.Replica`).
     """
 
-    def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaKind, placement: Placement, prefills_only: bool):
+    def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
         self.fleet = fleet
         self.service = service = fleet.service
         self.policy = fleet.batching

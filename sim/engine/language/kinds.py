@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.model.service import LanguageService
 
 
-class ReplicaKind:
+class ReplicaType:
     """A replica on one type of device."""
 
     __slots__ = ("position", "mode", "steps", "blocks", "weights", "replicas", "prefillers", "width", "watts")

@@ -16,7 +16,7 @@ from sim.engine.kernel.clock import FINISH, Later
 from sim.engine.language.clients import Clients
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.generation import NAN, OVER, QUEUED, Generation
-from sim.engine.language.kinds import ReplicaKind
+from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.kv_transfers import KVTransfers
 from sim.engine.language.replica_set import ReplicaSet
 from sim.engine.language.service_calls import ServiceCalls
@@ -44,7 +44,7 @@ class Fleet(ServiceCalls):
         self.links = state.links
         self.recorder = state.recorder
         self.random = state.input.random.stream("routing", service.name)
-        self.kinds = [ReplicaKind(service, position) for position in range(len(service.kinds))]
+        self.kinds = [ReplicaType(service, position) for position in range(len(service.kinds))]
         self.largest = _largest(self.kinds, service)
         """KV blocks that a request may need at most."""
         extra = state.tasks.extra
@@ -216,7 +216,7 @@ class Fleet(ServiceCalls):
         return self.state.last_launch
 
     def write(
-        self, kind: ReplicaKind, placement: Placement, number: int, row: int, served: int, outcome: int,
+        self, kind: ReplicaType, placement: Placement, number: int, row: int, served: int, outcome: int,
         times: tuple[float, ...], busy: float, powered: float,
     ) -> None:  # fmt: skip
         task = row if row >= 0 else int(self.service.rows[0])
@@ -244,7 +244,7 @@ class Fleet(ServiceCalls):
         self.energy[row] = request.energy(seconds)
 
 
-def _largest(kinds: list[ReplicaKind], service: LanguageService) -> int:
+def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:
     """The most KV blocks that a request may need, so that there is, or may be, a replica for each part of its way."""
     sides = [[kind.blocks for kind in kinds if kind.replicas or service.scaling is not None]]
     if service.prefillers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sim.engine.language.generation import NAN, Generation
-from sim.engine.language.kinds import ReplicaKind
+from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.service_calls import ServiceCalls
 from sim.engine.language.steps import Steps
 from sim.model.plan import Placement
@@ -19,7 +19,7 @@ class Periods:
         "service", "kind", "placement", "steps", "since", "load", "number", "launch", "busy_from", "served", "leader",
     )  # fmt: skip
 
-    def __init__(self, service: ServiceCalls, kind: ReplicaKind, placement: Placement, steps: Steps):
+    def __init__(self, service: ServiceCalls, kind: ReplicaType, placement: Placement, steps: Steps):
         self.service = service
         self.kind = kind
         self.placement = placement

@@ -17,7 +17,7 @@ from sim.engine.flight.links import Flow
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.generation import Generation
-from sim.engine.language.kinds import ReplicaKind
+from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.service_calls import ServiceCalls
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
@@ -40,7 +40,7 @@ class ReplicaSet:
         self.signals = signals
         self.devices_free = devices_free
         self.service = fleet.service
-        self.kinds: list[ReplicaKind] = fleet.kinds
+        self.kinds: list[ReplicaType] = fleet.kinds
         self.numbered = 0
         self.replicas: list[Replica] = []
         """Replicas with devices, in the order of their start; if prefill is separate, only those that decode."""
@@ -75,7 +75,7 @@ class ReplicaSet:
             for number in range(kind.replicas):
                 self.replicas.append(self._first(kind, number, key, False))
 
-    def _first(self, kind: ReplicaKind, number: int, key: str, prefills_only: bool) -> Replica:
+    def _first(self, kind: ReplicaType, number: int, key: str, prefills_only: bool) -> Replica:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
         kinds = self.kinds if self.service.scaling is not None else [kind]
         places = ((one, self.capacity.first(one.mode)) for one in kinds)
@@ -90,7 +90,7 @@ class ReplicaSet:
             raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
         return self._new(*found, prefills_only)
 
-    def _new(self, kind: ReplicaKind, placement: Placement, prefills_only: bool) -> Replica:
+    def _new(self, kind: ReplicaType, placement: Placement, prefills_only: bool) -> Replica:
         replica = Replica(self.fleet, self.numbered, kind, placement, prefills_only)
         self.numbered += 1
         self._occupy(replica)

@@ -14,7 +14,7 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import Clock
 from sim.engine.language.generation import Generation
-from sim.engine.language.kinds import ReplicaKind
+from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.kv_transfers import KVTransfers
 from sim.errors import HetsimError, PolicyError
 from sim.model.plan import Placement
@@ -32,7 +32,7 @@ class ServiceCalls(Protocol):
     links: Links
     recorder: Recorder
     transfers: KVTransfers
-    kinds: list[ReplicaKind]
+    kinds: list[ReplicaType]
     """The types of device on which its replicas may be, the preferred ones first."""
     requests: dict[int, Generation]
     """Requests without their last token, by row."""
@@ -97,7 +97,7 @@ class ServiceCalls(Protocol):
         """The number of the next launch."""
 
     def write(
-        self, kind: ReplicaKind, placement: Placement, number: int, row: int, served: int, outcome: int,
+        self, kind: ReplicaType, placement: Placement, number: int, row: int, served: int, outcome: int,
         times: tuple[float, ...], busy: float, powered: float,
     ) -> None:  # fmt: skip
         """A row of the table of launches; one that served no request (row -1) names the service's first.
