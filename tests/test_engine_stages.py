@@ -228,7 +228,7 @@ class Looks(ListScheduler):
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("every", [1, 4])
 def test_looking_at_what_runs_changes_nothing(streams, every):
-    """On private links the stages of a launch are a few numbers until somebody looks at them."""
+    """On private links the stages of a launch are a few numbers until something looks at them."""
     gpu = DeviceType("g", streams=streams, link=Link(upload=1 * GB, download=2 * GB, latency=0.01))
     draw = np.random.default_rng(5)
     jobs = [

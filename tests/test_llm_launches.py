@@ -324,7 +324,7 @@ def test_looking_at_every_boundary_changes_nothing(name):
 
 
 def test_a_replica_that_does_not_add_up_is_found_at_its_next_boundary(monkeypatch):
-    """With --check, although nobody asks the policy while a replica takes its steps."""
+    """With --check, although the policy is not asked while a replica takes its steps."""
     defects = Replica.defects
     monkeypatch.setattr(Replica, "defects", lambda one: [*defects(one), *(["lost"] if one.clock._now > 0.02 else [])])
     with pytest.raises(InvariantError, match=r"^t = 0\.05606 s: lost"):

@@ -117,7 +117,7 @@ def precise() -> Sweep:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, Path]:
-    """A sweep with both, made by this process, and its directory, which nobody writes to."""
+    """A sweep with both, made by this process, and its directory, which no test writes to."""
     folder = tmp_path_factory.mktemp("both") / "alone"
     return sweep(BOTH, OVER, policies=POLICIES, out=folder), folder
 
