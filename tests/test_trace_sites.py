@@ -15,6 +15,7 @@ from sim import registry
 from sim.cli import main
 from sim.errors import ScenarioError
 from sim.workload.logs.recognize import maybe_table, recognize
+from sim.workload.readers import slurm
 from sim.workload.rows import json_rows
 
 HEAD = "JobID|Submit|Start|End|State|AllocTRES|NodeList\n"
@@ -394,3 +395,34 @@ def test_a_slurm_node_that_takes_no_jobs_is_no_capacity(tmp_path, state):
         trace = {"format": "slurm_nodes", "path": str(file), "down": down}
         job = {"arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "1 s"}
         assert sim.load({"cluster": {"trace": trace}, "workload": [job]}).build().cluster.count("a100") == expected
+
+
+@pytest.mark.parametrize("state", ["MIXED+PLANNED", "IDLE+CLOUD+POWERED_DOWN", "IDLE~", "MIXED+REBOOT_REQUESTED", ""])
+def test_a_slurm_node_that_is_planned_for_or_asleep_takes_jobs(tmp_path, state):
+    (tmp_path / "nodes.txt").write_text(f"NodeName=n1 CPUTot=8 State={state}\n")
+    assert [node["name"] for node in slurm.nodes(tmp_path / "nodes.txt")] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ("NodeName=n2 CPUTot=8 State=IDEL", r'txt:2: column State: "IDEL" is no state of a node; did you mean "IDLE"'),
+        ("NodeName=n2 CPUTot=8 State=DOWN+DRIAN", r'"DRIAN" is no state of a node; did you mean "DRAIN"'),
+        ("NodeName=n1 CPUTot=8 State=IDLE", r'nodes.txt:2: column NodeName: node "n1" stands in line 1 already'),
+    ],
+)
+def test_what_is_wrong_with_a_slurm_node_is_said(tmp_path, second, said):
+    (tmp_path / "nodes.txt").write_text(f"NodeName=n1 CPUTot=8 State=IDLE\n{second}\n")
+    with pytest.raises(ScenarioError, match=said):
+        slurm.nodes(tmp_path / "nodes.txt")
+
+
+def test_all_problems_of_a_file_are_told_one_a_line(file, tmp_path):
+    file("NodeName=n1 CPUTot=8\nNodeName=n2\nNodeName=n3\n", "nodes.txt")
+    scenario = file("cluster: {trace: {format: slurm_nodes, path: nodes.txt}}\nworkload: [{cpu_time: 1 s}]\n", "s.yaml")
+    for words in (("validate", scenario), ("cluster", "convert", tmp_path / "nodes.txt", "--format", "slurm_nodes")):
+        done = command(*words)
+        assert [line for line in done.output.splitlines() if line.count("nodes.txt:") == 1][:2] == [
+            f"{tmp_path}/nodes.txt:{line}: column CPUTot, RealMemory: node \"n{line}\" has no number of cores or of MiB"
+            for line in (2, 3)
+        ], done.output

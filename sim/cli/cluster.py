@@ -54,7 +54,7 @@ def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str,
     try:
         return listed({"format": form, "path": file, **dict(map(parse_assignment, options))}, ".")
     except KeyProblem as error:
-        raise ScenarioError(str(error)) from None
+        raise ScenarioError(error.problems or str(error)) from None
 
 
 def grouped(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from sim.errors import UnknownName, suggestion
+from sim.errors import Problem, UnknownName, suggestion
 from sim.model.described import Described
 from sim.model.units import MOST, is_number, shown
 
@@ -31,11 +31,13 @@ class KeyProblem(ValueError):
     """Raised by the check of a whole mapping: what is wrong, and with which of its keys.
 
     `inside`: which key of what stands there, as far as it is one; a short form may leave `key` itself out.
+    `problems`: those of a file that the key names, told in place of the message, at their lines.
     """
 
-    def __init__(self, key: str, message: str, inside: Any = None):
+    def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):
         self.key = key
         self.inside = inside
+        self.problems = problems
         super().__init__(message)
 
 

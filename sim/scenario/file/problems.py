@@ -32,6 +32,10 @@ def translate(error: ValidationError, document: Document, model: type[BaseModel]
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, ValueError) and hasattr(cause, "key"):  # KeyProblem, or its like of other rooms
             path = _with_key(path, data, cause)
+        of_a_file = getattr(cause, "problems", ())
+        if any(problem.line for problem in of_a_file):
+            found.update({(problem.file, problem.line, problem.message): problem for problem in of_a_file})
+            continue
         if _is_word(detail) and any(_is_beside(other, detail) for other in details):
             continue  # told with the other forms
         word = words.get(detail["loc"][:-1])

@@ -140,7 +140,7 @@ class MeasuredSpec(Model):
                 path, self.batch or "batch", time, self.unit, self.where or {}, self.quantiles or {}, self.samples
             )
         except ScenarioError as error:
-            raise KeyProblem("table", "\n".join(map(str, error.problems))) from None
+            raise KeyProblem("table", str(error), problems=error.problems) from None
         return StageTable(sizes, seconds, self.between, spread)
 
 

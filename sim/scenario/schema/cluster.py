@@ -463,7 +463,7 @@ def listed(trace: Any, base: str) -> list[dict[str, Any]]:
         checked = model.model_validate(given, context={"base": base})
         return reader(**{key: getattr(checked, key) for key in checked.model_fields_set})
     except ScenarioError as error:
-        raise KeyProblem("trace", "\n".join(map(str, error.problems))) from None
+        raise KeyProblem("trace", str(error), problems=error.problems) from None
     except ValidationError as error:
         raise KeyProblem("trace", "; ".join(_refused(one, model) for one in error.errors())) from None
 

@@ -25,6 +25,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from sim.errors import suggestion
 from sim.model.paths import ExistingFile
 from sim.model.units import shown
 from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
@@ -38,8 +39,17 @@ OPTIONAL = (
 )  # fmt: skip
 NO_TIME = ("", "None", "Unknown", "N/A")
 NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown")
-DOWN = ("DOWN", "DRAIN", "FAIL", "FUTURE", "POWERED_DOWN", "NOT_RESPONDING")
-"""Parts of the states of nodes that take no jobs."""
+DOWN = frozenset(
+    ("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINT",
+     "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "REBOOT", "REBOOT_ISSUED", "UNKNOWN")
+)  # fmt: skip
+"""States of nodes that take no jobs."""
+TAKES_JOBS = frozenset(
+    ("ALLOC", "ALLOCATED", "BLOCKED", "CLOUD", "COMP", "COMPLETING", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "EXTERNAL",
+     "IDLE", "MIXED", "PERFCTRS", "PLANNED", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP",
+     "REBOOT_REQUESTED", "RESERVED", "RESUME", "UNDRAIN")
+)  # fmt: skip
+"""The others.  A node that is powered down wakes up for a job."""
 
 _SIZE = re.compile(r"([0-9.]+)([KMGTP]?)B?[nc]?")
 _FACTOR = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -194,8 +204,14 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
     """The nodes of a Slurm cluster as scontrol show node prints them: cores, memory, GPUs by type, partitions."""
     log = JobLog(Path(path), LogCut())
     found = []
+    lines: dict[str, int] = {}
     for line, words in _blocks(log):
-        if not down and any(sign in words.get("State", "") for sign in DOWN):
+        if words["NodeName"] in lines:
+            before = f"node {shown(words['NodeName'])} stands in line {lines[words['NodeName']]} already"
+            log.wrong(line, "NodeName", before)
+            continue
+        lines[words["NodeName"]] = line
+        if _is_down(log, line, words.get("State", "")) and not down:
             continue
         cores, memory = words.get("CPUTot", words.get("CPUs", "")), words.get("RealMemory", "")
         if not cores.isdecimal() or not (memory.isdecimal() or not memory):
@@ -215,6 +231,15 @@ def nodes(path: ExistingFile, *, types: TypeNames | None = None, down: Flag = Fa
     if not found:
         log.fail("has no nodes (of scontrol show node)")
     return found
+
+
+def _is_down(log: JobLog, line: int, text: str) -> bool:
+    """Whether a node in a state such as `IDLE+DRAIN` or `DOWN*` (it does not respond) takes no jobs."""
+    states = re.sub(r"[*~#%$@^!-]", "", text).upper().split("+") if text else []
+    for state in states:
+        if state not in DOWN and state not in TAKES_JOBS:
+            log.wrong(line, "State", f"{shown(state)} is no state of a node{suggestion(state, DOWN | TAKES_JOBS)}")
+    return "*" in text or not DOWN.isdisjoint(states)
 
 
 def _blocks(log: JobLog) -> Any:
