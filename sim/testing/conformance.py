@@ -41,8 +41,6 @@ MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000
 """Rounds after which a policy on a small system is said to get nowhere although time goes on."""
 
-RULES = ("legal", "ends", "capacity", "hooks", "changes", "view", "refusals", "repeats", "hash seed")
-
 
 @dataclass(frozen=True)
 class ContractBreach:

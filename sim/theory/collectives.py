@@ -7,7 +7,6 @@ Reference: Thakur, Rabenseifner, Gropp, Optimization of Collective Communication
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from sim.model.bandwidth import BandwidthCurve
@@ -32,16 +31,6 @@ def reduce_scatter(ranks: int, size: float, rate: float, latency: float = 0.0) -
     if ranks < 2:
         return 0.0
     return (ranks - 1) * latency + (ranks - 1) / ranks * size / rate
-
-
-def tree_all_reduce(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
-    """Seconds of an all-reduce along a binary tree, pipelined."""
-    return 2 * math.log2(ranks) * latency + 2 * size / rate if ranks > 1 else 0.0
-
-
-def all_to_all(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
-    """Seconds of an all-to-all in which each rank keeps its own part."""
-    return (ranks - 1) * latency + (ranks - 1) / ranks * size / rate if ranks > 1 else 0.0
 
 
 def message(size: float, rate: float, latency: float = 0.0) -> float:

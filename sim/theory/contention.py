@@ -16,12 +16,11 @@ at once share it equally.  Times of a step, by how their phases meet:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 Contention = Literal["random", "aligned", "interleaved", "none"]
-RULES: tuple[str, ...] = get_args(Contention)
 
 NODES = 64
 EXACT = 2 * NODES - 8

@@ -16,7 +16,7 @@ from typing import Literal
 
 from sim.model.bandwidth import BandwidthCurve
 from sim.model.exchange import Phase
-from sim.theory.collectives import Rate, all_reduce, all_reduce_over_nodes, measured_excess, message, rate_at
+from sim.theory.collectives import Rate, all_reduce_over_nodes, measured_excess, message, rate_at
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -346,9 +346,3 @@ def step(
         update=UPDATE * parameters / (d if plan.sharded_optimizer else 1) / machine.bandwidth,
         network_bytes=sum(phase.bytes for phase in sent.values()) / machine.each,
     )
-
-
-def data_parallel(ranks: int, compute: float, size: float, rate: float, backward: float, buckets: int = 1) -> float:
-    """Seconds of a data-parallel step that computes for `compute`: its all-reduce, as far as it is exposed, besides."""
-    reduced = all_reduce(ranks, size, rate)
-    return compute + max(0.0, reduced - (1 - 1 / buckets) * backward)

@@ -265,10 +265,6 @@ class Board:
                     best = PlannedJob(task.index, placement, (lane,), time, task)
         return best
 
-    def was_late(self, row: int) -> bool:
-        """Was a task late before it was started over?"""
-        return row in self._late
-
     def lateness(self, row: int, now: float) -> float:
         """By which factor a running task is expected to exceed its estimate; 1 as long as it is not late."""
         job, since = self.running[row]

@@ -116,10 +116,6 @@ class Replications:
             return column
         return contributions(pd.DataFrame({metric: column, weight: self._column(weight)}), metric)
 
-    def count_of(self, metric: str, replication: int) -> float:
-        """The number of customers over which a replication's value is a mean; 1 of what is no such mean."""
-        return self._rows[replication].get(weight_of(metric) or "", 1.0)
-
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
         """Task metrics per "class", "gpus" or "user": index the group, columns (metric, mean | half_width | n).
 

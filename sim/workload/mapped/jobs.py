@@ -20,9 +20,6 @@ SHOWN = 3
 ROUNDED = 1.0
 """Seconds by which times that a log rounds may contradict each other."""
 
-LONG_AFTER = 1e8
-"""Seconds; a log in which the first job comes later than that has dates, more likely than not."""
-
 
 class MappedJobs:
     """Rows of cells to jobs."""
