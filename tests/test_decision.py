@@ -70,14 +70,14 @@ def test_the_pick_is_that_of_brute_force():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "share"),
-    [(1.5, 0.3), (1.5, 0.7), (4.0, 0.3), (4.0, 0.7), (9.0, 0.3), (9.0, 0.7), (14.0, 0.3), (21.0, 0.7)],
+    [(1.5, 0.3), (1.5, 0.7), (4.0, 0.3), (4.0, 0.7), (9.0, 0.3), (9.0, 0.7), (14.0, 0.3), (21.0, 0.5)],
 )
 def test_the_least_number_of_servers_is_erlangs(load: float, share: float):
     """Targets well between two neighbors of the exact waits, so that a verdict takes no thousands of replications."""
     first = math.ceil(load + 1e-9) + (1 if load > 5 else 0)
     waits = {servers: mmc(load, 1.0, servers).wait_mean for servers in range(first, first + 4)}
     bound = waits[first + 2] ** share * waits[first + 1] ** (1 - share)
-    horizon, warmup = ("5 min", "1 min") if 5 < load < 20 else ("20 min", "2 min")
+    horizon, warmup = ("5 min", "1 min") if load > 5 else ("20 min", "2 min")
     scenario = {
         "name": "servers", "horizon": horizon, "warmup": warmup,
         "cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]},
