@@ -29,7 +29,7 @@ def test_figures_come_with_their_targets():
     ("name", "line"),
     [
         ("simpy", "bare SimPy, 100,000 pending"),
-        ("growth", "60,000 / 20,000 tasks"),
+        ("growth", "30,000 / 10,000 tasks"),
         ("width", "10,000 / 100 GPUs"),
         ("memory", "peak memory"),
         ("peers", "the three agree within their intervals"),
@@ -66,8 +66,8 @@ def test_every_figure_of_serving_runs(name: str, line: str):
         ("saturated", "finish_time_fairness with pairs"),
         ("openb", "--openb FOLDER"),
         ("accasim", "pip install accasim"),
-        ("growth", "time a job, 20,000 / 5,000: las"),
-        ("memory", "from 5,000 to 20,000 jobs: easy_backfill"),
+        ("growth", "time a job, 10,000 / 2,500: las"),
+        ("memory", "from 2,500 to 10,000 jobs: easy_backfill"),
     ],
 )
 def test_every_figure_of_clusters_runs(name: str, line: str):
