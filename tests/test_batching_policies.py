@@ -294,7 +294,7 @@ def test_wrong_levels_and_sizes_are_refused():
 def test_aimd_rises_by_one_and_falls_by_a_tenth():
     # 250 ms are kept by up to 171 requests: total(171) = 0.24884, total(172) = 0.25022.
     assert total(171) <= 0.25 < total(172)
-    result = run(ClipperAimd(), np.zeros(40_000), slo=0.25)
+    result = run(ClipperAimd(), np.zeros(25_000), slo=0.25)
     found = sizes(result)[:-1]
     assert found[:172] == list(range(1, 173))
     assert found[172 : 172 + 19] == list(range(154, 173))  # floor(0.9 · 172) = 154
@@ -308,12 +308,12 @@ def test_aimd_does_not_rise_by_batches_that_were_not_full():
 
 
 def test_quantile_regression_finds_the_largest_batch_within_the_slo():
-    result = run(ClipperQuantile(), np.zeros(40_000), slo=0.25)
+    result = run(ClipperQuantile(), np.zeros(25_000), slo=0.25)
     found = sizes(result)[:-1]
     assert found[:7] == [1, 2, 4, 8, 16, 32, 64]  # doubled while half the SLO is kept
     assert set(found[-100:]) == {171}
-    noisy = run(ClipperQuantile(), np.zeros(100_000), slo=0.25, noise=0.05)
-    launches = noisy.launches[200:-1]
+    noisy = run(ClipperQuantile(), np.zeros(50_000), slo=0.25, noise=0.05)
+    launches = noisy.launches[150:-1]
     assert (launches["end"] - launches["decided"] > 0.25).mean() < 0.05
     assert 140 < launches["members"].mean() < 165
 
