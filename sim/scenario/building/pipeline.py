@@ -286,15 +286,17 @@ def _way(a: _Place, b: _Place) -> StageWay:
 def _nodes_of(
     place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster
 ) -> Partition | None:  # fmt: skip
-    """The nodes on which a stage runs; None where these are all that have its type."""
+    """The nodes on which a stage runs; None where these are all of the cluster.
+
+    Bound to them, what waits for one stage does not hold up, in strict order, what could start in another elsewhere.
+    """
     nodes = place.nodes
     if len(nodes) > 1:
         begin = used.get(place.group.name, 0)
         nodes = nodes[begin : begin + stage.replicas]
         used[place.group.name] = begin + stage.replicas
     mask = sum(1 << node.index for node in nodes)
-    others = any(place.type is d.type for n in cluster.nodes if not mask >> n.index & 1 for d in n.accelerators)
-    return Partition(name, mask) if others else None
+    return Partition(name, mask) if mask.bit_count() < len(cluster.nodes) else None
 
 
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
