@@ -89,16 +89,25 @@ def test_the_slowest_stage_sets_the_pace(tmp_path: Path) -> None:
     assert run.tasks["wait"].tolist() == [3.0 * k for k in range(20)]
 
 
-def test_two_queues_in_a_row(tmp_path: Path) -> None:
-    """Poisson arrivals and two equal deterministic stages: only the first has a queue, M/D/1 (Friedman 1965): the
-    mean wait is ρ·s / 2(1 - ρ), and the second stage's wait is 0."""
-    layers = "layer,activations,weights,seconds.one,seconds.two\na,0,1,1,100\nb,0,1,100,1\n"
-    entry: dict[str, Any] = {"arrivals": {"process": "poisson", "rate": "0.6/s"}, "count": 40_000}
+@pytest.mark.parametrize("times", [(3.0, 2.0), (2.0, 3.0), (2.5, 2.5)])
+def test_two_queues_in_a_row(tmp_path: Path, times: tuple[float, float]) -> None:
+    """Each request by itself, by Lindley's recursion (1952): a stage begins when the one before it and its own last
+    request have ended."""
+    layers = f"layer,activations,weights,seconds.one,seconds.two\na,0,1,{times[0]},100\nb,0,1,100,{times[1]}\n"
+    entry: dict[str, Any] = {"arrivals": {"process": "poisson", "rate": "0.3/s"}, "count": 400}
     run = sim.run(pipeline(tmp_path, layers, **entry))
-    wait = 0.6 / (2 * (1 - 0.6))
-    assert run.metric("response_mean") == pytest.approx(2 + wait, rel=0.02)
-    assert run.metric("wait_mean") == pytest.approx(wait, rel=0.05)
-    assert run.by_stage["wait_mean"].tolist()[1] == pytest.approx(0, abs=1e-9)
+    done = run.tasks["arrival"].to_numpy()
+    waited = np.zeros(len(done))
+    for time in times:
+        ended, free = [], -math.inf
+        for k, there in enumerate(done):
+            waited[k] += max(0.0, free - there)
+            free = max(free, there) + time
+            ended.append(free)
+        done = np.array(ended)
+    assert run.tasks["finish"].to_numpy() == pytest.approx(done)
+    assert run.tasks["wait"].to_numpy() == pytest.approx(waited, abs=1e-9)
+    assert run.metric("response_p95") > 2 * sum(times)
 
 
 # Stages by themselves -------------------------------------------------------------------------------------------------
@@ -379,9 +388,17 @@ def test_the_summary_and_explain_tell_of_requests(tmp_path: Path) -> None:
     found = json.loads(shown("explain", out, 4, "--json"))
     assert (found["stages"], found["wait"], found["status"]) == (2, 12, "completed")
     assert "task 4/2" in shown("explain", out, "4/2")
-    page = tmp_path / "page.html"
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_has_its_stages(tmp_path: Path) -> None:
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    sim.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20})).save(out)
     shown("report", out, "--out", page)
-    assert "By stage" in page.read_text()
+    text = page.read_text()
+    assert "By stage" in text
+    assert "20 of 20 tasks completed" in text
+    assert "net stage 2" in text
 
 
 def test_sizes_and_comparisons_count_requests(tmp_path: Path) -> None:
