@@ -17,6 +17,7 @@ import sim
 from sim.cli import main
 from sim.engine.simulation import Simulation
 from sim.errors import ScenarioError
+from sim.learning.environment.episode import Episodes
 from sim.policy import Accept, Admission, Defer, Reject
 from sim.results.one_run.explain import causes, ending, explain, explain_all
 from sim.results.one_run.result import Result
@@ -410,6 +411,22 @@ def test_sizes_and_comparisons_count_requests(tmp_path: Path) -> None:
     entry["slo"] = "45 s"  # with two of type one a request leaves every 2 s, the last after 43 s
     entry["pipeline"]["replication"] = True
     assert sim.size(scenario, "slo_attainment > 99%", "cluster.nodes.0.count", most=4, replications=2).size == 2
+
+
+def test_rewards_of_learning_count_requests(tmp_path: Path) -> None:
+    """They add up to the figures of the tables, as with tasks."""
+    scenario = pipeline(tmp_path, arrivals={"process": "poisson", "rate": "0.3/s"}, count=40, slo="9 s")
+    totals = {}
+    for name in ("response", "slowdown", "goodput"):
+        episodes = Episodes(scenario, reward=name)
+        episodes.reset(5, 0)
+        totals[name] = 0.0
+        while not episodes.over:
+            totals[name] += episodes.step(int(np.flatnonzero(episodes.mask)[0]))
+    tasks = episodes.result.tasks
+    assert totals["response"] == pytest.approx(-tasks["response"].sum())
+    assert totals["slowdown"] == pytest.approx(-tasks["slowdown"].sum())
+    assert totals["goodput"] == tasks["met_deadline"].sum() < len(tasks) == 40
 
 
 # Tandem queues --------------------------------------------------------------------------------------------------------

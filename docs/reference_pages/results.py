@@ -13,7 +13,8 @@ TASKS = {
     "arrival": "time of arrival", "ready": "arrival, or the last predecessor's finish",
     "start": "start of its first stage; missing if it never started",
     "finish": "end of its last stage, or when it was rejected, expired, failed or was aborted",
-    "wait": "start − ready; through a pipeline summed over its stages, once the last has started", "response": "finish − arrival, of completed tasks",
+    "wait": "start − ready; through a pipeline summed over its stages, once the last has started",
+    "response": "finish − arrival, of completed tasks",
     "slowdown": "response / time alone in the fastest mode, transfers included",
     "bounded_slowdown_10s": "max(1, response / max(time alone, 10 s)); the bound is part of the name",
     "device_type": "type of device it ran on last; through a pipeline those of its stages, joined by +",
@@ -41,7 +42,8 @@ TASKS = {
     "prompt_tokens": "tokens of the prompt", "output_tokens": "tokens of the answer",
 }  # fmt: skip
 LAUNCHES = {
-    "launch": "number of the launch", "task": "id of its first task; of a pipeline, in `stages`", "members": "tasks in it",
+    "launch": "number of the launch", "task": "id of its first task; of a pipeline, in `stages`",
+    "members": "tasks in it",
     "mode": "mode in which it ran", "device_type": "type of device", "device": "its devices, joined by +",
     "node": "its nodes, joined by +", "decided": "when the policy started it",
     "start": "when its first stage began", "upload_start": "begin of the upload", "upload_end": "end of the upload",
@@ -125,7 +127,8 @@ def results_page() -> Iterator[str]:
         yield f"One row a {ROWS[name]}.\n"
         yield from table("column", "meaning")
         yield from (row(code(column), prose(meaning)) for column, meaning in columns.items())
-    yield "\n`result.by_stage` sums them up, a row a stage: `items`, means of `wait`, `service` and `overhead`, `batch_mean`"
-    yield "and `utilization`. [What a request through a pipeline is in `tasks`](../background/model.md#what-is-measured)."
+    yield "\n`result.by_stage` sums them up, a row a stage: `items`, means of `wait`, `service` and `overhead`,"
+    yield "`batch_mean` and `utilization`. What a request through a pipeline is in `tasks`:"
+    yield "[what is measured](../background/model.md#what-is-measured)."
     yield "\nOther columns of `tasks` are those that its trace brought along. The table of a sweep is described in"
     yield "[sweeps](../sweeps.md#the-table)."

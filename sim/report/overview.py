@@ -133,8 +133,8 @@ def stage_rows(result: Result) -> list[list[str]]:
         terminal.several(table[name].tolist(), terminal.SECONDS)
         for name in ("wait_mean", "wait_p95", "service_mean", "overhead_mean")
     ]
-    on = [f"{row.devices} × {row.device_type}" if row.devices > 1 else row.device_type or "–"
-          for row in table.itertuples()]  # fmt: skip
+    used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
+    on = [f"{count} × {kind}" if count > 1 else kind or "–" for count, kind in used]
     items = [terminal.count(number) for number in table["items"]]
     batches = [terminal.figures(number) for number in table["batch_mean"]]
     busy = [terminal.share(part) for part in table["utilization"]]

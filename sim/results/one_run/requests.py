@@ -59,7 +59,7 @@ def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float
     put("wait", np.where(together, start - found["ready"].to_numpy(), wait))
     for name in SUMS:
         if name in frame:
-            whole = np.zeros(len(record.status), frame[name].dtype)
+            whole = np.zeros(len(record.status), frame[name].to_numpy().dtype)
             whole[record.status != NOT_ARRIVED] = frame[name].to_numpy()
             put(name, rows.total(whole))
     span = np.nan_to_num(np.where(status == UNFINISHED, record.end, finish) - start)
