@@ -111,6 +111,41 @@ def test_two_queues_in_a_row(tmp_path: Path, times: tuple[float, float]) -> None
     assert run.metric("response_p95") > 2 * sum(times)
 
 
+ONE_NODE = {"name": "n", "gpus": {"type": "gpu"}, "accelerators": {"type": "npu", "kind": "npu"}}
+
+
+def on_one_node(folder: Path, *others: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    """a takes 3 s on an NPU and b 4 s on the GPU of the same node, 20 requests at once; other work comes first."""
+    layers = "layer,activations,weights,seconds.npu,seconds.gpu\na,0,1,3,100\nb,0,1,100,4\n"
+    scenario = pipeline(folder, layers, arrivals={"process": "all_at_once", "count": 20}, **keys)
+    return {**scenario, "cluster": {"nodes": [ONE_NODE]}, "workload": [*others, *scenario["workload"]]}
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "sjf", "ljf", "easy_backfill", "conservative_backfill"])
+def test_what_waits_for_one_stage_does_not_hold_up_another(tmp_path: Path, policy: str) -> None:
+    """A request leaves every 4 s, whichever of the stages the policy puts first."""
+    run = sim.run(on_one_node(tmp_path, policy=policy), check=True)
+    assert run.metric("makespan") == 3 + 20 * 4
+
+
+def test_jobs_and_stages_keep_their_order(tmp_path: Path) -> None:
+    """A job that came first and wants both accelerators' node holds up the stages, as strict order wants it; so does
+    one in a partition of that node."""
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 2}, "gpu_time.gpu": "10 s"}
+    first = sim.run(on_one_node(tmp_path, job))
+    assert first.stages["start"].min() == 10  # the second job waits for the GPU until then
+    scenario = on_one_node(tmp_path, {**job, "partition": "p"})
+    scenario["cluster"] = {"nodes": [{**ONE_NODE, "partitions": ["p"]}]}
+    assert sim.run(scenario).stages["start"].min() == 10
+    cluster = sim.load(on_one_node(tmp_path)).build().cluster
+    gpu, npu = cluster.types["gpu"], cluster.types["npu"]
+    assert cluster.claims(1, gpu) & cluster.claims(1, npu) == 0
+    assert cluster.claims(1, gpu) & cluster.claims(1) and cluster.claims(1, npu) & cluster.claims(1)
+    alike = sim.load(pipeline(tmp_path)).build().cluster
+    assert [alike.claims(mask) for mask in (1, 2, 3)] == [1, 2, 3]
+    assert alike.claims(3, alike.types["one"]) == 3
+
+
 # Stages by themselves -------------------------------------------------------------------------------------------------
 
 

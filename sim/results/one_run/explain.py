@@ -281,9 +281,9 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     state = FreeCapacity(record.input.cluster, asked)
     replay = RunReplay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
-    # A task competes only with tasks that can use one of its nodes.
-    partitions = [tasks.shapes[shape].modes[0].nodes for shape, _ in pairs]
-    bound = [EVERYWHERE if nodes is None else nodes for nodes in partitions]
+    # A task competes only with tasks that can use one of its nodes, or of its devices there.
+    partitions = [tasks.shapes[shape].modes[0].partition for shape, _ in pairs]
+    bound = [EVERYWHERE if partition is None else partition.claims for partition in partitions]
     masks = list(dict.fromkeys(bound))
     part = np.array([masks.index(mask) for mask in bound], np.int64)
     shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]

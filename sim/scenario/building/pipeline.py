@@ -64,7 +64,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     shapes, seconds = [], []
     for number, stage in enumerate(stages, 1):
         place = by_name[stage.device]
-        mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster)
+        mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster, bool(entry.cpus))
         mode = context.modes.mode(place.type, cpus=entry.cpus, partition=mode_partition)
         if not context.modes.fits(mode):
             raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode]))
@@ -284,11 +284,12 @@ def _way(a: _Place, b: _Place) -> StageWay:
 
 
 def _nodes_of(
-    place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster
+    place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """The nodes on which a stage runs; None where these are all of the cluster.
+    """The nodes on which a stage runs, and on these its type of device; None where all that there is.
 
-    Bound to them, what waits for one stage does not hold up, in strict order, what could start in another elsewhere.
+    Bound to them, what waits for one stage does not hold up, in strict order, what could start in another one.
+    `cores`: stages need cores of their nodes as well, for which they all compete.
     """
     nodes = place.nodes
     if len(nodes) > 1:
@@ -296,7 +297,8 @@ def _nodes_of(
         nodes = nodes[begin : begin + stage.replicas]
         used[place.group.name] = begin + stage.replicas
     mask = sum(1 << node.index for node in nodes)
-    return Partition(name, mask) if mask.bit_count() < len(cluster.nodes) else None
+    claims = cluster.claims(mask, None if cores else place.type)
+    return None if claims == cluster.claims((1 << len(cluster.nodes)) - 1) else Partition(name, mask, claims=claims)
 
 
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:
