@@ -85,9 +85,14 @@ LINKS = {
     "use": "seconds with a job on it", "shared": "seconds with two jobs or more",
 }  # fmt: skip
 STAGES = {
-    "id": "id of the task that the stage is to the engine and in `launches`", "request": "id of its row in `tasks`",
-    "stage": "name of the stage", "ready": "arrival, or when the item has left the stage before",
-    "start, finish, wait, upload, …": "as in `tasks`, of this stage alone",
+    "id": "name of the stage of an item in `launches`", "request": "id of its row in `tasks`",
+    "stage": "name of the stage", "class": "class of the request", "user": "user of the request",
+    "arrival": "time of arrival of the request", "ready": "arrival, or when the item has left the stage before",
+    **{name: TASKS[name] for name in ("start", "finish")}, "wait": "start − ready",
+    "device_type": "type of device", "device": "device", "node": "its node",
+    **{name: TASKS[name] for name in ("batch", "upload", "compute", "download")},
+    "overhead": "finish − start − upload − compute − download",
+    **{name: TASKS[name] for name in ("status", "reason", "preemptions", "migrations", "energy_j", "cost")},
 }  # fmt: skip
 TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE, "steps": STEPS,
           "links": LINKS, "stages": STAGES}  # fmt: skip

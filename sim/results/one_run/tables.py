@@ -32,6 +32,14 @@ SLOWDOWN_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""
 
 
+OF_STAGES = (
+    "id", "request", "stage", "class", "user", "arrival", "ready", "start", "finish", "wait", "device_type", "device",
+    "node", "batch", "upload", "compute", "download", "overhead", "status", "reason", "preemptions", "migrations",
+    "energy_j", "cost",
+)  # fmt: skip
+"""Columns of stages: those of tasks that a stage has by itself."""
+
+
 def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
     """The column of the bounded slowdown: the bound shows in its name."""
     return f"bounded_slowdown_{bound:g}s"
@@ -69,11 +77,9 @@ def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
     frame = _each_task(record, table, SLOWDOWN_BOUND)
     arrived = record.status != NOT_ARRIVED
     stage = staged.stage[arrived]
-    whole = ("response", "slowdown", bound_name(), "deadline", "met_deadline")
-    frame = frame.drop(columns=[*whole, *record.input.tasks.extra], errors="ignore")
-    frame.insert(1, "request", ids_of_one_kind(staged.id)[arrived])
-    frame.insert(2, "stage", categorical(stage, staged.stages))
-    return frame[stage >= 0].reset_index(drop=True)
+    frame["request"] = ids_of_one_kind(staged.id)[arrived]
+    frame["stage"] = categorical(stage, staged.stages)
+    return frame.loc[stage >= 0, [name for name in OF_STAGES if name in frame]].reset_index(drop=True)
 
 
 def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
