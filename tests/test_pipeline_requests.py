@@ -384,6 +384,47 @@ def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
     assert run.metric("rho_max") < math.inf
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
+    """Random loads under faults, refusals, expiry and a horizon: each row of `tasks`, from `stages` row by row."""
+    draw = np.random.default_rng(seed)
+    scenario = mixed(tmp_path)
+    for entry in scenario["workload"]:
+        entry["arrivals"] = {"process": "poisson", "rate": f"{draw.uniform(0.05, 0.3)}/s"}
+    scenario["policy"] = {"scheduler": {"name": "edf", "drop_expired": True},
+                          "admission": {"name": "queue_limit", "limit": int(draw.integers(1, 5))}}  # fmt: skip
+    scenario["faults"] = [{"on": "gpu", "every": {"distribution": "exponential", "mean": "60 s"}, "repair": "5 s"}]
+    scenario["horizon"] = f"{draw.uniform(50, 400)} s"
+    run = sim.run(scenario, seed=seed, check=True)
+    assert fates(run) == run.metric("tasks") == len(run.tasks)
+    rows = run.tasks.set_index("id")
+    met = 0
+    for request, mine in run.stages.groupby("request"):
+        row = rows.loc[request]
+        bad = mine[~mine["status"].isin(["completed", "unfinished"])].sort_values("finish", kind="stable")
+        if len(bad):
+            assert (row["status"], row["reason"]) == (bad.iloc[0]["status"], bad.iloc[0]["reason"])
+            assert row["finish"] == bad.iloc[0]["finish"]
+        elif (mine["status"] == "completed").all():
+            assert row["status"] == "completed"
+            assert row["response"] == mine["finish"].max() - mine["arrival"].min()
+            if request.startswith("net"):
+                parts = mine[["wait", "upload", "compute", "download", "overhead"]].to_numpy().sum()
+                assert parts == pytest.approx(row["response"])
+        else:
+            assert row["status"] == "unfinished"
+        in_time = row["status"] == "completed" and row["finish"] <= row["deadline"]
+        assert pd.isna(row["met_deadline"]) == (row["deadline"] > run.end)
+        assert pd.isna(row["met_deadline"]) or row["met_deadline"] == in_time
+        met += in_time and row["deadline"] <= run.end
+        if row["status"] == "rejected":
+            assert set(mine["status"]) == {"rejected"}
+    assert {"completed", "rejected"} <= set(rows["status"][run.stages["request"].unique()])
+    judged = run.tasks[run.tasks["class"].isin(["net", "wide"])]["met_deadline"].dropna()
+    assert judged.sum() == met
+    assert {*map(str, run.tasks["status"])} & {"expired", "unfinished"}
+
+
 def test_a_saved_run_tells_the_same(tmp_path: Path) -> None:
     run = sim.run(mixed(tmp_path))
     again = Result.load(run.save(tmp_path / "out"))
