@@ -148,12 +148,13 @@ def test_every_policy_says_where_it_comes_from_what_it_promises_and_what_it_cost
 
 
 def test_metrics_and_columns_of_the_reference_are_those_of_a_run():
-    """Of runs with prices, a language model, fused kernels and a network: they have columns of their own."""
+    """Of runs with prices, a language model, fused kernels, a network, a pipeline: they have columns of their own."""
     reference = made()
     assert all(unit_of(name) for name in metrics())
     seen = {name: set() for name in reference.TABLES}
     priced = {**pages.WHOLE, "cluster": {"nodes": {"gpus": {"type": "g", "price": "1/h"}}}}
-    for scenario in (priced, LANGUAGE, "first-steps", "fused-network", NETWORK):
+    split = sim.load("npu-and-gpu", {"cluster.nodes.gpus.price": "1/h", "workload.requests.count": 5})
+    for scenario in (priced, LANGUAGE, "first-steps", "fused-network", NETWORK, split):
         result = sim.run(scenario)
         for name, columns in reference.TABLES.items():
             found = set(getattr(result, name).columns)

@@ -104,9 +104,9 @@ def test_stages_stay_on_the_nodes_of_the_plan(tmp_path: Path) -> None:
     layers = "layer,activations,weights,seconds.slow\na,0,1,3\nb,0,1,1\nc,0,1,1\n"
     keys: dict[str, Any] = {"pipeline": {"replication": False, "items": 20, "devices": "slow"}}
     run = sim.run(scenario(tmp_path, layers, **keys))
-    tasks = run.tasks
-    places = {class_: set(rows["node"]) for class_, rows in tasks.groupby("class", observed=True)}
-    assert places == {"net-stage1": {"s0"}, "net": {"s1"}}
+    places = {stage: set(rows["node"]) for stage, rows in run.stages.groupby("stage", observed=True)}
+    assert places == {"net stage 1": {"s0"}, "net stage 2": {"s1"}}
+    assert run.tasks["node"].tolist() == ["s0+s1"]
     assert run.metric("makespan") == 19 * 3 + 5
 
 
@@ -117,18 +117,20 @@ def test_types_with_their_own_columns_take_those_times(tmp_path: Path) -> None:
 
 
 def test_requests_have_deadlines_users_and_a_response(tmp_path: Path) -> None:
-    """The last stage carries the request: its arrival, deadline, user and weight; the input goes up first."""
+    """The input goes up first; stages have the class, user and deadline of their request."""
     entry = {"arrivals": {"process": "deterministic", "interval": "20 s"}, "count": 3, "slo": "10 s", "user": "u",
              "bytes_in": "1 MB", "weight": 2, "class": "request"}  # fmt: skip
     run = sim.run(scenario(tmp_path, entry=entry, pipeline={"replication": False}))
-    whole = run.tasks.query("`class` == 'request'")
-    assert list(whole["id"]) == ["0/2", "1/2", "2/2"]
+    whole = run.tasks
+    assert list(whole["id"]) == ["0", "1", "2"]
+    assert set(whole["class"]) == {"request"}
     assert whole["response"].tolist() == pytest.approx([9] * 3)  # 0.25 s of upload and 8.75 s
     assert whole["met_deadline"].tolist() == [True] * 3
-    assert set(run.tasks["user"]) == {"u"}
-    assert run.tasks.query("`class` == 'request-stage1'")["deadline"].isna().all()
+    assert set(run.tasks["user"]) == set(run.stages["user"]) == {"u"}
+    assert run.metric("value_fraction") == 1
+    assert run.record.input.tasks.deadline.tolist() == [10, 10, 30, 30, 50, 50]
     factor = sim.run(scenario(tmp_path, entry={**entry, "slo": {"factor": 1.02}}, pipeline={"replication": False}))
-    assert factor.tasks["met_deadline"].dropna().tolist() == [False] * 3  # 8.925 s
+    assert factor.tasks["met_deadline"].tolist() == [False] * 3  # 8.925 s
 
 
 def test_a_plan_for_less_latency_where_the_deadline_needs_it(tmp_path: Path) -> None:

@@ -13,14 +13,16 @@ TASKS = {
     "arrival": "time of arrival", "ready": "arrival, or the last predecessor's finish",
     "start": "start of its first stage; missing if it never started",
     "finish": "end of its last stage, or when it was rejected, expired, failed or was aborted",
-    "wait": "start − ready", "response": "finish − arrival, of completed tasks",
+    "wait": "start − ready; through a pipeline summed over its stages, once the last has started",
+    "response": "finish − arrival, of completed tasks",
     "slowdown": "response / time alone in the fastest mode, transfers included",
     "bounded_slowdown_10s": "max(1, response / max(time alone, 10 s)); the bound is part of the name",
-    "device_type": "type of device it ran on last", "device": "first of its devices", "node": "its node",
+    "device_type": "type of device it ran on last; through a pipeline those of its stages, joined by +",
+    "device": "its devices, joined by +", "node": "its nodes, joined by +",
     "batch": "number of the launch it was part of", "upload": "seconds of uploading", "compute": "seconds of computing",
     "download": "seconds of downloading",
-    "overhead": "response − the time before start − upload − compute − download: queues between stages, suspension, "
-            "saving, restoring, lost work",
+    "overhead": "response − the time before ready − wait − upload − compute − download: queues between stages of a "
+                "launch, suspension, saving, restoring, lost work",
     "status": "completed, rejected, expired, failed, aborted or unfinished", "reason": "why, where it did not complete",
     "preemptions": "stops", "migrations": "moves to other devices or modes",
     "deadline": "absolute deadline; missing where there is none",
@@ -40,7 +42,8 @@ TASKS = {
     "prompt_tokens": "tokens of the prompt", "output_tokens": "tokens of the answer",
 }  # fmt: skip
 LAUNCHES = {
-    "launch": "number of the launch", "task": "row of its first task in `tasks`", "members": "tasks in it",
+    "launch": "number of the launch", "task": "id of its first task; of a pipeline, in `stages`",
+    "members": "tasks in it",
     "mode": "mode in which it ran", "device_type": "type of device", "device": "its devices, joined by +",
     "node": "its nodes, joined by +", "decided": "when the policy started it",
     "start": "when its first stage began", "upload_start": "begin of the upload", "upload_end": "end of the upload",
@@ -81,11 +84,22 @@ LINKS = {
     "utilization_p95": "share of the rate not exceeded for 95 % of the time",
     "use": "seconds with a job on it", "shared": "seconds with two jobs or more",
 }  # fmt: skip
+STAGES = {
+    "id": "name of the stage of an item in `launches`", "request": "id of its row in `tasks`",
+    "stage": "name of the stage", "class": "class of the request", "user": "user of the request",
+    "arrival": "time of arrival of the request", "ready": "arrival, or when the item has left the stage before",
+    **{name: TASKS[name] for name in ("start", "finish")}, "wait": "start − ready",
+    "device_type": "type of device", "device": "device", "node": "its node",
+    **{name: TASKS[name] for name in ("batch", "upload", "compute", "download")},
+    "overhead": "finish − start − upload − compute − download",
+    **{name: TASKS[name] for name in ("status", "reason", "preemptions", "migrations", "energy_j", "cost")},
+}  # fmt: skip
 TABLES = {"tasks": TASKS, "launches": LAUNCHES, "devices": DEVICES, "timeline": TIMELINE, "steps": STEPS,
-          "links": LINKS}  # fmt: skip
+          "links": LINKS, "stages": STAGES}  # fmt: skip
 ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device", "timeline": "change",
         "steps": "event of a replica of a language model",
-        "links": "link that jobs over several nodes used"}  # fmt: skip
+        "links": "link that jobs over several nodes used",
+        "stages": "stage of a pipeline, item and request that arrived"}  # fmt: skip
 
 
 def results_page() -> Iterator[str]:
@@ -118,5 +132,8 @@ def results_page() -> Iterator[str]:
         yield f"One row a {ROWS[name]}.\n"
         yield from table("column", "meaning")
         yield from (row(code(column), prose(meaning)) for column, meaning in columns.items())
+    yield "\n`result.by_stage` sums them up, a row a stage: `items`, means of `wait`, `service` and `overhead`,"
+    yield "`batch_mean` and `utilization`. What a request through a pipeline is in `tasks`:"
+    yield "[what is measured](../background/model.md#what-is-measured)."
     yield "\nOther columns of `tasks` are those that its trace brought along. The table of a sweep is described in"
     yield "[sweeps](../sweeps.md#the-table)."

@@ -26,7 +26,7 @@ from policies.dynamic.common.pairs import Pair, back_to, pairs, place_alone
 from policies.orders import fcfs
 from sim.model.tasks import RUNNING, Task
 from sim.model.units import Seconds
-from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, nodes_of
+from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, claims_of
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Gandiva(ListScheduler):
             if pair is not None and pair.moved is not None:
                 yield Move(pair.partner, pair.moved)
             if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
-                closed |= nodes_of(head)
+                closed |= claims_of(head)
                 continue
             self.queue.remove(head)
             yield Start(head, pair.place)

@@ -30,7 +30,7 @@ from policies.prediction import FadingSum
 from sim.model.cluster import Device, DeviceType
 from sim.model.tasks import Mode, Task
 from sim.model.units import Seconds
-from sim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, nodes_of
+from sim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, claims_of
 
 
 class PowerDown(ListScheduler):
@@ -97,7 +97,7 @@ class PowerDown(ListScheduler):
                 yield Set(device, "on")
             placement = self.place(head, view) if woken else None
             if placement is None:
-                closed |= nodes_of(head)
+                closed |= claims_of(head)
                 continue
             self.queue.remove(head)
             yield Start(head, placement)

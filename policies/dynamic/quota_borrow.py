@@ -34,8 +34,8 @@ from sim.policy import (
     Start,
     Stop,
     View,
+    claims_of,
     fits_nowhere,
-    nodes_of,
 )
 
 SHOWN = 10
@@ -152,11 +152,11 @@ class QuotaBorrow(ByUser):
             placement = self.place(task, view)
             if placement is None and within and self.reclaim and fits_nowhere(task, view):
                 placement = yield from self._take_back(task, view)
-            if placement is None or (owed & nodes_of(task) and self._for_good(task)):
+            if placement is None or (owed & claims_of(task) and self._for_good(task)):
                 if placement is not None:
                     yield Annotate(task, "quota")
                 passed[line] = None
-                waited_for |= nodes_of(task)
+                waited_for |= claims_of(task)
                 continue
             self.of_user[line].pop()
             self.starting(task, placement, view)

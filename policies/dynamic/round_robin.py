@@ -20,7 +20,7 @@ from pydantic import Field
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait, nodes_of
+from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait, claims_of
 
 ROUNDING = 1e-6
 """A turn that lacks less than this part of a quantum is over."""
@@ -83,7 +83,7 @@ class RoundRobin(ListScheduler):
                 over = [task for task in view.running("start") if self._is_over(task, view)]
                 found = view.make_room(head, over)
             if found is None:
-                closed |= nodes_of(head)
+                closed |= claims_of(head)
                 continue
             for victim in found[1]:
                 del self.turn_ends[victim.index]

@@ -26,7 +26,7 @@ from policies.dynamic.common.pairs import Pair, alone_modes, empty_at, is_shared
 from policies.orders import fcfs
 from sim.model.cluster import WHOLE
 from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Scheduler, Start, View, nodes_of
+from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Scheduler, Start, View, claims_of
 
 Slowdown = Annotated[float, Field(ge=1)]
 
@@ -54,7 +54,7 @@ class SharingByTable(ListScheduler):
             if pair is not None and pair.moved is not None:
                 yield Move(pair.partner, pair.moved)
             if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
-                closed |= nodes_of(head)
+                closed |= claims_of(head)
                 continue
             self.queue.remove(head)
             yield Start(head, pair.place)

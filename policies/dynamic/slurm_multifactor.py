@@ -45,6 +45,7 @@ from sim.policy import (
     Start,
     Stop,
     View,
+    claims_of,
     demand_fits_nowhere,
     demand_of,
     fits_nowhere,
@@ -125,7 +126,6 @@ class SlurmMultifactor(Scheduler):
         self._view = view
         self._occupancy = Occupancy(view)
         self._reserved = Standing(self._occupancy, view)
-        self._everywhere = (1 << len(view.cluster.nodes)) - 1
         self._gpus = float(max(1, sum(len(node.accelerators) for node in view.cluster.nodes)))
         self._limited = any(one.limited for one in view.cluster.partitions.values())
 
@@ -234,12 +234,11 @@ class SlurmMultifactor(Scheduler):
         self._count(view)
         if self._nothing_fits(view):
             return
-        partitions = view.cluster.partitions
         behind: list[Task] = []
-        closed = 0  # nodes on which a job waits that those behind it must not pass
+        closed = 0  # what jobs wait for that those behind them must not take
         for task in self._ranked(view):
-            nodes = partitions[task.partition].mask if task.partition else self._everywhere
-            if nodes & closed:
+            claims = claims_of(task)
+            if claims & closed:
                 behind.append(task)
                 continue
             if self.tiers.refuses(task):
@@ -253,7 +252,7 @@ class SlurmMultifactor(Scheduler):
             elif view.over_limit(task):
                 yield Annotate(task, "quota")
             else:
-                closed |= nodes
+                closed |= claims
                 behind.append(task)
         if behind:
             yield from self._backfill(behind, view)

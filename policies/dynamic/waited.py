@@ -26,7 +26,7 @@ from sim.policy import (
     PlanProblem,
     Start,
     View,
-    nodes_of,
+    claims_of,
 )
 
 ROUND_COST = 1e-6
@@ -77,13 +77,13 @@ class Waited(ListScheduler):
         for task in tasks:
             if closed == EVERYWHERE:
                 break
-            if nodes_of(task) & closed:
+            if claims_of(task) & closed:
                 continue
             placement = self.place(task, view)
             if placement is not None:
                 yield Start(task, placement)
             elif self.discipline == "block" and not view.over_limit(task):
-                closed |= nodes_of(task)
+                closed |= claims_of(task)
         # The order changes with time: whatever happens, another task may have become the head and fit.
         yield WAIT_FOR_CHANGE if any(task.state == WAITING for task in tasks) else WAIT_FOR_READY
 

@@ -59,8 +59,11 @@ def missed(schedule: Schedule, tasks: Tasks) -> dict[str, float]:
     """How many deadlines a schedule misses, and by how much at most; nothing where tasks have none."""
     if tasks.deadline is None or np.isnan(tasks.deadline).all():
         return {}
-    late = schedule.finish - tasks.deadline
-    late = late[late > 1e-9 * np.abs(schedule.finish[: len(late)])]  # NaN, no deadline, is not
+    # A request with stages ends with its last one, and counts once.
+    ends = slice(len(tasks)) if tasks.staged is None else tasks.staged.last
+    finish = schedule.finish[ends]
+    late = finish - tasks.deadline[ends]
+    late = late[late > 1e-9 * np.abs(finish)]  # NaN, no deadline, is not
     return {"deadlines_missed": len(late), "deadline_missed_by": float(late.max(initial=0.0))}
 
 

@@ -40,12 +40,16 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose:
 
 
 def _task(result: Any, task: str, as_json: bool) -> None:
-    from sim.results.one_run.explain import ending, find_task
+    from sim.results.one_run.explain import ending, find_tasks
     from sim.results.one_run.explain import explain as stretches_of
     from sim.results.one_run.network import stretch
 
-    row = find_task(result, task)
+    rows = find_tasks(result, task)
     ended = ending(result, task)
+    if len(rows) > 1:
+        _request(result, rows, stretches_of(result, task), ended, as_json)
+        return
+    (row,) = rows
     if result.record.ready[row] != result.record.ready[row]:
         name = str(result.record.input.tasks.name(row))
         if as_json:
@@ -68,6 +72,42 @@ def _task(result: Any, task: str, as_json: bool) -> None:
         return
     lines = _task_lines(result, row, table, causes, wait, ended)
     console.lines(lines if network is None else [*lines[:2], _network_line(network), *lines[2:]])
+
+
+def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
+    """A request that passes through stages: the waiting in all of them, and each of them by itself."""
+    from sim.model.record import STATUS_NAMES
+    from sim.report import terminal
+
+    record = result.record
+    tasks = record.input.tasks
+    name = str(tasks.staged.id[rows[0]])
+    sums = table.groupby("cause", sort=False)["seconds"].sum()
+    causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
+    wait, begin = float(table["seconds"].sum()), float(record.start[rows[0]])
+    if as_json:
+        about = {"task": name, "stages": len(rows), "started": begin == begin, "wait": wait, "causes": causes}
+        console.as_json({**about, **_told(ended), "stretches": table.to_dict("records")})
+        return
+    end = f"its first stage began at {terminal.clock(begin)}" if begin == begin else "it never started"
+    arrived = terminal.clock(float(tasks.arrival[rows[0]]))
+    head = f"request {name} of {result.name} ({result.policy}): {len(rows)} stages, arrived at {arrived}, {end}"
+    if wait:
+        shared = sorted(causes.items(), key=lambda pair: -pair[1])
+        shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in shared]
+        waited = [f"it waited {terminal.seconds(wait)} in all", "",
+                  *terminal.table([["cause", "time", ""], *shares], right=(1, 2))]  # fmt: skip
+    else:
+        waited = ["it did not wait"]
+    shown = [["task", "stage", "ready", "wait", "start", "finish", "status"]]
+    for row in rows[:MAX_STRETCHES]:
+        ready, start, finish = (float(column[row]) for column in (record.ready, record.start, record.finish))
+        stage, status = tasks.staged.stages[tasks.staged.stage[row]], STATUS_NAMES[int(record.status[row])]
+        times = terminal.clock(ready), terminal.seconds(start - ready), terminal.clock(start), terminal.clock(finish)
+        shown.append([str(tasks.name(row)), stage, *times, status])
+    more = len(rows) - MAX_STRETCHES
+    rest = [f"… and {more} more (result.stages has all)"] if more > 0 else []
+    console.lines([head, _ending_line(ended), *waited, "", *terminal.table(shown, right=(2, 3, 4, 5)), *rest])
 
 
 def _task_lines(

@@ -36,7 +36,8 @@ def validate(
             problems.append(Problem(str(error)))
         else:
             if not quiet:
-                tasks = f"{len(run.tasks):,} task{'s' if len(run.tasks) != 1 else ''}"
+                number = run.tasks.request_count
+                tasks = f"{number:,} task{'s' if number != 1 else ''}"
                 console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"])
             for remark in scenario.notes:
                 console.note(f"{name}: {remark}", quiet)

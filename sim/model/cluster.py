@@ -235,6 +235,13 @@ class Partition:
     users: tuple[str, ...] | None = None
     accounts: tuple[str, ...] | None = None
     """Users and accounts that may use it; None: all."""
+    claims: int = 0
+    """What its jobs compete for, as a bitmask (`Cluster.claims`): jobs of partitions that share a bit do.  Its nodes
+    unless given."""
+
+    def __post_init__(self) -> None:
+        if not self.claims:
+            object.__setattr__(self, "claims", self.mask)
 
     @property
     def limited(self) -> bool:
@@ -279,7 +286,7 @@ class Cluster:
         for node in self.nodes:
             for name in node.spec.partitions:
                 masks[name] = masks.get(name, 0) | 1 << node.index
-        self.partitions = {name: Partition(name, mask) for name, mask in masks.items()}
+        self.partitions = {name: Partition(name, mask, claims=self.claims(mask)) for name, mask in masks.items()}
         """By name; the code that builds the cluster may replace them by others, with rules."""
         self.fabric = Fabric()
         """The network between nodes, as far as it is not theirs alone; replaced like the partitions."""
@@ -311,6 +318,21 @@ class Cluster:
         device = Device(len(self.devices), name, kind, node, local, switch, island, spec.rack)
         self.devices.append(device)
         return device
+
+    def claims(self, mask: int, kind: DeviceType | None = None) -> int:
+        """What tasks bound to these nodes compete for, as a bitmask: the nodes, and where a node has several types of
+        accelerator each of them.  Of tasks that take nothing but a `kind` of them, there that type alone."""
+        types = [list(dict.fromkeys(one.type for one in node.accelerators)) for node in self.nodes]
+        most = max(map(len, types), default=0)
+        found = 0
+        for index in (number for number in range(len(types)) if mask >> number & 1):
+            first = len(types) + index * most
+            if kind is None or len(types[index]) < 2:
+                found |= 1 << index
+            if len(types[index]) > 1:
+                wanted = [at for at, one in enumerate(types[index]) if kind is None or one is kind]
+                found |= sum(1 << first + at for at in wanted)
+        return found
 
     @cached_property
     def by_name(self) -> dict[str, Device]:

@@ -311,6 +311,36 @@ class KernelWork:
 
 
 @dataclass
+class StagedRequests:
+    """Requests that pass through stages, each of which is a task: results count the request once.
+
+    Columns have a row for each task of the run.  Tasks of one request arrive together, in rows next to each other, and
+    have one class, user, weight and deadline; admission is asked for the first of them, and the answer is that of all.
+    """
+
+    first: np.ndarray
+    """The row of the first task of the request; a task that is no stage is a request of its own."""
+    stage: np.ndarray
+    """The stage, as an index of `stages`; -1 of a task that is none."""
+    stages: list[str]
+    """Names of the stages of all streams."""
+    id: np.ndarray
+    """The id of the request."""
+    alone: np.ndarray
+    """Seconds that the request takes alone (T*); NaN of a task that is no stage."""
+
+    @property
+    def count(self) -> int:
+        """Number of requests, tasks that are no stages included."""
+        return int(np.count_nonzero(self.first == np.arange(len(self.first))))
+
+    @property
+    def last(self) -> np.ndarray:
+        """Which tasks are the last of their request: one of each, so that what is counted by them counts requests."""
+        return np.append(self.first[1:] != self.first[:-1], True)[: len(self.first)]
+
+
+@dataclass
 class Tasks:
     """Columns of a workload, one row a task, sorted by arrival (ties in the order given).
 
@@ -349,6 +379,8 @@ class Tasks:
     """Partitions to which tasks are bound; empty: none."""
     refused: dict[int, str] = field(default_factory=dict)
     """By row: why a task is rejected as it comes, whatever the policies say."""
+    staged: StagedRequests | None = None
+    """Which tasks are stages of requests; None where none is."""
     extra: dict[str, np.ndarray] = field(default_factory=dict)
     """Further columns of the source (tokens, recorded starts, ...), by name; carried into the result."""
 
@@ -358,6 +390,11 @@ class Tasks:
 
     def __len__(self) -> int:
         return len(self.arrival)
+
+    @property
+    def request_count(self) -> int:
+        """Number of tasks as results count them: the stages of a request are one."""
+        return len(self) if self.staged is None else self.staged.count
 
     def name(self, index: int) -> Any:
         """The id of a row: the source's own, or the row number."""

@@ -39,7 +39,7 @@ from sim.policy.dispatch import Dispatcher
 from sim.policy.iterating import BatchStep, Generation, IterationPolicy, Replica, Routing, WantedReplica
 from sim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
 from sim.policy.planned import PlannedScheduler
-from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 from sim.policy.remaining import Progress, RemainingProblem
 from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
 
@@ -50,5 +50,5 @@ __all__ = [
     "PlannedScheduler", "Progress", "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests", "Routing",
     "Scheduler", "Set", "Shadow", "Start", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_FIT",
     "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order", "demand_fits_nowhere",
-    "demand_of", "fits_nowhere", "nodes_of", "partition_of", "queueing",
+    "demand_of", "fits_nowhere", "claims_of", "partition_of", "queueing",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from sim.model.plan import Placement
 from sim.model.tasks import WAITING, Task
 from sim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
 from sim.policy.lists import ListScheduler
-from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
 Demand = Any
 """A shape, and where admission ties tasks to some of its modes these besides."""
@@ -160,15 +160,15 @@ class Backfilling(ListScheduler):
         return None
 
     def start_heads(self, view: View) -> Generator[Decision, None, list[Task]]:
-        """Start in order until a task, the head, does not fit; behind it only those that may use none of the nodes
-        of its partition, until one of these does not fit.  Returns the heads; their partitions share no nodes."""
+        """Start in order until a task, the head, does not fit; behind it only those that do not compete with it
+        (`claims_of`), until one of these does not fit.  Returns the heads, which do not compete with each other."""
         window, rule = self.window, self.placement
         tasks = window.tasks
         heads: list[Task] = []
         closed = position = 0
         while position < len(tasks) and closed != EVERYWHERE:
             task = tasks[position]
-            nodes = nodes_of(task)
+            nodes = claims_of(task)
             placement = None if nodes & closed else view.fit(task) if rule is None else rule(task, view)
             if placement is not None:
                 window.take(position)
@@ -236,7 +236,7 @@ class Backfilling(ListScheduler):
         """When and where the heads that can use one of the task's nodes could start; in one round the same shadows,
         which count on what they let pass."""
         found = []
-        for head in heads if len(heads) == 1 else [head for head in heads if nodes_of(head) & nodes_of(task)]:
+        for head in heads if len(heads) == 1 else [head for head in heads if claims_of(head) & claims_of(task)]:
             if head.index not in self._shadows:
                 shadow = self._shadows[head.index] = view.earliest_fit(head)
                 self._due[head.index] = shadow.time

@@ -28,7 +28,7 @@ from sim.policy.contract import (
     Wait,
 )
 from sim.policy.dispatch import Dispatcher
-from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
 Discipline = Literal["block", "skip"]
 AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
@@ -157,7 +157,7 @@ class ListScheduler(Scheduler):
             return
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
-            closed |= nodes_of(head)
+            closed |= claims_of(head)
         if not closed:
             yield WAIT_FOR_READY
         else:
@@ -181,8 +181,8 @@ class ListScheduler(Scheduler):
     def start_in_order(self, view: View, closed: int = 0) -> Generator[Decision, None, Task | None]:
         """Start from the head on until one does not fit; returns that task, or None.
 
-        None: no task is left to try.  closed: nodes on which blocked heads wait (`nodes_of`); tasks that may use any of
-        these are passed over.  So where partitions share no nodes each has a head, and calls until None return them
+        None: no task is left to try.  closed: what blocked heads wait for (`claims_of`); tasks that compete for any of
+        that are passed over.  So where partitions do not compete each has a head, and calls until None return them
         all.  A task that is held back by a limit of its partition does not block the tasks behind it, and is looked at
         again when something has come free.
         """
@@ -217,7 +217,7 @@ class ListScheduler(Scheduler):
         if not closed:
             found, least = self.queue, self.queue.head_entry()
         for partition, queue in self.of_partition.items():
-            if not partition.mask & closed:
+            if not partition.claims & closed:
                 entry = queue.head_entry()
                 if entry is not None and (least is None or entry < least):
                     found, least = queue, entry
@@ -259,7 +259,7 @@ class ListScheduler(Scheduler):
             line = lines.pop(partition[0])
             head = yield from self._start_kept(partition[0], line, view)
             if head is not None:
-                closed |= nodes_of(head)
+                closed |= claims_of(head)
         if not closed:
             yield WAIT_FOR_READY
         elif self.discipline == "keep":
@@ -273,7 +273,7 @@ class ListScheduler(Scheduler):
         """The line on open nodes with a waiting kept head, else the first head, or None."""
         found, least = None, None
         for partition, queue in lines.items():
-            if (EVERYWHERE if partition is None else partition.mask) & closed:
+            if (EVERYWHERE if partition is None else partition.claims) & closed:
                 continue
             if partition in self._kept:
                 return (partition,)
@@ -315,8 +315,8 @@ class ListScheduler(Scheduler):
         """Under "keep_backfill": in the order of arrival, tasks that would end before the kept heads were to start."""
         waiting = sorted((task for line in self.queues() for task in line), key=lambda task: (task.arrival, task.index))
         for task in waiting:
-            nodes = nodes_of(task)
-            due = min((due for head, due in self._kept.values() if nodes_of(head) & nodes), default=math.inf)
+            nodes = claims_of(task)
+            due = min((due for head, due in self._kept.values() if claims_of(head) & nodes), default=math.inf)
             placement = self.place(task, view)
             if placement is not None and view.now + view.duration(task, placement) < due:
                 self._line(task).remove(task)

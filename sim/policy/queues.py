@@ -15,7 +15,7 @@ Entry = tuple[Any, float, int, int, Task]
 """Key, arrival, row, ticket, task: comparable between queues, and never down to the task."""
 
 EVERYWHERE = -1
-"""All nodes, as a bitmask."""
+"""All that there is to compete for, as a bitmask."""
 
 
 def partition_of(task: Task) -> Partition | None:
@@ -23,10 +23,11 @@ def partition_of(task: Task) -> Partition | None:
     return task.shape.modes[0].partition
 
 
-def nodes_of(task: Task) -> int:
-    """Bitmask of the nodes that the task's partition leaves it; EVERYWHERE where it is bound to none."""
-    nodes = task.shape.modes[0].nodes
-    return EVERYWHERE if nodes is None else nodes
+def claims_of(task: Task) -> int:
+    """What the task competes for, as a bitmask: the nodes of its partition, or a part of what they have
+    (`Cluster.claims`); EVERYWHERE where it is bound to none.  Tasks without a common bit do not compete."""
+    partition = task.shape.modes[0].partition
+    return EVERYWHERE if partition is None else partition.claims
 
 
 class TaskQueue:

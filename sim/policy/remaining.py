@@ -286,7 +286,7 @@ def rows_of(tasks: Tasks, rows: Sequence[int] | np.ndarray, arrival: np.ndarray 
         predecessors=before, reads=lists(tasks.reads), writes=lists(tasks.writes), hash_ids=None,
         time_limit=part(tasks.time_limit), partition_code=part(tasks.partition_code),
         work=None if tasks.work is None else tasks.work.take(chosen),
-        refused={number[row]: text for row, text in tasks.refused.items() if row in number}, extra={},
+        refused={number[row]: text for row, text in tasks.refused.items() if row in number}, extra={}, staged=None,
     )  # fmt: skip
 
 

@@ -119,7 +119,38 @@ def overview(outcome: Outcome) -> list[str]:
     facts = _facts(outcome, figures)
     if lines:
         lines = [*lines, ""]
-    return [*lines, *terminal.table(facts), *_method(outcome)]
+    return [*lines, *terminal.table(facts), *_stages(outcome), *_method(outcome)]
+
+
+STAGE_COLUMNS = ("stage", "on", "items", "wait mean", "wait p95", "service mean", "overhead mean", "batch mean",
+                 "busy")  # fmt: skip
+
+
+def stage_rows(result: Result) -> list[list[str]]:
+    """Of each stage of the pipelines, what `STAGE_COLUMNS` say, as text."""
+    table = result.by_stage
+    texts = [
+        terminal.several(table[name].tolist(), terminal.SECONDS)
+        for name in ("wait_mean", "wait_p95", "service_mean", "overhead_mean")
+    ]
+    used = zip(table["devices"].tolist(), table["device_type"].tolist(), strict=True)
+    on = [f"{count} × {kind}" if count > 1 else kind or "–" for count, kind in used]
+    items = [terminal.count(number) for number in table["items"]]
+    batches = [terminal.figures(number) for number in table["batch_mean"]]
+    busy = [terminal.share(part) for part in table["utilization"]]
+    return [list(row) for row in zip(map(str, table.index), on, items, *texts, batches, busy, strict=True)]
+
+
+def _stages(outcome: Outcome) -> list[str]:
+    """The stages of pipelines, where there are any."""
+    if isinstance(outcome, Replications) and not outcome.results:  # made from values: no run is there
+        return []
+    rows = stage_rows(first_of(outcome))
+    if not rows:
+        return []
+    first = " (first replication)" if isinstance(outcome, Replications) else ""
+    shown = terminal.table([list(STAGE_COLUMNS), *rows], right=range(2, len(STAGE_COLUMNS)))
+    return ["", f"By stage{first}, in items:", *shown]
 
 
 def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:

@@ -20,9 +20,9 @@ from sim.policy import (
     Start,
     TaskQueue,
     View,
+    claims_of,
     demand_of,
     fits_nowhere,
-    nodes_of,
     partition_of,
 )
 
@@ -105,7 +105,7 @@ class ByUser(ListScheduler):
                 if fits_nowhere(task, view):
                     self._full[demand_of(task)] = None
                 if self.discipline == "block":
-                    heads = [entry for entry in heads if not nodes_of(entry[-1]) & nodes_of(task)]
+                    heads = [entry for entry in heads if not claims_of(entry[-1]) & claims_of(task)]
                     heapify(heads)
                 else:
                     heappop(heads)

@@ -20,7 +20,7 @@ from sim.policy import (
     Stop,
     TaskQueue,
     View,
-    nodes_of,
+    claims_of,
 )
 
 
@@ -90,8 +90,8 @@ class PreemptiveList(ListScheduler):
             if placement is None and (self.discipline == "skip" or view.over_limit(task)):
                 queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
             elif placement is None:
-                closed = nodes_of(task)
-                queues = [one for one in queues if (head := one.head()) is not None and not nodes_of(head) & closed]
+                closed = claims_of(task)
+                queues = [one for one in queues if (head := one.head()) is not None and not claims_of(head) & closed]
             else:
                 queue.remove(task)
                 self.starting(task, placement, view)

@@ -56,6 +56,8 @@ def mean_of(record: Record, objective: Objective, now: float) -> float:
     elif len(open_):
         begun = np.where(np.isfinite(record.start[open_]), record.start[open_], end)
         finish[open_] = np.maximum(end, begun + shortest(tasks, open_))
+    if tasks.staged is not None and objective not in ("energy", "cost"):
+        left &= tasks.staged.last  # a request ends with its last stage, and counts once
     rows = np.flatnonzero(left & np.isfinite(finish))
     if not len(rows):
         return 0.0

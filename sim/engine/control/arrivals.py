@@ -36,6 +36,7 @@ class Arrivals:
         self._refused = state.tasks.refused
         asked = state.input.admission
         self._ask: Any = None if asked is None else asked.admit
+        self._whole = completion.whole
 
     def admit(self, task: Task) -> None:
         """Ask the admission policy, then let the task wait for its predecessors or for a device."""
@@ -43,7 +44,12 @@ class Arrivals:
         if self._refused and task.index in self._refused:
             self.completion.end_task(task, REJECTED, self._refused[task.index])
             return
+        if self._whole is not None and self._whole.first[task.index] != task.index:
+            self._follow(task)
+            return
         if self._ask is not None:
+            if self._whole is not None:
+                self._whole.begun(task)
             try:
                 answer = self._ask(task, self.view)
             except HetsimError:
@@ -62,6 +68,26 @@ class Arrivals:
             else:
                 what = f"admission answered {answer!r} for {task}; Accept, Reject or Defer is expected"
                 raise illegal(state, what)
+        self._admitted(task)
+
+    def _follow(self, task: Task) -> None:
+        """A later task of a request: the answer for the first one is its own."""
+        assert self._whole is not None
+        held = self._whole.deferred.get(self._whole.first[task.index])
+        if held is not None:
+            task.state = FUTURE
+            self.state.deferred += 1
+            held.append(task)
+            return
+        refused = self._whole.refusal(task)
+        if refused is None:
+            self._admitted(task)
+        else:
+            self.completion.end_task(task, *refused)
+
+    def _admitted(self, task: Task) -> None:
+        """A task that may wait for its predecessors or for a device."""
+        state = self.state
         if state.patience is not None:
             state.patience.watch(task)
         if state.lost_items:
@@ -86,11 +112,22 @@ class Arrivals:
             raise illegal(self.state, what)
         task.state = FUTURE
         self.state.deferred += 1
+        if self._whole is not None and self._whole.size[task.index] > 1:
+            self._whole.deferred.setdefault(task.index, [])
         self.clock.at(until, ARRIVAL, Later(self._ask_again, task))
 
     def _ask_again(self, task: Task) -> None:
         self.state.deferred -= 1
+        held = None if self._whole is None else self._whole.deferred.pop(task.index, None)
         self.admit(task)
+        if held:
+            assert self._whole is not None
+            if task.index in self._whole.deferred:  # deferred again
+                self._whole.deferred[task.index] = held
+            else:
+                for one in held:
+                    self.state.deferred -= 1
+                    self._follow(one)
         self.rounds.wake()  # it may be the head of a queue in order of arrival
 
     def _redirect(self, task: Task, positions: tuple[int, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.engine.control.waiting import Waiting
+from sim.engine.control.whole_requests import WholeRequests
 from sim.engine.core.policy_errors import call
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.state import RunState
@@ -46,6 +47,9 @@ class Completion:
         self._on_finished: Any = None
         self._admitted_finished: Any = None
         self._admitted_gone: Any = None
+        staged = state.tasks.staged
+        self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
+        """Requests of several tasks, of which admission decides as one."""
 
     def hooks(self) -> None:
         """Hooks that a policy does not override are not called."""
@@ -53,6 +57,10 @@ class Completion:
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
         self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
+        if self.whole is not None:
+            self.whole.tell(self._admitted_finished, self._admitted_gone)
+            if self._admitted_finished is not None or self._admitted_gone is not None:
+                self._admitted_finished, self._admitted_gone = self.whole.finished, self.whole.gone
 
     # Launches -----------------------------------------------------------------------------------------------
 

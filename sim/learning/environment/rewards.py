@@ -44,6 +44,12 @@ class Reward:
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
+        staged = simulation.input.tasks.staged
+        self._ends: list[bool] | None = None if staged is None else staged.last.tolist()
+
+    def counts(self, task: Task) -> bool:
+        """Does the task stand for what results count?  Of the stages of a request only the last does."""
+        return self._ends is None or self._ends[task.index]
 
     def arrived(self, task: Task) -> None:
         """A task is in the system."""
@@ -158,7 +164,7 @@ class _InSystem(Reward):
         row = task.index
         if row not in self.present:
             self._settle(self.simulation.view.now)
-            self.present[row] = weight = self.of(task)
+            self.present[row] = weight = self.of(task) if self.counts(task) else 0.0
             self.weight += weight
             # From its arrival on, if that was earlier (it waited for its predecessors); if it was paid for, from then,
             # and the time at best that is left was credited when it started and will be again.
@@ -213,7 +219,10 @@ class Slowdown(_InSystem):
 
         super().__init__(simulation)
         table = ModeTable(simulation.input.tasks, simulation.input.cluster)
-        self.alone = exclusive_time(table).tolist()
+        alone, staged = exclusive_time(table), simulation.input.tasks.staged
+        if staged is not None:
+            alone = np.where(staged.stage >= 0, staged.alone, alone)
+        self.alone = alone.tolist()
 
     def of(self, task: Task) -> float:
         alone = self.alone[task.index]
@@ -242,7 +251,7 @@ class Goodput(Reward):
         self._expect(task, end <= task.deadline)
 
     def _expect(self, task: Task, met: bool) -> None:
-        worth = self.of(task) if met else 0.0
+        worth = self.of(task) if met and self.counts(task) else 0.0
         self.earned += worth - self.promised.get(task.index, 0.0)
         self.promised[task.index] = worth
 

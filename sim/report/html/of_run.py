@@ -11,7 +11,7 @@ from sim.errors import UsageError
 from sim.report.html import elements
 from sim.report.html.common import Parts, commands, scenario_of
 from sim.report.html.elements import Cell, Section
-from sim.report.overview import first_of, headline, remarks
+from sim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
 from sim.results.formatting import Unit, count, formatter, metric_name, several, units_of
 from sim.results.many_runs.replications import Replications
 from sim.results.one_run.result import Result
@@ -33,6 +33,7 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
         Section("Figures", _summary(outcome)),
         Section("Pictures", _pictures(outcome)),
         Section("By class and by user", _groups(outcome)),
+        Section("By stage", _by_stage(first)),
         Section("Where the waiting came from", _waiting(first)),
         Section("Devices", _devices(first)),
         Section("The slowest tasks", _slowest(first)),
@@ -157,6 +158,12 @@ def _texts(name: str, values: list[float]) -> list[Cell]:
     units = units_of(name)
     texts = [formatter(name)(value) for value in values] if units == ((1.0, ""),) else several(values, units)
     return [Cell(text, float(value)) for text, value in zip(texts, values, strict=True)]
+
+
+def _by_stage(first: Result) -> str:
+    rows = stage_rows(first)
+    told = "Each item is counted at every stage; all other figures count the whole request once."
+    return elements.table(list(STAGE_COLUMNS), rows, told) if rows else ""
 
 
 def _waiting(first: Result) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.record import COMPLETED, NOT_ARRIVED, REJECTED
+from sim.model.record import COMPLETED, REJECTED
+from sim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
     from sim.results.one_run.measured import Measured
@@ -64,7 +65,7 @@ def value_fraction(run: Measured) -> float:
     """
     record = run.result.record
     weight = record.input.tasks.weight
-    weights = np.ones(len(run.status)) if weight is None else run.chosen(weight[record.status != NOT_ARRIVED])
+    weights = np.ones(len(run.status)) if weight is None else run.chosen(TableRows(record)(weight))
     met = (run.status == COMPLETED) & run.series("met_deadline").fillna(True).to_numpy(dtype=bool)
     counted = ~run.deadline_later
     total = float(weights[counted].sum())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, Record
+from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, UNFINISHED, Record
 from sim.model.tasks import Mode
 from sim.policy.queues import EVERYWHERE
 from sim.results.one_run import language
@@ -33,6 +34,7 @@ from sim.results.one_run.groups import by_number, checked, size_labels
 from sim.results.one_run.launches import launch_numbers
 from sim.results.one_run.modes import ModeTable
 from sim.results.one_run.replay import FreeCapacity, RunReplay
+from sim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
     from sim.results.one_run.measured import Run
@@ -88,7 +90,15 @@ class _Waits:
 
 
 def causes(result: Run) -> pd.DataFrame:
-    """One row a task that became ready: `id`, `class`, `user`, `wait` and the seconds of each cause."""
+    """One row a task that became ready: `id`, `class`, `user`, `wait` and the seconds of each cause.
+
+    Of a request that passes through stages one row, with the waits of all its stages.
+    """
+    return _causes(result)[0]
+
+
+def _causes(result: Run) -> tuple[pd.DataFrame, np.ndarray]:
+    """The same, and the row of the record that each stands for (of a request that of its first stage)."""
     waits = _waits(result)
     lengths = np.diff(waits.grid, append=waits.grid[-1])
     seconds = np.zeros((len(waits.row), len(CAUSES)))
@@ -96,18 +106,22 @@ def causes(result: Run) -> pd.DataFrame:
         part, cause = waits.stretches(at)
         seconds[at] = np.bincount(cause, weights=lengths[part], minlength=len(CAUSES))
     seconds[:, _TRANSFER] += waits.until - waits.decided
-    wait = waits.until - waits.ready
-    seconds = exact(seconds, wait)
+    wait, rows = waits.until - waits.ready, waits.row
     tasks = result.record.input.tasks
-    ids = waits.row if tasks.id is None else np.asarray(tasks.id)[waits.row]
-    frame = pd.DataFrame({"id": ids})
+    ids = None if tasks.id is None else np.asarray(tasks.id)
+    if tasks.staged is not None:
+        rows, owner = np.unique(tasks.staged.first[rows], return_inverse=True)
+        wait = np.bincount(owner, weights=wait)
+        seconds = np.column_stack([np.bincount(owner, weights=one) for one in seconds.T])
+        ids = np.asarray(tasks.staged.id)
+    frame = pd.DataFrame({"id": rows if ids is None else ids[rows]})
     for name, codes, names in (
         ("class", tasks.class_code, tasks.classes),
         ("user", tasks.user_code, tasks.users),
     ):
-        frame[name] = [names[0]] * len(ids) if codes is None else [names[code] for code in codes[waits.row]]
+        frame[name] = [names[0]] * len(rows) if codes is None else [names[code] for code in codes[rows]]
     frame["wait"] = wait
-    return pd.concat([frame, pd.DataFrame(seconds, columns=list(CAUSES))], axis=1)
+    return pd.concat([frame, pd.DataFrame(exact(seconds, wait), columns=list(CAUSES))], axis=1), rows
 
 
 def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
@@ -124,10 +138,10 @@ def exact(parts: np.ndarray, total: np.ndarray) -> np.ndarray:
 def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
     """Seconds waited by class, number of GPUs asked for (`gpus`) or user: `tasks`, `wait`, and the causes of it."""
     (by,) = checked(by)
-    table = causes(result)
+    table, rows = _causes(result)
     if by == "gpus":
         labels = size_labels(result.record.input.tasks.shapes)
-        table[by] = [labels[shape] for shape in result.record.input.tasks.shape[_waits(result).row]]
+        table[by] = [labels[shape] for shape in result.record.input.tasks.shape[rows]]
     groups = table.groupby(by, sort=by != "gpus")
     totals = groups[["wait", *CAUSES]].sum()
     if by == "gpus":
@@ -138,13 +152,26 @@ def explain_all(result: Run, by: str = "class") -> pd.DataFrame:
 
 
 def explain(result: Run, task_id: Any) -> pd.DataFrame:
-    """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`; empty if it did not wait."""
-    waits = _waits(result)
-    row = find_task(result, task_id)
-    found = np.flatnonzero(waits.row == row)
-    if not len(found):
+    """The wait of one task as stretches: `from`, `to`, `seconds`, `cause`, `detail`; empty if it did not wait.
+
+    Of a request those of all its stages, with the name of each in the column `stage`.
+    """
+    waits, rows = _waits(result), find_tasks(result, task_id)
+    tables = [_stretches(waits, int(at)) for at in np.flatnonzero(np.isin(waits.row, rows))]
+    if not tables:
         raise UsageError(f"task {task_id} never became ready, so it did not wait")
-    at = int(found[0])
+    if len(rows) == 1:
+        return tables[0]
+    staged = result.record.input.tasks.staged
+    assert staged is not None
+    ready = waits.row[np.isin(waits.row, rows)].tolist()
+    for row, table in zip(ready, tables, strict=True):
+        table.insert(0, "stage", staged.stages[staged.stage[row]])
+    return pd.concat(tables, ignore_index=True)
+
+
+def _stretches(waits: _Waits, at: int) -> pd.DataFrame:
+    """The stretches of one wait."""
     part, cause = waits.stretches(at)
     lines: list[list[Any]] = []
     for begin, code, head in zip(waits.grid[part], cause, waits.head_of(at)[part], strict=True):
@@ -163,45 +190,58 @@ def explain(result: Run, task_id: Any) -> pd.DataFrame:
 
 
 def ending(result: Run, task_id: Any) -> dict[str, Any]:
-    """How one task ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops` (launches cut short),
-    `wasted` (device-seconds computed that were lost) and `fused_with` (the others of its last launch as one kernel)."""
-    row = find_task(result, task_id)
-    record = result.record
+    """How one task, or a request with stages, ended: `status`, `reason`, `at` (NaN if it has not), `launches`, `stops`
+    (launches cut short), `wasted` (device-seconds computed that were lost) and `fused_with` (the others of its last
+    launch as one kernel)."""
+    record, mine = result.record, find_tasks(result, task_id)
+    row = mine[0]
+    if len(mine) > 1:
+        rows = TableRows(record)
+        row = int(rows.deciding[np.searchsorted(rows(np.arange(len(record.status))), row)])
+    status = int(record.status[row])
     found: dict[str, Any] = {
-        "status": STATUS_NAMES[int(record.status[row])], "reason": record.reasons.get(row, ""),
-        "at": float(record.finish[row]), "launches": int(record.start[row] == record.start[row]), "stops": 0,
+        "status": STATUS_NAMES[status], "reason": record.reasons.get(row, ""),
+        "at": float(record.finish[row]), "launches": int((record.start[mine] == record.start[mine]).sum()), "stops": 0,
         "wasted": 0.0, "fused_with": [],
     }  # fmt: skip
-    for rows, _ in record.fused.values():
-        if row in rows:
-            found["fused_with"] = [str(record.input.tasks.name(other)) for other in rows if other != row]
+    if status == UNFINISHED:
+        found["at"] = math.nan
+    for rows_of, _ in record.fused.values():
+        if set(mine) & set(rows_of):
+            found["fused_with"] += [str(record.input.tasks.name(other)) for other in rows_of if other not in mine]
     if record.launches is not None and record.batch is None:
-        mine = np.asarray(record.launches["task"]) == row
-        cut = np.isin(np.asarray(record.launches["outcome"])[mine], (LAUNCH_STOPPED, LAUNCH_LOST))
-        found["launches"], found["stops"] = int(mine.sum()), int(cut.sum())
-        found["wasted"] = float(np.asarray(record.launches["lost"], float)[mine].sum())
+        launched = np.isin(np.asarray(record.launches["task"]), mine)
+        cut = np.isin(np.asarray(record.launches["outcome"])[launched], (LAUNCH_STOPPED, LAUNCH_LOST))
+        found["launches"], found["stops"] = int(launched.sum()), int(cut.sum())
+        found["wasted"] = float(np.asarray(record.launches["lost"], float)[launched].sum())
     return found
 
 
-def find_task(result: Run, task_id: Any) -> int:
-    """The row of a task given by its id (as text or as it is); UsageError with near ids otherwise.
+def find_tasks(result: Run, task_id: Any) -> list[int]:
+    """The rows of a task given by its id (as text or as it is), of a request those of all its stages; UsageError with
+    near ids otherwise.
 
     Of `stream/id` the id alone will do where no other stream has it.
     """
     tasks = result.record.input.tasks
     if tasks.id is None:
         if str(task_id).isdecimal() and int(task_id) < len(tasks):
-            return int(task_id)
+            return [int(task_id)]
         raise UsageError(f'no task "{task_id}": ids are the numbers 0 to {len(tasks) - 1}')
-    names = [str(name) for name in tasks.id]
+    names = {str(name): [row] for row, name in enumerate(tasks.id)}
+    inside = {}
+    if tasks.staged is not None:
+        for row in np.flatnonzero(tasks.staged.stage >= 0).tolist():
+            names.setdefault(str(tasks.staged.id[row]), []).append(row)
+            inside[str(tasks.id[row])] = 2  # the id of a stage has a stroke itself
     if str(task_id) in names:
-        return names.index(str(task_id))
-    local = [name for name in names if name.rpartition("/")[2] == str(task_id)]
+        return names[str(task_id)]
+    local = [name for name in names if name.split("/", name.count("/") - inside.get(name, 1) + 1)[-1] == str(task_id)]
     if len(local) == 1:
-        return names.index(local[0])
+        return names[local[0]]
     if local:
         raise UsageError(f'no task "{task_id}"; did you mean {" or ".join(local[:3])}?')
-    near = difflib.get_close_matches(str(task_id), names[:10_000], n=3)
+    near = difflib.get_close_matches(str(task_id), list(names)[:10_000], n=3)
     raise UsageError(f'no task "{task_id}"' + (f"; did you mean {', '.join(near)}?" if near else ""))
 
 
@@ -241,9 +281,9 @@ def _sweep(record: Record, table: ModeTable) -> _Waits:
     state = FreeCapacity(record.input.cluster, asked)
     replay = RunReplay(record, table, state, [ready, until, decided, np.array([time for time, _, _ in record.holds])])
     states = np.zeros((len(pairs), len(replay.grid)), np.int8)
-    # A task competes only with tasks that can use one of its nodes.
-    partitions = [tasks.shapes[shape].modes[0].nodes for shape, _ in pairs]
-    bound = [EVERYWHERE if nodes is None else nodes for nodes in partitions]
+    # A task competes only with tasks that can use one of its nodes, or of its devices there.
+    partitions = [tasks.shapes[shape].modes[0].partition for shape, _ in pairs]
+    bound = [EVERYWHERE if partition is None else partition.claims for partition in partitions]
     masks = list(dict.fromkeys(bound))
     part = np.array([masks.index(mask) for mask in bound], np.int64)
     shares = [np.array([mask & other != 0 for other in bound], dtype=np.bool_) for mask in masks]

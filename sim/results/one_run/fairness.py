@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from sim.model.record import COMPLETED, NOT_ARRIVED, Record
+from sim.model.record import COMPLETED, UNFINISHED, Record
 from sim.results.one_run.launches import launches_of
 from sim.results.one_run.modes import capacity, gather, mode_time, transfers, units
+from sim.results.one_run.rows import TableRows
 from sim.results.one_run.tables import batch_members, by_launch
 
 if TYPE_CHECKING:
@@ -36,19 +37,52 @@ def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarra
     at least 1: a mode that needs g of C devices takes max(1, g·N/C) times its time there.
     """
     record, table = result.record, result.modes
-    tasks = record.input.tasks
-    arrived = record.status != NOT_ARRIVED
-    found = np.full(len(record.status), math.nan)
-    finish = np.where(np.isnan(record.finish), record.end, record.finish)
-    there = arrived & np.isfinite(tasks.arrival)
-    active = _active(tasks.arrival[there], finish[there], _users(tasks.user_code, there) if by == "user" else None)
-    chosen = np.flatnonzero(record.status == COMPLETED)
-    if not len(chosen):
-        return found[arrived]
-    begin, end = tasks.arrival[chosen], finish[chosen]
+    tasks, rows = record.input.tasks, TableRows(record)
+    found = np.full(rows.count, math.nan)
+    arrival, status = rows(tasks.arrival), record.status[rows.deciding]
+    finish = record.finish[rows.deciding]
+    finish = np.where(np.isnan(finish) | (status == UNFINISHED), record.end, finish)
+    there = np.isfinite(arrival)
+    users = None
+    if by == "user":
+        users = np.zeros(rows.count, np.int64) if tasks.user_code is None else rows(tasks.user_code)
+        users = users[there]
+    active = _active(arrival[there], finish[there], users)
+    done = np.flatnonzero(status == COMPLETED)
+    if not len(done):
+        return found
+    begin, end = arrival[done], finish[done]
     with np.errstate(divide="ignore", invalid="ignore"):
         crowd = (np.interp(end, *active) - np.interp(begin, *active)) / (end - begin)
     crowd = np.maximum(np.nan_to_num(crowd, nan=1.0), 1.0)
+    isolated = _isolated(table, rows, done, crowd)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found[done] = (end - begin) / isolated
+    return found
+
+
+def _isolated(table: ModeTable, rows: TableRows, done: np.ndarray, crowd: np.ndarray) -> np.ndarray:
+    """T_iso of some rows of the task table among so many others."""
+    tasks = table.tasks
+    if rows.staged is None:
+        return _on_a_share(table, rows(np.arange(len(tasks)))[done], crowd)
+    # A request takes its time alone as much longer as its stages do, each on its share.
+    among = np.ones(rows.count)
+    among[done] = crowd
+    mine = np.isin(rows.owner, done)
+    members, owner = rows.members[mine], rows.owner[mine]
+    shared = _on_a_share(table, members, among[owner])
+    by_row = np.bincount(owner, weights=shared, minlength=rows.count)[done]
+    whole = np.bincount(owner, weights=_on_a_share(table, members, np.ones(len(members))), minlength=rows.count)[done]
+    alone = np.where(np.isnan(rows.staged.alone), np.inf, rows.staged.alone)
+    of_stages = rows(rows.staged.stage)[done] >= 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(of_stages & (whole > 0), rows(alone)[done] * by_row / whole, by_row)
+
+
+def _on_a_share(table: ModeTable, chosen: np.ndarray, crowd: np.ndarray) -> np.ndarray:
+    """Seconds of tasks, each alone on one part of the cluster of as many as `crowd` says."""
+    tasks = table.tasks
     isolated = np.full(len(chosen), math.inf)
     moved = transfers(tasks)
     for position in range(table.width):
@@ -57,13 +91,7 @@ def rho_of_tasks(result: Run, by: Literal["task", "user"] = "task") -> np.ndarra
         time = mode_time(table, position, moved)[chosen]
         with np.errstate(invalid="ignore"):
             np.fmin(isolated, time * np.maximum(1.0, portion * crowd), out=isolated)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found[chosen] = (end - begin) / isolated
-    return found[arrived]
-
-
-def _users(codes: np.ndarray | None, there: np.ndarray) -> np.ndarray:
-    return np.zeros(int(there.sum()), np.int64) if codes is None else codes[there]
+    return isolated
 
 
 def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -119,25 +147,27 @@ def jain(run: Measured) -> float:
     Where no task of the run can use a GPU, all of this is in core-seconds.
     """
     record, table = run.result.record, run.result.modes
-    tasks = record.input.tasks
-    chosen = np.flatnonzero(record.status != NOT_ARRIVED)
-    chosen = chosen[(tasks.arrival[chosen] >= run.low) & (tasks.arrival[chosen] < run.result.horizon)]
-    users = np.zeros(len(chosen), np.int64) if tasks.user_code is None else tasks.user_code[chosen].astype(np.int64)
+    tasks, rows = record.input.tasks, TableRows(record)
+    arrival = rows(tasks.arrival)
+    chosen = np.flatnonzero((arrival >= run.low) & (arrival < run.result.horizon))
+    users = np.zeros(len(chosen), np.int64)
+    if tasks.user_code is not None:
+        users = rows(tasks.user_code)[chosen].astype(np.int64)
     of_all = gpu_demand(table)
     on_cores = not of_all.any()
-    wanted = (core_demand(table) if on_cores else of_all)[chosen]
+    wanted = rows.total(core_demand(table) if on_cores else of_all)[chosen]
     count = len(tasks.users)
     demand = np.bincount(users, weights=wanted, minlength=count)
     having = demand > 0
     if not having.any():
         return math.nan
-    weight = np.ones(len(chosen)) if tasks.weight is None else tasks.weight[chosen]
+    weight = np.ones(len(chosen)) if tasks.weight is None else rows(tasks.weight)[chosen]
     number = np.bincount(users, minlength=count)
     mean_weight = np.where(having, np.bincount(users, weights=weight, minlength=count) / np.maximum(number, 1), 0.0)
     gpus = sum(device.type.kind != "cpu" for device in table.cluster.devices)
     there = sum(node.cpus for node in table.cluster.nodes) if on_cores else gpus
     entitled = run.duration * there * mean_weight / mean_weight.sum()
-    received = np.bincount(users, weights=_received(run.result, on_cores)[chosen], minlength=count)
+    received = np.bincount(users, weights=rows.total(_received(run.result, on_cores))[chosen], minlength=count)
     x = (received[having] / np.minimum(demand, entitled)[having]).astype(np.float64)
     squares = float((x * x).sum())
     return float(x.sum()) ** 2 / (len(x) * squares) if squares > 0 else math.nan
@@ -166,7 +196,7 @@ def _demand(table: ModeTable, units_of: Callable[[Mode], float]) -> np.ndarray:
 
 def gpu_seconds_of_tasks(result: Run) -> np.ndarray:
     """GPU-seconds computed for every row of the task table (its share of its batch's)."""
-    return _received(result)[result.record.status != NOT_ARRIVED]
+    return TableRows(result.record).total(_received(result))
 
 
 def _received(result: Run, on_cores: bool = False) -> np.ndarray:

@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError, suggestion
-from sim.model.record import NOT_ARRIVED, RunInput
+from sim.model.record import RunInput
 from sim.model.tasks import Shape
 from sim.results.one_run import metrics
 from sim.results.one_run.estimands import weights
 from sim.results.one_run.fairness import core_demand, gpu_demand
 from sim.results.one_run.measured import Measured, Run
 from sim.results.one_run.modes import ModeTable, units
+from sim.results.one_run.rows import TableRows
 from sim.results.one_run.tables import SLOWDOWN_BOUND, bound_name
 
 USUAL = ("class", "gpus", "user")
@@ -194,7 +195,7 @@ def _codes_of_gpus(result: Run) -> tuple[np.ndarray, list[Any]]:
     labels = size_labels(record.input.tasks.shapes)
     names = sorted(dict.fromkeys(labels), key=by_number)
     of_shape = np.array([names.index(name) for name in labels])
-    return of_shape[record.input.tasks.shape[record.status != NOT_ARRIVED]], names
+    return of_shape[TableRows(record)(record.input.tasks.shape)], names
 
 
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:

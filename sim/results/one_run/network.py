@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from sim.model.exchange import link_names, link_rates
-from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
+from sim.model.record import UNFINISHED, Record
+from sim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
     from sim.results.one_run.measured import Measured, Run
@@ -142,8 +143,7 @@ def _share(run: Measured, name: str) -> float:
     record, table = run.result.record, run.result.modes
     codes = table.codes(record.input.tasks.shape, record.mode)
     width = np.append([mode.width for mode in table.modes], 0.0)[codes]
-    there = record.status != NOT_ARRIVED
-    width = run.chosen(width[there])
+    width = run.chosen(TableRows(record)(width))
     part, seconds = run.column(name), run.column("compute")
     known = ~np.isnan(part)
     whole = float((seconds * width)[known].sum())

@@ -142,7 +142,7 @@ def certified(result: Run) -> float:
 def whole(result: Run) -> bool:
     """Did every task of the instance arrive in the window and complete?"""
     status = result.measured.status
-    return len(status) == len(result.record.input.tasks) and bool((status == COMPLETED).all())
+    return len(status) == result.record.input.tasks.request_count and bool((status == COMPLETED).all())
 
 
 def in_pieces(record: Record) -> bool:

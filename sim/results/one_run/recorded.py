@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
+from sim.results.one_run.rows import TableRows
 from sim.workload.logs.summary import occupied
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.nda
     """The share of GPUs (where there are none, of cores) that these tasks held."""
     record, cluster = result.record, result.record.input.cluster
     gpus = sum(device.type.kind != "cpu" for device in cluster.devices)
-    arrived = ~np.isnan(record.input.tasks.arrival) & np.isfinite(record.ready)
-    index = np.flatnonzero(arrived) if len(chosen) != len(record.status) else np.arange(len(chosen))
+    index = TableRows(record)(np.arange(len(record.status)))
     shapes, widths = record.input.tasks.shapes, np.zeros(len(chosen))
     for row in np.flatnonzero(chosen).tolist():
         number = int(index[row])

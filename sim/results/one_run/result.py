@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
-from sim.model.record import NOT_ARRIVED, UNFINISHED, Record
+from sim.model.record import UNFINISHED, Record
 from sim.results.as_json import json_values
 from sim.results.formatting import at_least, formatter, units_of
 from sim.results.one_run import metrics, store
@@ -25,8 +25,10 @@ from sim.results.one_run.measured import Measured
 from sim.results.one_run.modes import ModeTable
 from sim.results.one_run.network import has_steps, links_table
 from sim.results.one_run.plans import NOT_PROVEN, told
+from sim.results.one_run.rows import TableRows
+from sim.results.one_run.stages import stage_figures
 from sim.results.one_run.steps import steps_table, token_gaps
-from sim.results.one_run.tables import SLOWDOWN_BOUND, tasks_table
+from sim.results.one_run.tables import SLOWDOWN_BOUND, stages_table, tasks_table
 from sim.results.one_run.usage import Usage, devices_table, timeline_table, usage
 from sim.results.pictures import drawn
 
@@ -133,8 +135,21 @@ class Result:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """One row a task that arrived."""
+        """One row a task that arrived; a request that passes through the stages of a pipeline is one."""
         return self._saved("tasks") if self.saved else tasks_table(self.record, self.modes, self.bound)
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """One row for each stage of each request (and item) that arrived; empty where there are no pipelines."""
+        if self.saved is None:
+            return stages_table(self.record, self.modes)
+        return self._saved("stages") if "stages.parquet" in self.saved.files else pd.DataFrame()
+
+    @cached_property
+    def by_stage(self) -> pd.DataFrame:
+        """One row a stage of the pipelines: items, waiting, service, batches, utilization; empty where there are
+        none (`sim.results.one_run.stages`)."""
+        return stage_figures(self)
 
     @cached_property
     def launches(self) -> pd.DataFrame:
@@ -195,7 +210,7 @@ class Result:
     def deadline_later(self) -> np.ndarray:
         """Which rows of `tasks` have a deadline after the end of the run (`sim.results.one_run.deadlines`)."""
         record = self.record
-        return (due_times(record) > observed_until(record))[record.status != NOT_ARRIVED]
+        return TableRows(record)(due_times(record) > observed_until(record))
 
     @cached_property
     def gpu_seconds(self) -> np.ndarray:

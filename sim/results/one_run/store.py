@@ -4,7 +4,7 @@
                         all other files and of the inputs of the scenario; with a checksum
     scenario.yaml       the resolved scenario
     summary.json        what `--json` prints
-    tasks.parquet       and launches, devices, timeline; of language models steps
+    tasks.parquet       and launches, devices, timeline; of language models steps, of pipelines stages
     record/             what the engine wrote down, and its input (`sim.results.saved_input`), for `explain` and metrics
                         that were not asked for yet
 
@@ -37,8 +37,8 @@ from sim.results.sealed import digests, sealed, unsealed, verify
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
-FURTHER = ("steps", "links")
-"""Tables of runs with language models, and with jobs on nodes that share a network."""
+FURTHER = ("steps", "links", "stages")
+"""Tables of runs with language models, with jobs on nodes that share a network, and with pipelines."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
 _COLUMNS = ("status", "ready", "start", "finish", "mode", "place")

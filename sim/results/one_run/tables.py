@@ -25,9 +25,19 @@ from sim.results.one_run.launches import (
 )
 from sim.results.one_run.modes import ModeTable, exclusive_time
 from sim.results.one_run.network import has_steps, task_columns
+from sim.results.one_run.requests import request_rows
+from sim.results.one_run.rows import TableRows
 
 SLOWDOWN_BOUND = 10.0
 """Seconds: shorter tasks count as this long in the bounded slowdown."""
+
+
+OF_STAGES = (
+    "id", "request", "stage", "class", "user", "arrival", "ready", "start", "finish", "wait", "device_type", "device",
+    "node", "batch", "upload", "compute", "download", "overhead", "status", "reason", "preemptions", "migrations",
+    "energy_j", "cost",
+)  # fmt: skip
+"""Columns of stages: those of tasks that a stage has by itself."""
 
 
 def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
@@ -36,11 +46,11 @@ def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
 
 
 def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND) -> pd.DataFrame:
-    """One row a task that arrived, in the order of the workload.
+    """One row a task that arrived, in the order of the workload; of a request that passes through stages one row.
 
     `response`, `slowdown`, `bounded_slowdown` and `overhead` are of completed tasks, NaN otherwise; `wait` is of
-    tasks that started.  response = (start - arrival) + upload + compute + download + overhead: `overhead` is the
-    remainder, with float noise (relative 1e-12 of the clock) taken for 0.
+    tasks that started.  response = (ready - arrival) + wait + upload + compute + download + overhead: `overhead` is
+    the remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
     `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
     nodes; `cost` is there where the cluster has prices (`sim.results.one_run.cost`).
@@ -48,9 +58,34 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     their parts are known (`sim.results.one_run.network`).
     `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
     after the end of the run (`sim.results.one_run.deadlines`).
+    What the columns of a request with stages mean: `sim.results.one_run.requests`.
     """
+    frame = _each_task(record, table, bound)
+    return frame if record.input.tasks.staged is None else request_rows(record, frame, bound_name(bound), bound)
+
+
+def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
+    """One row for each stage of each request (and item) that arrived; empty where no request has stages.
+
+    `request` is the id of the row of `tasks`, `stage` the name of the stage, and a launch names the `id`.  A stage is
+    ready when the one before it has finished; the other columns are those of tasks, without what only a whole request
+    has: response, slowdown and deadline.
+    """
+    staged = record.input.tasks.staged
+    if staged is None:
+        return pd.DataFrame()
+    frame = _each_task(record, table, SLOWDOWN_BOUND)
+    arrived = record.status != NOT_ARRIVED
+    stage = staged.stage[arrived]
+    frame["request"] = ids_of_one_kind(staged.id)[arrived]
+    frame["stage"] = categorical(stage, staged.stages)
+    return frame.loc[stage >= 0, [name for name in OF_STAGES if name in frame]].reset_index(drop=True)
+
+
+def _each_task(record: Record, table: ModeTable, bound: float) -> pd.DataFrame:
+    """One row a task, stages of requests apart."""
     tasks = record.input.tasks
-    rows = _Rows(record)
+    rows = TableRows(record, apart=True)
     places = PlaceColumns(record)
     status = rows(record.status)
     completed = status == COMPLETED
@@ -72,8 +107,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     place, node = places.names(where), places.node_names(where)
     columns: dict[str, Any] = {
         "id": rows(np.arange(len(tasks))) if tasks.id is None else rows.copy(ids_of_one_kind(tasks.id)),
-        "class": categorical(rows.codes(tasks.class_code), tasks.classes),
-        "user": categorical(rows.codes(tasks.user_code), tasks.users),
+        "class": categorical(_codes(tasks.class_code, rows), tasks.classes),
+        "user": categorical(_codes(tasks.user_code, rows), tasks.users),
         "arrival": arrival,
         "ready": ready,
         "start": start,
@@ -92,8 +127,8 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
         "overhead": overhead,
         "status": categorical(status, [STATUS_NAMES[code] for code in range(len(STATUS_NAMES))]),
         "reason": _reasons(record, rows),
-        "preemptions": rows.counts(record.preemptions),
-        "migrations": rows.counts(record.migrations),
+        "preemptions": _counts(record.preemptions, rows),
+        "migrations": _counts(record.migrations, rows),
     }
     if any(mode.span_any for mode in table.modes):
         columns |= {name: counts[where] for name, counts in places.spreads(where).items()}
@@ -118,32 +153,16 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     return pd.DataFrame(columns, copy=False)
 
 
-class _Rows:
-    """Takes the rows that arrived; without closed loops these are all and nothing is copied."""
+def _counts(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
+    return np.zeros(rows.count, np.int32) if column is None else rows(column).astype(np.int32)
 
-    def __init__(self, record: Record):
-        absent = record.status == NOT_ARRIVED
-        self.chosen = np.flatnonzero(~absent) if absent.any() else None
-        self.count = len(record.status) if self.chosen is None else len(self.chosen)
 
-    def __call__(self, column: np.ndarray) -> np.ndarray:
-        return column if self.chosen is None else column[self.chosen]
-
-    def copy(self, column: np.ndarray) -> np.ndarray:
-        """The same, never sharing memory with the record."""
-        return column.copy() if self.chosen is None else column[self.chosen]
-
-    def counts(self, column: np.ndarray | None) -> np.ndarray:
-        if column is None:
-            return np.zeros(self.count, np.int32)
-        return self(column).astype(np.int32)
-
-    def codes(self, column: np.ndarray | None) -> np.ndarray:
-        return np.zeros(self.count, np.int8) if column is None else self(column)
+def _codes(column: np.ndarray | None, rows: TableRows) -> np.ndarray:
+    return np.zeros(rows.count, np.int8) if column is None else rows(column)
 
 
 def _stages(
-    record: Record, rows: _Rows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
+    record: Record, rows: TableRows, start: np.ndarray, finish: np.ndarray, status: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Seconds of upload, compute and download; what never started has 0, what still runs up to the end."""
 
@@ -177,7 +196,7 @@ def _held(
     return overhead
 
 
-def _batch(record: Record, rows: _Rows) -> Any:
+def _batch(record: Record, rows: TableRows) -> Any:
     if record.batch is None:
         missing = np.ones(rows.count, bool)
         return pd.arrays.IntegerArray(np.zeros(rows.count, np.int32), missing)
@@ -185,7 +204,7 @@ def _batch(record: Record, rows: _Rows) -> Any:
     return pd.arrays.IntegerArray(batch.astype(np.int32), batch < 0)
 
 
-def _reasons(record: Record, rows: _Rows) -> Any:
+def _reasons(record: Record, rows: TableRows) -> Any:
     codes = np.full(len(record.status), -1, np.int32)
     known: dict[str, int] = {}
     if record.reasons:

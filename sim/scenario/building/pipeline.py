@@ -1,5 +1,7 @@
 """Streams of items through the stages of a pipeline: the plan for a cluster, and a task for each item and stage.
 
+What one arrival brings, one item or several, is a request: results count it once (`sim.model.tasks.StagedRequests`).
+
 The plan is that of `sim.theory.partition` for the groups of equal devices of the cluster, with the way of a result
 from device to device as the engine has it: down to the host, over the network, up to the next device, one after the
 other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
@@ -17,7 +19,7 @@ import numpy as np
 
 from sim.errors import ScenarioError, UsageError, suggestion
 from sim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
-from sim.scenario.building.streams import NO_STOPPING, Context, TaskStream, unfit, users_of
+from sim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from sim.scenario.file.document import Path_
 from sim.scenario.schema.demand import Factor
 from sim.scenario.schema.pipeline import PipelineSpec
@@ -31,6 +33,10 @@ MAX_DEVICES = 32
 """More devices than this are refused: the time to plan grows with their third power."""
 
 
+ROUNDING = 1e-12
+"""Part of a deadline by which a plan may miss it."""
+
+
 @dataclass(frozen=True)
 class _Place:
     """The devices of a group: of one node, or one of each of several nodes."""
@@ -41,7 +47,7 @@ class _Place:
 
 
 def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.ndarray, context: Context) -> TaskStream:
-    """The stream of an entry with `pipeline`: for each item a task a stage, the last of which is named as the entry."""
+    """The stream of an entry with `pipeline`: for each item of each arrival a task a stage."""
     spec = entry.pipeline
     assert spec is not None
     where = (*path, "pipeline")
@@ -58,7 +64,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     shapes, seconds = [], []
     for number, stage in enumerate(stages, 1):
         place = by_name[stage.device]
-        mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster)
+        mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster, bool(entry.cpus))
         mode = context.modes.mode(place.type, cpus=entry.cpus, partition=mode_partition)
         if not context.modes.fits(mode):
             raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode]))
@@ -87,9 +93,7 @@ def _stream(
     stream.predecessors = [(row - 1,) if row % count else () for row in range(len(stage))]
     numbers = [f"{k}" if each == 1 else f"{k}.{i}" for k in range(len(arrival)) for i in range(each)]
     stream.id = np.array([f"{item}/{s + 1}" for item in numbers for s in range(count)], dtype=object)
-    label = entry.class_ or name
-    stream.classes = [*(f"{label}-stage{s + 1}" for s in range(count - 1)), label]
-    stream.class_code = stage.astype(np.int32)
+    stream.classes = [entry.class_ or name]
     rng = context.random.stream
     codes, stream.users = users_of(entry, len(arrival), rng("users", name))
     stream.user_code = None if codes is None else np.repeat(codes, each * count)
@@ -99,9 +103,8 @@ def _stream(
             setattr(stream, key, np.full(len(stage), float(value)))
     limit = entry.limit
     if limit is not None:
-        assert plan.latency is not None
-        due = limit.factor * plan.latency if isinstance(limit, Factor) else float(limit)
-        stream.deadline = np.where(stage == count - 1, due, np.nan)
+        due = limit.factor * _alone(plan, seconds, each) if isinstance(limit, Factor) else float(limit)
+        stream.deadline = np.full(len(stage), due)
     ways = 2 if spec.training else 1
     sent = [ways * float(cuts.crossing[one.last]) for one in plan.stages]
     sent[-1] = 0.0 if spec.training else float(cuts.crossing[-1])
@@ -114,10 +117,40 @@ def _stream(
     if entry.bytes_in is not None:
         drawn = np.rint(entry.bytes_in.sample(rng("bytes_in", name), len(arrival)))
         stream.bytes_in[stage == 0] = np.repeat(drawn, each)
+    alone = np.full(len(arrival), _alone(plan, seconds, each))
+    ends = context.modes.shapes[shapes[0]].modes[0].type.link, context.modes.shapes[shapes[-1]].modes[0].type.link
+    for link, up, column in ((ends[0], True, stream.bytes_in), (ends[1], False, stream.bytes_out)):
+        size = column[stage == (0 if up else count - 1)][::each]
+        rate = link.upload if up or link.duplex == "half" else link.download
+        alone += np.where(size > 0, link.latency + size / rate, 0.0)
+    stream.stages = Stages(
+        first=np.repeat(np.arange(len(arrival)) * each * count, each * count),
+        stage=stage.astype(np.int32),
+        names=[f"{name} stage {s + 1}" for s in range(count)],
+        id=np.repeat(np.array([f"{k}" for k in range(len(arrival))], dtype=object), each * count),
+        alone=np.repeat(alone, each * count),
+    )
     if any(sent[:-1]) and any(context.modes.shapes[shape].modes[0].type.streams < 2 for shape in shapes):
         text = "with one stream a device sends and computes in turn; streams: 2 lets transfers pass behind computing"
         context.notes.append(f"{name}: {text}")
     return stream
+
+
+def _promised(plan: theory.PipelinePartition, items: int) -> float:
+    """Seconds in which a plan has all items done, if nothing else is on the devices."""
+    assert plan.latency is not None
+    return plan.latency + (items - 1) * plan.seconds
+
+
+def _alone(plan: theory.PipelinePartition, seconds: Sequence[float], items: int) -> float:
+    """Seconds that no run of a plan takes less for all items: replicas of a stage begin with an item each.
+
+    The same as promised where the slowest stage has one device.  `seconds`: of an item in each stage.
+    """
+    assert plan.latency is not None
+    rounds = [(-(-items // stage.replicas) - 1) * time for stage, time in zip(plan.stages, seconds, strict=True)]
+    sent = max(0, items - max(stage.replicas for stage in plan.stages)) * plan.seconds
+    return plan.latency + max(*rounds, sent)
 
 
 # The plan ---------------------------------------------------------------------------------------------------------
@@ -135,13 +168,26 @@ def _plan(
     due = math.inf if limit is None or isinstance(limit, Factor) or spec.training else float(limit)
     ways = tuple(((a.group.name, b.group.name), _way(a, b)) for a in places for b in places)
     about = spec.profile.stat()
-    try:
+
+    def planned(latency: float) -> theory.PipelinePartition:
         return _planned(
             spec.profile, about.st_mtime_ns, about.st_size, tuple(place.group for place in places), ways,
-            spec.training, spec.replication, due,
+            spec.training, spec.replication, latency,
         )  # fmt: skip
+
+    try:
+        found = planned(due)
     except UsageError as error:
         raise context.fail(where, str(error)) from None
+    # No plan that is in time has less between two items than the one found, which says what is left for the first.
+    while _promised(found, spec.items) > due * (1 + ROUNDING):
+        try:
+            found = planned(due - (spec.items - 1) * found.seconds)
+        except UsageError:
+            each = f"with an item every {found.seconds:.4g} s they take {_promised(found, spec.items):.4g} s"
+            text = f"no plan has {spec.items:,} items done within {due:.4g} s: {each}; allow more, or send fewer items"
+            raise context.fail(where, text) from None
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -238,17 +284,21 @@ def _way(a: _Place, b: _Place) -> StageWay:
 
 
 def _nodes_of(
-    place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster
+    place: _Place, stage: PipelineStage, used: dict[str, int], name: str, cluster: Cluster, cores: bool
 ) -> Partition | None:  # fmt: skip
-    """The nodes on which a stage runs; None where these are all that have its type."""
+    """The nodes on which a stage runs, and on these its type of device; None where all that there is.
+
+    Bound to them, what waits for one stage does not hold up, in strict order, what could start in another one.
+    `cores`: stages need cores of their nodes as well, for which they all compete.
+    """
     nodes = place.nodes
     if len(nodes) > 1:
         begin = used.get(place.group.name, 0)
         nodes = nodes[begin : begin + stage.replicas]
         used[place.group.name] = begin + stage.replicas
     mask = sum(1 << node.index for node in nodes)
-    others = any(place.type is d.type for n in cluster.nodes if not mask >> n.index & 1 for d in n.accelerators)
-    return Partition(name, mask) if others else None
+    claims = cluster.claims(mask, None if cores else place.type)
+    return None if claims == cluster.claims((1 << len(cluster.nodes)) - 1) else Partition(name, mask, claims=claims)
 
 
 def _seconds(cuts: Cuts, stage: PipelineStage, group: EqualDevices, spec: PipelineSpec) -> float:

@@ -19,7 +19,7 @@ from sim.model.ragged import Ragged
 from sim.model.randomness import JUDGED, RandomTree
 from sim.model.record import ClosedStream, RunInput
 from sim.model.service import LanguageService, Service
-from sim.model.tasks import Item, KernelWork, Tasks
+from sim.model.tasks import Item, KernelWork, StagedRequests, Tasks
 from sim.model.units import MAX_BYTES, MOST, Seconds
 from sim.policy import Admission, Batching, IterationPolicy, PlanProblem, Scheduler
 from sim.scenario.building.cluster import build_cluster
@@ -164,14 +164,17 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
         fixed = np.array([mode.fixed for mode in shape.modes])
         if len(rows):
             fastest[rows] = (tasks.time[rows][:, : len(fixed)] + fixed).min(axis=1)
+    if tasks.staged is not None:  # a request is late or not, and none of its stages by itself
+        staged = tasks.staged.stage >= 0
+        fastest[staged] = np.where(tasks.staged.last, tasks.staged.alone, 0.0)[staged]
     with np.errstate(invalid="ignore"):
         lacking = fastest - (tasks.deadline - tasks.arrival)
     late = lacking > 1e-9 * fastest
     if not late.any():
         return [], False
-    number, most = f"{int(late.sum()):,} of {len(tasks):,} tasks", f"{lacking[late].max():.4g} s at most"
+    number, most = f"{int(late.sum()):,} of {tasks.request_count:,} tasks", f"{lacking[late].max():.4g} s at most"
     text = f"no schedule meets the deadlines of {number}: they take longer on any device, by {most}"
-    return [text], float(late.mean()) > HOPELESS
+    return [text], float(late.sum() / tasks.request_count) > HOPELESS
 
 
 def _batching(
@@ -502,6 +505,7 @@ def merge(
         codes = np.zeros(total, dtype=np.int32) if tasks.partition_code is None else tasks.partition_code
         tasks.extra["partition"] = np.array(partitions, dtype=object)[codes]
     _join_graph(tasks, streams, starts, rank, order)
+    tasks.staged = _staged(streams, starts, rank)
     _join_items(tasks, streams, order)
     _results_in_place(tasks)
     language = language_of(streams, starts, rank, tasks)
@@ -600,6 +604,28 @@ def _join_graph(tasks: Tasks, streams: list[TaskStream], starts: np.ndarray, ran
         else:
             parts.append([tuple(new[start + p] for p in row) for row in stream.predecessors])
     tasks.predecessors = _sorted_lists(streams, parts, order)
+
+
+def _staged(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray) -> StagedRequests | None:
+    """Which tasks of the merged table are stages of requests."""
+    if all(stream.stages is None for stream in streams):
+        return None
+    total = len(rank)
+    staged = StagedRequests(
+        np.arange(total), np.full(total, -1, np.int32), [], np.empty(total, dtype=object), np.full(total, math.nan)
+    )
+    for stream, start in zip(streams, starts.tolist(), strict=False):
+        own = rank[start : start + len(stream)]
+        if stream.stages is None:
+            ids = range(len(stream)) if stream.id is None else stream.id.tolist()
+        else:
+            staged.first[own] = rank[start + stream.stages.first]
+            staged.stage[own] = stream.stages.stage + len(staged.stages)
+            staged.stages += stream.stages.names
+            staged.alone[own] = stream.stages.alone
+            ids = stream.stages.id.tolist()
+        staged.id[own] = list(ids) if len(streams) == 1 else [f"{stream.name}/{value}" for value in ids]
+    return staged
 
 
 def _join_items(tasks: Tasks, streams: list[TaskStream], order: Any) -> None:

@@ -28,6 +28,20 @@ NO_STOPPING = Stopping()
 
 
 @dataclass
+class Stages:
+    """The stages of the requests of a stream; columns have an entry for each of its tasks."""
+
+    first: np.ndarray
+    """Position of the first task of the request."""
+    stage: np.ndarray
+    names: list[str]
+    id: np.ndarray
+    """The id of the request."""
+    alone: np.ndarray
+    """Seconds that the request takes alone."""
+
+
+@dataclass
 class TaskStream:
     """Columns of one entry, in the order in which its tasks come; codes are of its own lists.
 
@@ -57,6 +71,7 @@ class TaskStream:
     """Reasons to reject tasks as they come, by their position here."""
     id: np.ndarray | None = None
     predecessors: list[tuple[int, ...]] | None = None
+    stages: Stages | None = None
     reads: list[tuple[str, ...]] | None = None
     writes: list[tuple[str, ...]] | None = None
     items: dict[str, int] = field(default_factory=dict)

@@ -1,0 +1,129 @@
+"""Requests that pass through stages, as rows of the table of tasks: each is counted once, from arrival to end.
+
+A stage is a task of its own in the engine; in results a request is what was sent.  Of its row
+
+- `ready` and `start` are those of its first stage, `finish` is when its last one ended; it has completed when all its
+  stages have, else its status and reason are those of the stage that ended it;
+- `wait` is the time for which it was ready and had not started, in all its stages together, and known once the last
+  of them has started; `upload`, `compute`, `download` and `overhead` are sums over the stages, so that
+  response = (ready - arrival) + wait + upload + compute + download + overhead, as of any task;
+- several items of a request are in different stages at the same time, and such sums would be longer than the request:
+  `wait` is then that of its first start, and all the time from there to its end is `compute`;
+- `slowdown` divides by the time that the plan of its stages takes alone, transfers between them included;
+- `device_type`, `device` and `node` join those of its stages by `+`, each once, in the order of the stages;
+- `preemptions`, `migrations`, `energy_j` and `cost` are sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+from sim.results.one_run.launches import categorical
+from sim.results.one_run.rows import TableRows
+
+SUMS = ("upload", "compute", "download", "overhead", "preemptions", "migrations", "energy_j", "cost")
+
+
+def request_rows(record: Record, frame: pd.DataFrame, bounded: str, bound: float) -> pd.DataFrame:
+    """The table of tasks from `frame`, which has a row for each stage; `bounded` names the column of the bounded
+    slowdown."""
+    staged = record.input.tasks.staged
+    assert staged is not None
+    rows = TableRows(record)
+    position = np.cumsum(record.status != NOT_ARRIVED) - 1
+    first = position if rows.chosen is None else position[rows.chosen]
+    deciding = position[rows.deciding]
+    found = frame.iloc[first].reset_index(drop=True)
+    of_stages = rows(staged.stage) >= 0
+    found["id"] = np.where(of_stages, rows(staged.id), found["id"].to_numpy(dtype=object))
+    for name in ("status", "reason"):
+        found[name] = frame[name].iloc[deciding].array
+    status = rows.record.status[rows.deciding]
+    completed = status == COMPLETED
+
+    def put(name: str, values: np.ndarray) -> None:
+        """Give the requests with stages their values of a column; other tasks keep theirs."""
+        old = found[name].to_numpy()
+        found[name] = np.where(of_stages, values, old).astype(old.dtype)
+
+    start, finish = rows.least(record.start), record.finish[rows.deciding]
+    finish[status == UNFINISHED] = np.nan
+    put("start", start)
+    put("finish", finish)
+    together = rows.streaming
+    wait = np.add.reduceat(frame["wait"].to_numpy()[position[rows.members]], rows.begin) if rows.count else start
+    put("wait", np.where(together, start - found["ready"].to_numpy(), wait))
+    for name in SUMS:
+        if name in frame:
+            whole = np.zeros(len(record.status), frame[name].to_numpy().dtype)
+            whole[record.status != NOT_ARRIVED] = frame[name].to_numpy()
+            put(name, rows.total(whole))
+    span = np.nan_to_num(np.where(status == UNFINISHED, record.end, finish) - start)
+    for name, values in (
+        ("upload", np.zeros(rows.count)), ("compute", span), ("download", np.zeros(rows.count)),
+        ("overhead", np.where(completed, 0.0, np.nan)),
+    ):  # fmt: skip
+        put(name, np.where(together, values, found[name].to_numpy()))
+    _ratios(found, put, rows(staged.alone), completed, bounded, bound)
+    _placed(found, frame, rows, position, of_stages)
+    met = completed & (finish <= found["deadline"].to_numpy())
+    given = found["met_deadline"].array
+    found["met_deadline"] = pd.arrays.BooleanArray(
+        np.where(of_stages, met, given.to_numpy(dtype=bool, na_value=False)), np.asarray(given.isna())
+    )
+    return found
+
+
+def _ratios(
+    found: pd.DataFrame, put: Any, alone: np.ndarray, completed: np.ndarray, bounded: str, bound: float
+) -> None:  # fmt: skip
+    """Response, and what it is in units of the time alone."""
+    response = np.where(completed, found["finish"].to_numpy() - found["arrival"].to_numpy(), np.nan)
+    put("response", response)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slowdown = response / alone
+        slowdown[(response == 0) & (alone == 0)] = 1.0
+        put("slowdown", slowdown)
+        put(bounded, np.maximum(response / np.maximum(alone, bound), 1.0))
+
+
+def _placed(
+    found: pd.DataFrame, frame: pd.DataFrame, rows: TableRows, position: np.ndarray, of_stages: np.ndarray
+) -> None:
+    """Where the stages of each request ran."""
+    batch = found["batch"].array
+    found["batch"] = pd.arrays.IntegerArray(
+        np.where(of_stages, 0, batch.to_numpy(dtype=np.int32, na_value=0)).astype(np.int32),
+        np.asarray(batch.isna()) | of_stages,
+    )
+    cluster = rows.record.input.cluster
+    rack_of = {node.name: node.spec.rack for node in cluster.nodes}
+    for name in ("device_type", "device", "node"):
+        column = frame[name].cat
+        codes, texts = _joined(column.codes.to_numpy()[position[rows.members]], list(column.categories), rows)
+        found[name] = categorical(codes, texts)
+        if name == "node" and "hosts" in found:
+            nodes = [text.split("+") for text in texts]
+            hosts = np.array([*map(len, nodes), 0], np.int32)
+            racks = np.array([*(len({rack_of[n] for n in on} - {None}) for on in nodes), 0], np.int32)
+            for spread, numbers in (("hosts", hosts), ("racks", racks)):
+                if spread in found:
+                    found[spread] = np.where(of_stages, numbers[codes], found[spread].to_numpy()).astype(np.int32)
+
+
+def _joined(codes: np.ndarray, names: list[str], rows: TableRows) -> tuple[np.ndarray, list[str]]:
+    """For each row the names of its tasks' codes, each once and joined, as codes and their texts; -1 of none."""
+    texts: dict[str, int] = {}
+    found = np.full(rows.count, -1, np.int32)
+    for size in np.unique(rows.size).tolist():
+        mine = np.flatnonzero(rows.size == size)
+        each = codes[rows.begin[mine][:, np.newaxis] + np.arange(size)]
+        kinds, kind = np.unique(each, axis=0, return_inverse=True)
+        joined = ["+".join(dict.fromkeys(names[code] for code in one if code >= 0)) for one in kinds.tolist()]
+        numbers = np.array([texts.setdefault(text, len(texts)) if text else -1 for text in joined], np.int32)
+        found[mine] = numbers[kind.reshape(-1)]
+    return found, list(texts)

@@ -1,0 +1,99 @@
+"""Which tasks of a record make a row of the table of tasks: one each, or the stages of a request together.
+
+Results count what was sent: a request that passes through stages is one row, whatever number of tasks its stages are
+(`sim.model.tasks.StagedRequests`).  All that has a value for every row of the table goes through here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+
+
+class TableRows:
+    """The rows of the table of tasks, in the order of the workload; only what arrived has one."""
+
+    def __init__(self, record: Record, apart: bool = False):
+        """`apart`: each task has a row of its own, stages of requests too."""
+        self.record = record
+        self.staged = None if apart else record.input.tasks.staged
+        there = record.status != NOT_ARRIVED
+        if self.staged is not None:
+            there &= self.staged.first == np.arange(len(there))
+        self.chosen = None if there.all() else np.flatnonzero(there)
+        """The task of each row, of a request that of its first stage; None: each task has its row."""
+        self.count = len(record.status) if self.chosen is None else len(self.chosen)
+
+    def __call__(self, column: np.ndarray) -> np.ndarray:
+        """The value of each row's task, of a request that of its first stage."""
+        return column if self.chosen is None else column[self.chosen]
+
+    def copy(self, column: np.ndarray) -> np.ndarray:
+        """The same, never sharing memory with the record."""
+        return column.copy() if self.chosen is None else column[self.chosen]
+
+    def total(self, column: np.ndarray) -> np.ndarray:
+        """The sum over the tasks of each row."""
+        if self.staged is None:
+            return self(column)
+        return np.bincount(self.owner, weights=column[self.members], minlength=self.count).astype(column.dtype)
+
+    @cached_property
+    def members(self) -> np.ndarray:
+        """The tasks of all rows, row by row, each in the order of the workload."""
+        assert self.staged is not None
+        arrived = np.flatnonzero(self.record.status != NOT_ARRIVED)
+        return arrived[np.argsort(self.staged.first[arrived], kind="stable")]
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """The row of each of `members`."""
+        assert self.staged is not None
+        first = self.staged.first[self.members]
+        return np.searchsorted(first if self.chosen is None else self.chosen, first)
+
+    @cached_property
+    def begin(self) -> np.ndarray:
+        """Where in `members` the tasks of each row begin."""
+        return np.searchsorted(self.owner, np.arange(self.count))
+
+    @cached_property
+    def size(self) -> np.ndarray:
+        """Number of tasks of each row."""
+        if self.staged is None:
+            return np.ones(self.count, np.int64)
+        return np.diff(np.append(self.begin, len(self.members)))
+
+    @cached_property
+    def streaming(self) -> np.ndarray:
+        """Which rows are requests of several items, whose stages run at the same time."""
+        if self.staged is None:
+            return np.zeros(self.count, bool)
+        stage, first = self.staged.stage[self.members], self(self.staged.stage)[self.owner]
+        return np.bincount(self.owner[(stage == first) & (stage >= 0)], minlength=self.count) > 1
+
+    @cached_property
+    def deciding(self) -> np.ndarray:
+        """The task that decides how each row ended: of a request the first that ended badly, else one that has not
+        ended, else the last to complete."""
+        record = self.record
+        if self.staged is None:
+            return np.arange(self.count) if self.chosen is None else self.chosen
+        status, finish = record.status[self.members], record.finish[self.members]
+        open_ = status == UNFINISHED
+        rank = np.where(status == COMPLETED, 2, np.where(open_, 1, 0))
+        # Of what ended badly the earliest, which doomed the others; of what completed the last.
+        when = np.where(rank == 0, finish, np.where(rank == 2, -finish, 0.0))
+        order = np.lexsort((self.members, when, rank, self.owner))
+        return self.members[order[self.begin]]
+
+    def least(self, column: np.ndarray) -> np.ndarray:
+        """The minimum over the tasks of each row, of those that have a value; NaN of none."""
+        if self.staged is None:
+            return self.copy(column)
+        values = np.where(np.isnan(column), np.inf, column)[self.members]
+        found = np.minimum.reduceat(values, self.begin) if self.count else values
+        return np.where(np.isinf(found), np.nan, found)
