@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sim.model.bandwidth import BandwidthCurve
-from sim.model.exchange import Phase
+from sim.model.exchange import Phase, StepPipeline
 from sim.theory.collectives import Rate, all_reduce, all_reduce_over_nodes, measured_excess, message, rate_at
 
 Recomputation = Literal["none", "selective", "full"]
@@ -303,15 +303,50 @@ def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
     """Seconds that a layer computes for a micro-batch, forward and backward, what is computed again included."""
     s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
-    forward = model.of_a_layer(b) / t / rate
-    moved = machine.passes * _passed(model, plan) / machine.bandwidth
+    forward = _forward_seconds(model, plan, machine)
     if plan.recomputation == "full":
-        return 4 * (forward + moved)
+        return 4 * forward
     if plan.recomputation == "selective":
         again = machine.passes * 5 * b * a * s**2 / t / machine.bandwidth
         width = model.hidden if model.block is None else model.block.attention
-        return 3 * (forward + moved) + 4 * b * s**2 * width / t / rate + again
-    return 3 * (forward + moved)
+        return 3 * forward + 4 * b * s**2 * width / t / rate + again
+    return 3 * forward
+
+
+def _forward_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
+    """Seconds that a layer computes for a micro-batch, forward."""
+    operations = model.of_a_layer(plan.micro_batch) / plan.tensor / (machine.flops * machine.efficiency)
+    return operations + machine.passes * _passed(model, plan) / machine.bandwidth
+
+
+def _head_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
+    """Seconds that the last stage computes for the vocabulary, for a micro-batch forward and backward."""
+    operations = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / plan.tensor
+    return operations / (machine.flops * machine.efficiency)
+
+
+def _update_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
+    return UPDATE * _held(model, plan) / (plan.data if plan.sharded_optimizer else 1) / machine.bandwidth
+
+
+def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepPipeline | None:
+    """How the micro-batches of a step go through its stages; None of a single stage."""
+    if plan.pipeline == 1:
+        return None
+    each = model.layers / plan.pipeline
+    forward = each * _forward_seconds(model, plan, machine)
+    return StepPipeline(
+        schedule=plan.schedule,
+        stages=plan.pipeline,
+        micro_batches=plan.micro_batches,
+        chunks=plan.chunks,
+        forward=forward,
+        backward=each * layer_seconds(model, plan, machine) - forward,
+        head=_head_seconds(model, plan, machine),
+        update=_update_seconds(model, plan, machine),
+        phases=tuple(phases(model, plan, machine)),
+        ahead=1 / 3 if plan.recomputation == "full" else 1 / 2,
+    )
 
 
 def step(
@@ -321,7 +356,7 @@ def step(
 
     across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
     """
-    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
+    p, m, v = plan.pipeline, plan.micro_batches, plan.chunks
     sent = phases(model, plan, machine)
 
     def seconds(name: str) -> float:
@@ -333,17 +368,15 @@ def step(
 
     compute = model.layers / p * layer_seconds(model, plan, machine)
     tensor, hops, experts = seconds("tensor"), seconds("pipeline"), seconds("experts")
-    head = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / t
-    parameters = _held(model, plan)
     return StepSeconds(
-        compute=m * (compute + head / (machine.flops * machine.efficiency)),
+        compute=m * (compute + _head_seconds(model, plan, machine)),
         filling=(p - 1) / v * compute,
         waiting=(p - 1) / v * (tensor + hops + experts) / m,
         tensor=tensor,
         pipeline=hops,
         experts=experts,
         data=seconds("data"),
-        update=UPDATE * parameters / (d if plan.sharded_optimizer else 1) / machine.bandwidth,
+        update=_update_seconds(model, plan, machine),
         network_bytes=sum(phase.bytes for phase in sent.values()) / machine.each,
     )
 

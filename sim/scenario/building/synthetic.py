@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
-from sim.model.exchange import Exchange, Phase
+from sim.model.exchange import Exchange, Phase, StepPipeline
 from sim.model.tasks import KernelWork as Known
 from sim.model.tasks import Mode
 from sim.scenario.building.language_model import ServedLanguage
@@ -631,12 +631,14 @@ def _step(
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
-    return exchange_over(cluster, spec, nodes, step.compute + step.update, step.filling, phases, flops, model.largest)
+    pipeline = formulas.step_pipeline(model, plan, machine)
+    compute = step.compute + step.update
+    return exchange_over(cluster, spec, nodes, compute, step.filling, phases, flops, model.largest, pipeline)
 
 
 def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
-    at_peak: float = math.nan, largest: float = 1.0,
+    at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
     """A step; its nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
@@ -644,7 +646,7 @@ def exchange_over(
     for phase in phases:
         over = phase.bytes / (card * min(phase.cards, spec.cards)) if nodes > 1 else 0.0
         seconds += (1 + phase.waits) * max(0.0, phase.fixed + over - phase.hidden)
-    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest)
+    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest, pipeline)
 
 
 def _stretch(exchange: Exchange | None) -> float:
