@@ -42,6 +42,7 @@ from sim.theory import training as formulas
 from sim.workload.arrivals import BLOCK
 from sim.workload.costs.profiles import ProfileUse
 from sim.workload.costs.roofline import Peak, Work
+from sim.workload.distributions import drawn_steps
 
 T = TypeVar("T")
 Seconds = Callable[[Peak, float], np.ndarray]
@@ -523,7 +524,7 @@ class _Ways:
 
     def _profile_time(self, use: ProfileUse) -> Seconds:
         # The same draws for all modes: how many steps there are does not depend on where they are made.
-        steps = np.rint(self._sample("steps", use.steps))
+        steps = drawn_steps(self._sample("steps", use.steps))
         if self.bytes_in is None:
             self.bytes_in = steps * use.input_bytes
         return lambda peak, share: steps * use.seconds_per_step(peak, share)
@@ -534,7 +535,7 @@ class _Ways:
     def _training(self, training: TrainingSpec) -> None:
         """A mode for each width on every type of GPU with a known peak and enough memory."""
         where = (*self.path, "training")
-        steps = np.rint(self._sample("training.steps", training.steps))
+        steps = drawn_steps(self._sample("training.steps", training.steps))
         refused: list[str] = []
         for nodes in training.widths or [self.demand.nodes or 1]:
             wide = f" (on {nodes} node{'s' * (nodes > 1)})" if training.widths else ""

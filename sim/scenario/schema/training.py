@@ -15,7 +15,7 @@ from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, NotNegativ
 from sim.theory import training
 from sim.theory.collectives import Pattern, measured_excess, over_nodes
 from sim.workload.costs import architectures
-from sim.workload.distributions import NumberDistribution
+from sim.workload.distributions import StepCount
 
 Degree = Annotated[Count, Field(le=1_000_000)]
 Part = Annotated[Fraction, Field(ge=0, le=1)]
@@ -154,8 +154,8 @@ class TrainingSpec(Model):
     """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
     """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
-    steps: NumberDistribution
-    """Steps of a task, a number or a distribution."""
+    steps: StepCount
+    """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
 
     @model_validator(mode="after")
     def _divides(self) -> TrainingSpec:

@@ -157,6 +157,9 @@ class WorkloadEntry(Demand):
             raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
         if self.service is None:
             refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
+            for key, what in (("devices", "work or a profile"), ("tokens", "requests to a language model")):
+                if getattr(self, key) is not None:
+                    raise KeyProblem(key, f"this belongs to {what}, and the tasks here come from a trace")
         else:
             refuse(self, ("classes", "tokens"), "these requests come from the trace")
             refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
