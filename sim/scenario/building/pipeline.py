@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.errors import ScenarioError, UsageError, suggestion
+from sim.errors import NothingMeets, ScenarioError, UsageError, suggestion
 from sim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
 from sim.scenario.building.streams import NO_STOPPING, Context, TaskStream, unfit, users_of
 from sim.scenario.file.document import Path_
@@ -140,7 +140,7 @@ def _plan(
             spec.profile, about.st_mtime_ns, about.st_size, tuple(place.group for place in places), ways,
             spec.training, spec.replication, due,
         )  # fmt: skip
-    except UsageError as error:
+    except (NothingMeets, UsageError) as error:
         raise context.fail(where, str(error)) from None
 
 
