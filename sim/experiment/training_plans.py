@@ -159,7 +159,7 @@ def _on(
     model = training.transformer()
     found = []
     for plan in _plans(training, wanted * each):
-        machines = [machine_of(spec, each, peak, training) for spec in specs]
+        machines = [machine_of(spec, each, device, peak, training) for spec in specs]
         steps = [formulas.step(model, plan, machine, across) for machine in machines]
         slowest = max(range(len(steps)), key=lambda one: steps[one].seconds)
         pipeline = formulas.step_pipeline(model, plan, machines[slowest])

@@ -16,7 +16,7 @@ from typing import Literal
 
 from sim.model.bandwidth import BandwidthCurve
 from sim.model.exchange import Phase, StepPipeline
-from sim.theory.collectives import Rate, all_reduce, all_reduce_over_nodes, measured_excess, message, rate_at
+from sim.theory.collectives import Rate, all_reduce, all_reduce_over_nodes, at_most, measured_excess, message, rate_at
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -155,6 +155,16 @@ class TrainingMachine:
     passes: float = 0.0
     network: BandwidthCurve | None = None
     """Measured bus bandwidth between nodes, all cards of a node together; `card` is then its highest rate a card."""
+    island: int | None = None
+    """Number of GPUs of a node that `inside` joins; all unless given."""
+    beyond: float = math.inf
+    """Rate from a GPU to one of another island of its node."""
+
+    def within(self, span: int) -> Rate:
+        """Rate of a ring among this number of GPUs of a node, side by side: that of its slowest hop."""
+        if self.island is None or span <= self.island or self.beyond == math.inf:
+            return self.inside
+        return at_most(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
         """Share of a node's cards of which this number is used."""
@@ -247,12 +257,12 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     size = 2 * plan.micro_batch * model.sequence * model.hidden
     reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
     hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
-    within = _reduced(free, hosts, inside, size)
+    within = _reduced(replace(free, inside=machine.within(inside)), hosts, inside, size)
     found = {"tensor": Phase("ring", hosts, reduces * _sent(hosts, size), reduces * within, cards=inside, waits=waits)}
     if p > 1:
         hops, senders = 2 * v * m, min(each, t * d)
         crossing = t * d * p > each
-        here = rate_at(machine.inside, size / t), machine.latency_inside
+        here = rate_at(machine.within(min(each, t * d * p)), size / t), machine.latency_inside
         sent = hops * senders * size / t if crossing else 0.0
         fixed = hops * message(size / t, *((math.inf, machine.latency) if crossing else here))
         fixed += sent * machine.excess(size / t) / machine.used(senders)
@@ -262,7 +272,7 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
         found["experts"] = _exchange(model, plan, machine, waits)
     hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
     hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
-    within = _reduced(free, hosts, ranks, gradients, each / ranks)
+    within = _reduced(replace(free, inside=machine.within(ranks * t)), hosts, ranks, gradients, each / ranks)
     found["data"] = Phase(
         "ring", hosts * max(1, t // each), _sent(hosts, gradients) * each / ranks, within, hidden, cards=each
     )
@@ -277,7 +287,7 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
     times = 4 * plan.micro_batches * model.layers / plan.pipeline
     here = min(e, max(1, each // t))
     hosts = -(-e // here)
-    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / rate_at(machine.inside, size)
+    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / rate_at(machine.within(here * t), size)
     beyond = (e - here) * machine.latency if hosts > 1 else 0.0
     sent = times * (e - here) / e * size * min(each, here * t)
     group, senders = hosts * max(1, t // each), min(each, here * t)
