@@ -104,3 +104,10 @@ def test_steps_are_whole_and_at_least_one(steps: Any, said: str) -> None:
     entry = {"arrivals": arrivals, "training": {"model": model, "batch": 1, "steps": drawn}, "devices": "a100"}
     time = sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}).tasks["compute"]
     assert (time / time.min()).round(9).isin(range(1, 20)).all() and time.nunique() > 3
+
+
+@pytest.mark.parametrize("key", ["gpus", "gpu_memory"])
+def test_what_is_held_on_gpus_is_not_of_tasks_on_cores(key: str) -> None:
+    entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s", key: 2 if key == "gpus" else "1 GB"}
+    with pytest.raises(ScenarioError, match=rf"workload\.0\.{key}: it is held on GPUs, and the tasks have"):
+        sim.run({"cluster": {"nodes": [{"cpus": 2}]}, "workload": [entry], "policy": "fcfs"})
