@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from test_parallel_training import training
+from test_parallel_training import GPT3, training
 
 import sim
 from sim.cli import main
@@ -243,3 +243,16 @@ def test_the_picture_of_a_partition(tmp_path: Any) -> None:
     ):
         answer = run(*options)
         assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())
+
+
+def test_the_page_of_a_run_has_the_schedule_and_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sim.report.html import elements, of_run
+
+    shown: list[str] = []
+    monkeypatch.setattr(elements, "picture", lambda draw, alt, *_, **__: shown.append(alt) or "")
+    of_run.of_run(sim.run(training(steps=1)), "runs/x")
+    assert {"the schedule of a pipeline", "the links of the network over time"} <= set(shown)
+    shown.clear()
+    model = {**GPT3, "layers": 12, "hidden": 2048, "heads": 32}
+    of_run.of_run(sim.run(training(nodes=1, pipeline=1, model=model, steps=1)), "runs/x")
+    assert shown and not {"the schedule of a pipeline", "the links of the network over time"} & set(shown)

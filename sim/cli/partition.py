@@ -223,7 +223,7 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
     if not groups:
         problems = [f"no forward or backward times, which equal devices need; {columns}"]
     if problems:
-        raise ScenarioError([Problem(one, "", str(profile)) for one in problems])
+        raise ScenarioError([Problem(one, "", str(profile), 1) for one in problems])
 
 
 def _alone(cuts: Cuts, group: EqualDevices, inference: bool) -> float:
