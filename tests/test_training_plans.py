@@ -178,6 +178,8 @@ def test_plans_keep_to_the_partition_of_the_entry() -> None:
     with pytest.raises(ScenarioError, match="3 nodes with 4 × old each are more than the 2 of its partition"):
         training_plans(load(both))
     del both["workload"][0]["partition"]
+    with pytest.raises(ScenarioError, match="than the 2 of the cluster; a job is on one type of GPU .hetsim partition"):
+        training_plans(load(both))
     both["workload"][0] |= {"nodes": 2, "devices": "old"}
     assert {one.device for one in training_plans(load(both))} == {"old"}
 

@@ -28,6 +28,7 @@ from sim.theory import training as formulas
 from sim.theory.pipeline_schedule import PipelineSchedule, step_schedule
 
 Rank = Literal["time", "cost"]
+ONE_TYPE = "a job is on one type of GPU (hetsim partition cuts a measured network over unlike devices)"
 
 MAX_CHUNKS = 8
 """Most chunks of an interleaved pipeline that are tried."""
@@ -101,6 +102,8 @@ def training_plans(
             layers = training.transformer().layers
             text = f"no degrees divide {wanted * each} GPUs, {layers} layers and a batch of {training.batch}"
             refused.update(dict.fromkeys(problems or [text]))
+            several = len(problems) > 1 and not any("nothing is known" in one for one in problems)
+            refused.update(dict.fromkeys([ONE_TYPE] if several else []))
     if refused:
         raise ScenarioError(document.problem(where, "; ".join(refused)))
     found.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
