@@ -132,7 +132,9 @@ def test_the_schedule_of_a_job_is_that_of_its_place() -> None:
 
 
 def test_of_very_many_passes_the_first_micro_batches_are_laid_out() -> None:
-    schedule, _ = training_pipeline(sim.run(training(batch=20_000)))
+    found = sim.run(training(batch=20_000))
+    schedule, _ = training_pipeline(found)
+    assert schedule.bubble == pytest.approx(found.metric("bubble_fraction"), rel=1e-9), "that of the whole step"
     assert schedule.of == 20_000 and len(schedule.slots) <= 20_000
     assert schedule.seconds is not None and schedule.seconds > 10 * schedule.makespan
     few = replace(pipeline_schedule(equal(2), 3, "1f1b"), of=20_000)

@@ -103,12 +103,17 @@ class PipelineSchedule:
 
     @property
     def bubble(self) -> float:
-        """Share of that time in which the device with most to do has nothing to do."""
+        """Share of a step in which the device with most to do has nothing to do.
+
+        Where fewer micro-batches are laid out than there are it is that of the whole step: the pipeline fills and
+        empties once, however many there are.
+        """
         work: dict[tuple[int, int], float] = {}
         for slot in self.slots:
             work[slot.stage, slot.replica] = work.get((slot.stage, slot.replica), 0.0) + slot.free - slot.begin
         most = max(work.values()) + sum(seconds for _, seconds in self.after)
-        return 1 - most / self.makespan if most else 0.0
+        whole = self.makespan if self.of is None or self.seconds is None else self.seconds
+        return (self.makespan - most) / whole if most else 0.0
 
 
 Pass = tuple[bool, int, int]
