@@ -24,6 +24,12 @@ class UsageError(HetsimError):
     exit_code = 2
 
 
+class NothingMeets(HetsimError):
+    """A search went well, and nothing there is meets what was asked for: a target, a deadline, a memory."""
+
+    exit_code = 4
+
+
 class DamagedFile(UsageError):
     """A file that hetsim wrote was changed since, or is not whole."""
 

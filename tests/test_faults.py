@@ -139,6 +139,7 @@ def test_the_share_of_time_down_is_that_of_the_renewal_process():
     ("fault", "said"),
     [
         ({"on": "gpus", "every": "1 h", "repair": "1 h"}, 'the cluster has no "gpus"'),
+        ({"on": "uplink", "every": "1 h", "repair": "1 h"}, 'no "uplink"; racks with an uplink have one'),
         ({"on": "gpu", "repair": "1 h"}, "how often"),
         ({"on": "gpu", "every": "1 h"}, "how long does it last"),
         ({"on": "gpu", "every": "1 h", "repair": "1 h", "together": 0.5}, "racks are of nodes"),

@@ -100,6 +100,59 @@ def test_tensor_parallelism_beyond_nvlink_is_told_with_its_price() -> None:
     assert any("tensor 16 is more than the 8 GPUs that NVLink joins: a step takes" in one for one in found.warnings)
 
 
+def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
+    """Two islands of four GPUs: the ring of eight has a hop over PCIe, that of four has none."""
+
+    def price(island: int | None, tensor: int, pcie: str = "25 GB/s") -> tuple[float, list[str]]:
+        given = training(nodes=8, tensor=tensor, pipeline=64 // tensor, batch=64)
+        (node,) = given["cluster"]["nodes"]
+        node |= {"pcie": {"upload": pcie, "download": pcie}} | ({} if island is None else {"island": island})
+        found = sim.run(given, check=True)
+        return float(found.tasks["compute"].iloc[0]) / 10, found.warnings
+
+    whole, quiet = price(None, 8)
+    cut, told = price(4, 8)
+    assert not quiet and price(8, 8) == (whole, [])
+    assert any(f"tensor 8 is more than the 4 GPUs that NVLink joins: a step takes {cut:.4g} s" in one for one in told)
+    # A step of 64 micro-batches, 12 layers a stage: six all-reduces of 2 · 2048 · 12288 bytes of eight ranks each.
+    more = 6 * 12 * (64 + 7) * 2 * 7 / 8 * 2 * 2048 * 12288 * (1 / 25e9 - 1 / 240e9)
+    assert cut - whole == pytest.approx(more, rel=1e-9)
+    assert price(4, 4)[0] == pytest.approx(price(None, 4)[0]), "fits into an island"
+
+
+def test_ranks_beyond_an_island_send_over_pcie() -> None:
+    def seconds_of(island: int) -> float:
+        node = {"name": "n", "cpus": 8, "gpus": {"type": "g", "count": 4}, "nvlink": "100 GB/s", "island": island,
+                "pcie": {"upload": "10 GB/s", "download": "20 GB/s"}}  # fmt: skip
+        how = {"pattern": "all_reduce", "bytes": "1 GB", "every": "1 s"}
+        entry = {"arrivals": {"process": "all_at_once", "count": 1}, "gpus": 4, "gpu_time": "1 s", "communication": how}
+        run = sim.run({"cluster": {"nodes": [node]}, "workload": [entry], "policy": "fcfs"})
+        return float(run.tasks["compute"].iloc[0])
+
+    assert seconds_of(4) == pytest.approx(1 + 1.5 / 100)
+    assert seconds_of(2) == pytest.approx(1 + 1.5 / 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"devices": "v100"}, "workload.0.devices: the cluster has no accelerator v100; there are a100"),
+        ({"peak": None}, "workload.0.training: nothing is known of how fast x is; give it a peak under cluster"),
+        ({"count": 0}, "workload.0.training: the cluster has no GPUs, on which training runs"),
+    ],
+)
+def test_gpus_on_which_a_job_cannot_train_are_named(change: dict[str, Any], said: str) -> None:
+    given = training()
+    if "devices" in change:
+        given["workload"][0] |= change
+    elif "peak" in change:
+        given["cluster"]["nodes"][0]["gpus"] |= {"type": "x"} | change
+    else:
+        del given["cluster"]["nodes"][0]["gpus"]
+    with pytest.raises(ScenarioError, match=said):
+        sim.run(given)
+
+
 def sending(pattern: str, overlap: str = "0%", nodes: int = 4) -> float:
     """The time of a job that computes for 1 s between rounds of communication of 10 GB, in steps of 1 s."""
     links = {"network": {"out": "25 GB/s"}}

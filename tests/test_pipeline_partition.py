@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from sim.cli import main
-from sim.errors import ScenarioError, UsageError
+from sim.errors import NothingMeets, ScenarioError
 from sim.theory.layer_cuts import Layer, chain
 from sim.theory.partition import EqualDevices, NetworkLevel, memory_of, pipeline_partition, unlike_partition
 from sim.workload.readers.layer_profiles import read_profile
@@ -124,7 +124,7 @@ def test_unlike_devices_against_every_partition(seed: int, inference: bool) -> N
     deadline = math.inf if seed % 2 else float(draw.uniform(0.8, 1.5)) * sum(one.forward for one in layers)
     best = every_partition(layers, groups, inference, deadline)
     if best is None:
-        with pytest.raises(UsageError, match=r"no plan keeps the deadline of .* s: the shortest latency is"):
+        with pytest.raises(NothingMeets, match=r"no plan keeps the deadline of .* s: the shortest latency is"):
             unlike_partition(chain(layers), groups, inference=inference, deadline=deadline)
         return
     found = unlike_partition(chain(layers), groups, inference=inference, deadline=deadline)
@@ -206,7 +206,7 @@ def test_memory_of_equal_devices_against_every_partition(seed: int, replication:
         found = pipeline_partition(chain(layers), [NetworkLevel(m, rate)], replication=replication, memory=room)
         assert found.seconds == pytest.approx(best)
         assert max(memory_of(chain(layers), found, False)) <= room
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(NothingMeets) as caught:
         pipeline_partition(chain(layers), [NetworkLevel(m, rate)], replication=replication, memory=plans[0][0] * 0.99)
     figures = [f"{size:.6g} B" for size in (plans[0][0], 0.99 * plans[0][0])]
     assert f"needs {figures[0]} on a device, and each has {figures[1]};" in str(caught.value)
@@ -224,7 +224,7 @@ def test_memory_of_unlike_devices_against_every_partition(seed: int, inference: 
     ]
     best = every_partition(layers, groups, inference, math.inf)
     if best is None:
-        with pytest.raises(UsageError, match="no pipeline fits the memory: even the best cut needs"):
+        with pytest.raises(NothingMeets, match="no pipeline fits the memory: even the best cut needs"):
             unlike_partition(chain(layers), groups, inference=inference)
         return
     found = unlike_partition(chain(layers), groups, inference=inference)
@@ -240,7 +240,7 @@ def test_nested_levels_keep_to_the_memory() -> None:
     tight = pipeline_partition(chain(layers), levels, memory=60.0)
     assert [stage.replicas for stage in tight.stages] == [1, 1, 1, 1]
     assert memory_of(chain(layers), tight, False) == [54, 43, 32, 21]  # (1 + devices behind) of 11, and 10 of gradients
-    with pytest.raises(UsageError, match="no pipeline fits the memory"):
+    with pytest.raises(NothingMeets, match="no pipeline fits the memory"):
         pipeline_partition(chain(layers), levels, memory=20.0)
 
 
@@ -255,7 +255,7 @@ def test_the_command_says_memory_and_what_does_not_fit(tmp_path: Path) -> None:
     assert "110 B" in hetsim(path, *options, "--inference").stdout
     options = [word for one in devices for word in ("--device", one.format(100))]
     small = hetsim(path, *options, "--inference")
-    assert small.exit_code == 2
+    assert small.exit_code == 4
     assert "needs 110 B on a device, and gpu has 100 B, npu has 100 B" in " ".join(small.stderr.split())
 
 
@@ -300,7 +300,7 @@ def test_command_prints_stages_and_devices_alone(tmp_path: Path) -> None:
     assert "2 stages on 2 devices, one item every 1 ms" in text
     assert "all layers on npu: one item every 5 ms" in text
     late = hetsim(path, *options, "--deadline", "2.9ms")
-    assert late.exit_code == 2
+    assert late.exit_code == 4
     assert "no plan keeps the deadline of 0.0029 s: the shortest latency is 0.003 s" in late.stderr
 
 
@@ -338,9 +338,15 @@ def test_wrong_options_are_named(tmp_path: Path, options: tuple[str, ...], said:
     [
         ("a.csv", "layer,activation,seconds.gpu\n", ':1: the column "activations" is missing'),
         ("a.csv", "layer,activations\n", ':1: the column "forward" is missing'),
-        ("a.csv", TABLE.replace("0.004", "-4"), ':3: seconds.npu: expected a number from 0 to 1e+30, not "-4"'),
-        ("a.csv", TABLE.replace("0.004", "1e308"), ':3: seconds.npu: expected a number from 0 to 1e+30, not "1e308"'),
-        ("a.csv", TABLE + "c,1\n", ":4: a row has 5 values, as the header has"),
+        ("a.csv", TABLE.replace("0.004", "-4"), ':3:15: seconds.npu: expected a number from 0 to 1e+30, not "-4"'),
+        ("a.csv", TABLE.replace("0.004", "1e308"), ':3:15: seconds.npu: expected a number from 0 to 1e+30, not "1e30'),
+        ("a.csv", TABLE.replace("b,50", '"b, again",5 0'), ':3:12: activations: expected a number from 0 to 1e+30'),
+        ("a.csv", TABLE + "c,1\n", ":4:4: a row has 5 values, as the header has, not 2"),
+        ("a.csv", TABLE + "c,1,2,3,4,5\n", ":4:11: a row has 5 values, as the header has, not 6"),
+        ("a.csv", TABLE.replace("weights", "wieghts"), ':1:19: unknown column "wieghts"'),
+        ("a.csv", TABLE.replace("weights", "layer"), ':1:19: the column "layer" appears twice'),
+        ("a.csv", TABLE.replace("0.001", "0").replace("0.002", "0"), ":1:27: seconds.gpu: every layer takes 0 s here"),
+        ("a.csv", "layer,activations,forward,backward\na,1,0,2\n", ":1:19: forward: every layer takes 0 s here"),
         ("a.csv", TABLE.splitlines()[0], ": there is no layer"),
         ("a.txt", "", ": there is no layer"),
         ("a.txt", DIAMOND + "\tnode5 -- node9\n", ':11: an edge: no layer "node9" above'),
@@ -351,7 +357,7 @@ def test_wrong_options_are_named(tmp_path: Path, options: tuple[str, ...], said:
             'layer "node3" (Left) does not lead to the last one',
         ),
         ("a.txt", DIAMOND.replace("parameter_size=5.0", "parameters=5.0"), ':2: layer "node2": parameter_size missing'),
-        ("a.txt", DIAMOND.replace("parameter_size=5.0", "parameter_size=nan"), ":2: parameter_size: expected a number"),
+        ("a.txt", DIAMOND.replace("parameter_size=5.0", "parameter_size=nan"), ":2:109: parameter_size: expected a"),
         ("a.txt", DIAMOND + DIAMOND, ':11: layer "node1" is there twice'),
         ("a.txt", "network\n", ":1: expected NODE -- DESCRIPTION -- FIGURES"),
     ],

@@ -191,7 +191,7 @@ def test_profiles_that_do_not_suit_are_said(tmp_path: Path) -> None:
     only_npu = "layer,activations,weights,seconds.npu\na,0,1,3\n"
     with pytest.raises(ScenarioError, match="no times for fast and slow; there are columns for npu"):
         plan(tmp_path, only_npu)
-    with pytest.raises(ScenarioError, match=r"layers.csv:2: forward: expected a number"):
+    with pytest.raises(ScenarioError, match=r"layers.csv:2:7: forward: expected a number"):
         plan(tmp_path, "layer,activations,weights,forward\na,0,1,x\n")
 
 

@@ -556,7 +556,7 @@ def test_work_and_profiles_can_be_kept_to_some_devices():
     assert modes(one(KNOWN_CPU, work=VECTOR_ADD, devices="gpu").tasks) == ["v100"]
     assert modes(one(KNOWN_CPU, profile="cnn_training", devices=["cpu"]).tasks) == ["cpu"]
     assert problems(gpu_time="1 s", devices="gpu") == [
-        "workload.0.devices: this belongs to work or a profile, and there is none here"
+        "workload.0.devices: this belongs to work, a profile or training, and there is none here"
     ]
 
 

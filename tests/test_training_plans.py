@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import sim
 from sim.cli import main
-from sim.errors import ScenarioError
+from sim.errors import ScenarioError, UsageError
 from sim.experiment.training_plans import PlanCandidate, training_plans
 from sim.scenario.scenario import load
 
@@ -110,8 +110,8 @@ def test_command(tmp_path: Any) -> None:
         (("--set", "workload.train.nodes=1", "--set", "workload.train.gpus=0.5"),
          "0.5 of a GPU: training takes whole GPUs"),
         (("--set", "cluster.nodes.gpus={type: x, count: 4, peak: null}"), "nothing is known of how fast x is"),
-        (("--set", "workload.train.nodes=null", "--set", "workload.train.training.data=null",
-          "--set", "workload.train.training.widths=[1, 2]"), "an elastic job has several numbers of nodes"),
+        (("--gpus", "8,16"), "4 nodes with 4 × a100 each are more than the 2 of the cluster"),
+        (("--set", "workload.train.partition=fast"), 'unknown partition "fast"; the cluster has none'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_said(tmp_path: Any, options: tuple[str, ...], said: str) -> None:
@@ -121,6 +121,83 @@ def test_what_cannot_be_planned_is_said(tmp_path: Any, options: tuple[str, ...],
     assert answer.exit_code == 3
     assert said in answer.stderr
     assert answer.stderr.startswith((str(path), "--set workload.train."))
+
+
+def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
+    """4 GPUs on one node, 8 on two: the candidates of each, in one order; a run of one says what it costs."""
+    wide = scenario("80 GB", steps=5)
+    found = training_plans(load(wide), gpus=[4, 8, 2])
+    assert {one.plan.gpus for one in found} == {2, 4, 8}
+    assert [one for one in found if one.plan.gpus == 8] == training_plans(load(wide))
+    fitting = [one.step.seconds for one in found if one.fits]
+    assert fitting == sorted(fitting) and {one.plan.gpus for one in found if one.fits} == {2, 4, 8}
+    cheap = [one.gpu_hours for one in training_plans(load(wide), gpus=[2, 4, 8], rank="cost") if one.fits]
+    assert cheap == sorted(cheap) and sorted(cheap) == sorted(one.gpu_hours for one in found if one.fits)
+    best = next(one for one in found if one.plan.gpus == 4 and one.fits)
+    ran = sim.run(wide, overrides=overrides(best) | {"workload.train.nodes": 1})
+    assert 4 * ran.metric("makespan") / 3600 == pytest.approx(best.gpu_hours, rel=1e-9)
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(wide))
+    answer = hetsim(path, "--gpus", "2,4,8", "--top", 7)
+    assert "candidates on 2, 4 or 8 GPUs" in answer.stdout
+    table = [line.split()[0] for line in answer.stdout.splitlines()[3:12]]
+    assert sorted(table) == ["2"] * 3 + ["4"] * 3 + ["8"] * 3 and "refused on 2 GPUs: " in answer.stdout
+    rows = json.loads(hetsim(path, "--gpus", "2,4,8", "--json").stdout)["candidates"]
+    assert [(row["gpus"], row["gpu_hours"]) for row in rows] == [(one.plan.gpus, one.gpu_hours) for one in found]
+    for options, said in (
+        (("--gpus", "6"), "6 GPUs are no multiple of the 4 that the job takes of each node"),
+        (("--gpus", "8,x"), '--gpus: expected whole numbers from 1 to 1,000,000, not "x"'),
+        (("--gpus", "0"), 'not "0"'),
+        (("--out", "plan.txt"), "a picture is written as .png, .pdf or .svg"),
+    ):
+        answer = hetsim(path, *options)
+        assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())
+
+
+def test_an_elastic_job_is_planned_for_each_of_its_widths() -> None:
+    elastic = scenario("80 GB", data=None)
+    (entry,) = elastic["workload"]
+    del entry["nodes"], entry["training"]["data"]
+    entry["training"]["widths"] = [1, 2]
+    assert training_plans(load(elastic)) == training_plans(load(scenario("80 GB")), gpus=[4, 8])
+
+
+def test_plans_keep_to_the_partition_of_the_entry() -> None:
+    """Two fast nodes and two slow ones, each pair a partition: candidates are those of the pair alone."""
+    given = scenario()
+    fast = given["cluster"]["nodes"]
+    slow = json.loads(json.dumps(fast))
+    slow["gpus"] |= {"type": "old", "peak": {"flops": "100 TFLOP/s", "bandwidth": "900 GB/s"}}
+    both = {**given, "cluster": {"nodes": [{**fast, "partitions": ["new"]}, {**slow, "partitions": ["past"]}]}}
+    assert {one.device for one in training_plans(load(both))} == {"a100", "old"}
+    both["workload"][0]["partition"] = "new"
+    assert training_plans(load(both)) == training_plans(load(scenario()))
+    both["workload"][0]["partition"] = "past"
+    assert {one.device for one in training_plans(load(both))} == {"old"}
+    both["workload"][0]["nodes"] = 3
+    with pytest.raises(ScenarioError, match="3 nodes with 4 × old each are more than the 2 of its partition"):
+        training_plans(load(both))
+    del both["workload"][0]["partition"]
+    with pytest.raises(ScenarioError, match="than the 2 of the cluster; a job is on one type of GPU .hetsim partition"):
+        training_plans(load(both))
+    both["workload"][0] |= {"nodes": 2, "devices": "old"}
+    assert {one.device for one in training_plans(load(both))} == {"old"}
+
+
+def test_the_picture_of_a_candidate_ends_with_its_step(tmp_path: Any) -> None:
+    found = training_plans(load(scenario("80 GB")))
+    staged = [one for one in found if one.plan.pipeline > 1]
+    for one in staged[:: len(staged) // 7]:
+        assert one.schedule().makespan == pytest.approx(one.step.seconds, rel=1e-9)
+        assert one.schedule().bubble * one.step.seconds == pytest.approx(one.step.bubble, rel=1e-6)
+    with pytest.raises(UsageError, match="there is one stage"):
+        next(one for one in found if one.plan.pipeline == 1).schedule()
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps(scenario("80 GB")))
+    answer = hetsim(path, "--out", tmp_path / "plan.png")
+    assert answer.exit_code == 0 and "picture: " in answer.stderr and (tmp_path / "plan.png").stat().st_size > 5000
+    alone = hetsim(path, "--gpus", 1, "--set", "cluster.nodes.gpus.memory=1 TB", "--out", tmp_path / "plan.png")
+    assert alone.exit_code == 2 and "nothing to draw" in alone.stderr
 
 
 def test_a_class_that_trains_is_planned_as_an_entry_is() -> None:
@@ -134,6 +211,7 @@ def test_a_scenario_without_training_is_refused() -> None:
     answer = hetsim("first-steps")
     assert answer.exit_code == 3
     assert "no entry of the workload has training:" in answer.stderr
+    assert "those of its plan (hetsim partition, hetsim run -v)" in " ".join(hetsim("two-generations").stderr.split())
 
 
 def test_a_model_by_name_is_planned_as_its_figures_are() -> None:

@@ -17,7 +17,8 @@ def commands_page() -> Iterator[str]:
     yield "# Commands"
     yield from generated("the help texts of the commands")
     yield "Data go to stdout, progress and notes to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,"
-    yield "3 invalid scenario, 4 nothing meets the target (`hetsim size`), 130 interrupted. `NO_COLOR` is respected."
+    yield "3 invalid scenario, 4 nothing meets the target (`hetsim size`, `hetsim partition`), 130 interrupted."
+    yield "`NO_COLOR` is respected."
     for verb, reference in VERBS.items():
         yield from _command(f"hetsim {verb}", registry.load_object(reference), 2)
 

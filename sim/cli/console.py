@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings as python_warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ import click
 from sim.errors import RunError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sim.experiment.progress import TerminalBar
 
 
@@ -49,6 +51,28 @@ def check_written(option: str, target: Path | None, force: bool) -> None:
     check_replaceable(target, force)
     if not target.parent.is_dir():
         raise UsageError(f'{option} {target}: there is no folder "{target.parent}"')
+
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+def check_picture(target: Path | None) -> None:
+    """Refuse a file of --out that cannot become a picture, before anything is computed for it."""
+    from sim.errors import UsageError
+
+    if target is not None and target.suffix.lower() not in PICTURES:
+        raise UsageError(f"--out {target}: a picture is written as .png, .pdf or .svg")
+    if target is not None and not target.parent.is_dir():
+        raise UsageError(f'--out {target}: there is no folder "{target.parent}"')
+
+
+def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False) -> None:
+    """Write a figure, whole or not at all, and say where; nothing without a target."""
+    from sim.model.files import write_whole
+
+    if target is not None:
+        write_whole(target, lambda file: draw().savefig(file))
+        note(f"picture: {target}", quiet)
 
 
 def warnings(texts: Iterable[str], quiet: bool = False) -> None:

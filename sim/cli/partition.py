@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from sim.cli import console
 from sim.cli.options import JSON, QUIET, VERBOSITY
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sim.theory.layer_cuts import Cuts
     from sim.theory.partition import EqualDevices, NetworkLevel, PipelinePartition
 
@@ -36,6 +39,8 @@ MAX_UNLIKE = 32
 @click.option("--keep-order", is_flag=True, help="The devices follow each other as given. For --device.")
 @click.option("--no-replication", is_flag=True, help="One device a stage.")
 @click.option("--ignore-activations", is_flag=True, help="Sending activations takes no time. For --level.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG",
+              help="Draw there how micro-batches go through the stages. For one --level, or --device.")
 @JSON
 @QUIET
 @VERBOSITY
@@ -49,6 +54,7 @@ def partition(
     keep_order: bool,
     no_replication: bool,
     ignore_activations: bool,
+    out: Path | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -73,6 +79,9 @@ def partition(
     wrong += [name for name, given in only_levels.items() if given] if devices else []
     if wrong:
         raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
+    if out is not None and len(levels) > 1:
+        raise click.UsageError("--out draws the stages on one --level, or on --device")
+    console.check_picture(out)
     limit = math.inf if deadline is None else _time(deadline)
     room = math.inf if memory is None else _size("--memory", memory)
     joined = [_level(text) for text in levels]
@@ -93,6 +102,29 @@ def partition(
         console.as_json(_json(profile, cuts, found, alone, inference))
     else:
         console.lines(_text(profile, cuts, found, alone, inference))
+    console.picture(out, lambda: _drawn(profile, cuts, found, groups, joined, inference, ignore_activations), quiet)
+
+
+def _drawn(
+    profile: Path, cuts: Cuts, found: PipelinePartition, groups: list[EqualDevices], levels: list[NetworkLevel],
+    inference: bool, ignore_activations: bool,
+) -> Figure:  # fmt: skip
+    """Micro-batches in the stages: enough of them that the pipeline is full for a while."""
+    from sim.plots.pipeline import pipeline
+    from sim.report import terminal
+    from sim.theory.partition import EqualDevices, StageWay, slower_link
+    from sim.theory.pipeline_schedule import partition_schedule
+
+    devices = {one.name: one for one in groups}
+    if levels:
+        devices = {"": EqualDevices("", levels[0].count, inside=levels[0].rate, link=levels[0].rate)}
+    number = max(8, 2 * sum(stage.replicas for stage in found.stages))
+    schedule = partition_schedule(
+        cuts, found, devices, inference=inference, micro_batches=number,
+        ways=(lambda a, b: StageWay()) if ignore_activations else slower_link,
+    )  # fmt: skip
+    name = f"{profile.name}, an item every {terminal.seconds(found.seconds)}"
+    return pipeline(replace(schedule, name=name)).get_figure(root=True)  # type: ignore[return-value]
 
 
 def _time(text: str) -> float:
@@ -191,7 +223,7 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
     if not groups:
         problems = [f"no forward or backward times, which equal devices need; {columns}"]
     if problems:
-        raise ScenarioError([Problem(one, "", str(profile)) for one in problems])
+        raise ScenarioError([Problem(one, "", str(profile), 1) for one in problems])
 
 
 def _alone(cuts: Cuts, group: EqualDevices, inference: bool) -> float:

@@ -194,7 +194,7 @@ def defect(error: Exception) -> str:
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, "
-    "4 nothing meets the target (size), 130 interrupted, 143 terminated.",
+    "4 nothing meets the target (size, partition), 130 interrupted, 143 terminated.",
 )
 @click.version_option(package_name=None, version=importlib.import_module("sim").__version__, prog_name="hetsim")
 def hetsim() -> None:

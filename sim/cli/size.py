@@ -13,8 +13,6 @@ from sim.cli.sweep import WORKERS
 
 MARK = "decision.json"
 
-NOT_MET = 4
-"""Exit code where no size is shown to meet the targets: the search went well, and has no answer."""
 
 MAX_ROWS = 60
 
@@ -105,7 +103,7 @@ def size(
     itself. A size at which something can never fit is missed, with its reason. Exit code 4 if nothing within bounds is
     shown to meet the targets; what was tried is printed all the same.
     """
-    from sim.errors import UsageError
+    from sim.errors import NothingMeets, UsageError
     from sim.experiment.size import size as search
     from sim.experiment.workers import cores
 
@@ -126,8 +124,8 @@ def size(
         console.lines(_decision_lines(found) if hasattr(found, "candidates") else _lines(found))
     if out is not None:
         _write(found, out, quiet)
-    if not found.met:
-        click.get_current_context().exit(NOT_MET)
+    if not found.met:  # what was tried is printed all the same
+        click.get_current_context().exit(NothingMeets.exit_code)
 
 
 def _over(texts: tuple[str, ...], least: int, most: int | None) -> Any:

@@ -53,10 +53,7 @@ def inspect(
     """
     from sim.errors import UsageError
 
-    if out is not None and out.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise UsageError(f"--out {out}: a picture is written as .png, .pdf or .svg")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f'--out {out}: there is no folder "{out.parent}"')
+    console.check_picture(out)
     table = read(file, form, options)
     if out is not None and table.requests:
         raise UsageError("--out draws the tasks of a trace; this one has requests")
@@ -68,11 +65,9 @@ def inspect(
     for remark in table.notes:
         console.note(remark)
     if out is not None:
-        from sim.model.files import write_whole
         from sim.plots.trace import trace as draw
 
-        write_whole(out, lambda file: draw(table).savefig(file))
-        console.note(f"picture: {out}")
+        console.picture(out, lambda: draw(table))
 
 
 @trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")

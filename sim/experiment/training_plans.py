@@ -7,22 +7,28 @@ GPipe is not among the candidates: it takes the time of 1F1B and more memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
-from sim.errors import Problem, ScenarioError, suggestion
+from sim.errors import Problem, ScenarioError, UsageError, suggestion
 from sim.model.cluster import Cluster, DeviceType, Node
-from sim.model.exchange import Exchange, Phase
+from sim.model.exchange import Exchange, Phase, StepPipeline
 from sim.scenario.building.cluster import build_cluster
+from sim.scenario.building.site import default_of, unknown_partition, with_partitions
 from sim.scenario.building.streams import peak_of
 from sim.scenario.building.synthetic import GIB, machine_of
 from sim.scenario.fields import KeyProblem
-from sim.scenario.file.document import Path_
+from sim.scenario.file.document import Document, Path_
 from sim.scenario.scenario import Scenario
 from sim.scenario.schema.demand import Demand
 from sim.scenario.schema.training import TrainingSpec
 from sim.theory import training as formulas
+from sim.theory.pipeline_schedule import PipelineSchedule, step_schedule
+
+Rank = Literal["time", "cost"]
+ONE_TYPE = "a job is on one type of GPU (hetsim partition cuts a measured network over unlike devices)"
 
 MAX_CHUNKS = 8
 """Most chunks of an interleaved pipeline that are tried."""
@@ -38,10 +44,18 @@ class PlanCandidate:
     state: float
     kept: float
     room: int | None
+    steps: float
+    """Steps of a task, on average."""
+    pipeline: StepPipeline | None
 
     @property
     def fits(self) -> bool:
         return self.room is None or self.state + self.kept <= self.room
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of all steps of a task: what it costs."""
+        return self.steps * self.step.seconds * self.plan.gpus / 3600
 
     @property
     def refusal(self) -> str:
@@ -49,54 +63,115 @@ class PlanCandidate:
         parts = f"{self.state / GIB:.4g} GiB of weights and their states and {self.kept / GIB:.4g} GiB of activations"
         return f"{parts} are more than the {(self.room or 0) / GIB:.4g} GiB of one {self.device}"
 
+    def schedule(self) -> PipelineSchedule:
+        """How the micro-batches of a step go through its stages; UsageError of a single stage."""
+        if self.pipeline is None:
+            raise UsageError("there is one stage, so that no pipeline could be drawn")
+        seconds = {name: getattr(self.step, name) for name in self.pipeline.phases}
+        return step_schedule(self.pipeline, seconds, self.step.seconds)
 
-def training_plans(scenario: Scenario, entry: str | None = None) -> list[PlanCandidate]:
-    """All candidates for an entry of the workload with `training:`, those that fit first, then by the time of a step.
 
-    What the entry says of the model, the batch, recomputation, sharding and overlap stays.  ScenarioError where no
-    entry or class trains, the name is of none, no type of GPU has a known peak, there are too few nodes,
-    or nothing fits: with both figures.
+def training_plans(
+    scenario: Scenario, entry: str | None = None, *, gpus: Sequence[int] | None = None, rank: Rank = "time"
+) -> list[PlanCandidate]:
+    """All candidates for an entry of the workload with `training:`, those that fit first, then by `rank`: the time of
+    a step, or the GPU-hours.
+
+    What the entry says of the model, the batch, recomputation, sharding and overlap stays.  `gpus`: numbers of GPUs to
+    compare; those of the entry's nodes (or of each of its `widths`) unless given.  A job is on nodes of one type of
+    GPU, in the partition of the entry.  ScenarioError where no entry or class trains, the name is of none, no type of
+    GPU has a known peak, there are too few nodes, or nothing fits: with both figures.
     """
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
-    cluster = build_cluster(scenario.model.cluster, scenario.document)
+    document = scenario.document
+    cluster = with_partitions(build_cluster(scenario.model.cluster, document), scenario.model.site, document)
+    nodes = _allowed(cluster, chosen, path, document)
     training = chosen.training
     assert training is not None
-    if training.widths is not None:
-        text = "an elastic job has several numbers of nodes; plan for one: leave widths out and give nodes"
-        raise ScenarioError(scenario.document.problem((*where, "widths"), text))
-    gpus, wanted = round(chosen.gpus or 1), chosen.nodes or 1
-    total = wanted * gpus
-    found, refused = [], []
-    for device in _types(cluster, chosen):
-        peak = peak_of(device)
-        if peak is None:
-            refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
-            continue
-        nodes = _together(cluster, device, gpus)
-        if len(nodes) < wanted:
-            needed = f"{wanted} node{'s' * (wanted > 1)} with {gpus} × {device.name} each"
-            refused.append(f"{needed} are more than the {len(nodes)} of the cluster")
-            continue
-        specs = dict.fromkeys(node.spec for node in nodes[:wanted])
-        across = _across(cluster, nodes[:wanted])
-        model = training.transformer()
-        for plan in _plans(training, total):
-            steps = [formulas.step(model, plan, machine_of(spec, gpus, peak, training), across) for spec in specs]
-            slowest = max(steps, key=lambda one: one.seconds)
-            found.append(PlanCandidate(device.name, plan, slowest, *formulas.memory(model, plan), device.memory))
-    if not found:
-        layers = training.transformer().layers
-        text = f"no degrees divide {total} GPUs, {layers} layers and a batch of {training.batch}"
-        raise ScenarioError(scenario.document.problem(where, "; ".join(refused) or text))
-    found.sort(key=lambda one: (not one.fits, one.step.seconds, one.state + one.kept))
+    found: list[PlanCandidate] = []
+    refused: dict[str, None] = {}
+    for wanted, each in _widths(chosen, gpus):
+        before = len(found)
+        problems: list[str] = []
+        for device in _types(cluster, chosen):
+            of_type, problem = _on(cluster, nodes, device, wanted, each, training)
+            found += of_type
+            problems += [] if problem is None else [problem]
+        if len(found) == before:
+            layers = training.transformer().layers
+            text = f"no degrees divide {wanted * each} GPUs, {layers} layers and a batch of {training.batch}"
+            refused.update(dict.fromkeys(problems or [text]))
+            several = len(problems) > 1 and not any("nothing is known" in one for one in problems)
+            refused.update(dict.fromkeys([ONE_TYPE] if several else []))
+    if refused:
+        raise ScenarioError(document.problem(where, "; ".join(refused)))
+    found.sort(key=lambda one: (not one.fits, *_ranked(one, rank), one.state + one.kept))
     if not found[0].fits:
         least = min(found, key=lambda one: one.state + one.kept)
         plan = least.plan
         degrees = f"with tensor {plan.tensor}, pipeline {plan.pipeline}, data {plan.data}"
         text = f"nothing fits: {degrees}, which needs the least memory, {least.refusal}"
-        raise ScenarioError(scenario.document.problem(where, text))
+        raise ScenarioError(document.problem(where, text))
     return found
+
+
+def _ranked(one: PlanCandidate, rank: Rank) -> tuple[float, float]:
+    return (one.step.seconds, one.gpu_hours) if rank == "time" else (one.gpu_hours, one.step.seconds)
+
+
+def _widths(entry: Demand, gpus: Sequence[int] | None) -> list[tuple[int, int]]:
+    """Numbers of nodes, and of GPUs on each, that are compared."""
+    each = round(entry.gpus or 1)
+    if gpus is None:
+        assert entry.training is not None
+        return [(nodes, each) for nodes in entry.training.widths or [entry.nodes or 1]]
+    wrong = [number for number in gpus if number > each and number % each]
+    if wrong:
+        raise UsageError(f"{wrong[0]} GPUs are no multiple of the {each} that the job takes of each node")
+    return [(max(1, number // each), min(number, each)) for number in dict.fromkeys(gpus)]
+
+
+def _allowed(cluster: Cluster, entry: Demand, path: Path_, document: Document) -> list[Node]:
+    """The nodes of the entry's partition, or of the default one."""
+    given = entry.partition
+    if given is None:
+        found = default_of(cluster)
+    elif not isinstance(given, str) or given not in cluster.partitions:
+        text = unknown_partition(given, cluster) if isinstance(given, str) else "name a partition; no rows tell it"
+        raise ScenarioError(document.problem((*path, "partition"), text))
+    else:
+        found = cluster.partitions[given]
+    return [node for node in cluster.nodes if found is None or found.mask >> node.index & 1]
+
+
+def _on(
+    cluster: Cluster, allowed: list[Node], device: DeviceType, wanted: int, each: int, training: TrainingSpec
+) -> tuple[list[PlanCandidate], str | None]:
+    """The candidates on this number of nodes with this number of GPUs of a type; or why there can be none."""
+    peak = peak_of(device)
+    if peak is None:
+        return [], f"nothing is known of how fast {device.name} is; give it a peak under cluster"
+    nodes = _together(allowed, device, each)
+    if len(nodes) < wanted:
+        needed = f"{wanted} node{'s' * (wanted > 1)} with {each} × {device.name} each"
+        there = "the cluster" if len(allowed) == len(cluster.nodes) else "its partition"
+        return [], f"{needed} are more than the {len(nodes)} of {there}"
+    specs = dict.fromkeys(node.spec for node in nodes[:wanted])
+    across = _across(cluster, nodes[:wanted])
+    model = training.transformer()
+    found = []
+    for plan in _plans(training, wanted * each):
+        machines = [machine_of(spec, each, device, peak, training) for spec in specs]
+        steps = [formulas.step(model, plan, machine, across) for machine in machines]
+        slowest = max(range(len(steps)), key=lambda one: steps[one].seconds)
+        pipeline = formulas.step_pipeline(model, plan, machines[slowest])
+        state, kept = formulas.memory(model, plan)
+        mean = training.steps.mean
+        found.append(
+            PlanCandidate(device.name, plan, steps[slowest], state, kept, device.memory, mean, pipeline)
+        )  # fmt: skip
+    return found, None
 
 
 def _trains(scenario: Scenario) -> Iterator[tuple[str, Path_, Demand]]:
@@ -118,6 +193,8 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
     trains = {own: (where, one) for own, where, one in _trains(scenario)}
     if not trains:
         text = "no entry of the workload has training:"
+        if any(one.pipeline is not None for one in scenario.model.workload):
+            text += "; the stages of an entry with pipeline: are those of its plan (hetsim partition, hetsim run -v)"
         raise ScenarioError(scenario.document.problem(("workload",), text))
     if name is not None and name not in trains:
         text = f'no entry with training: is called "{name}"{suggestion(name, trains)}; there are {", ".join(trains)}'
@@ -135,10 +212,10 @@ def _types(cluster: Cluster, entry: Demand) -> Iterator[DeviceType]:
             yield device
 
 
-def _together(cluster: Cluster, device: DeviceType, gpus: int) -> list[Node]:
+def _together(nodes: list[Node], device: DeviceType, gpus: int) -> list[Node]:
     """The nodes with this number of GPUs of a type, rack by rack, those of the fullest rack first."""
     racks: dict[str | None, list[Node]] = {}
-    for node in cluster.nodes:
+    for node in nodes:
         if sum(one.type is device for one in node.accelerators) >= gpus:
             racks.setdefault(node.spec.rack, []).append(node)
     return [node for rack in sorted(racks.values(), key=len, reverse=True) for node in rack]
@@ -161,6 +238,7 @@ def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | N
 def _plans(training: TrainingSpec, gpus: int) -> Iterator[formulas.ParallelPlan]:
     """All that divide evenly."""
     layers = training.transformer().layers
+    training = training.model_copy(update={"widths": None})
     for tensor in _divisors(gpus):
         for pipeline in _divisors(gpus // tensor):
             data = gpus // tensor // pipeline

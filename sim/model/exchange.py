@@ -69,6 +69,27 @@ class Load:
 
 
 @dataclass(frozen=True)
+class StepPipeline:
+    """How the micro-batches of a step go through the stages of its pipeline: seconds of one of them in one stage."""
+
+    schedule: Literal["gpipe", "1f1b", "interleaved"]
+    stages: int
+    micro_batches: int
+    chunks: int
+    forward: float
+    """Computing, over all chunks."""
+    backward: float
+    head: float
+    """Computing that the last stage has more, a third of it forward."""
+    update: float
+    """Seconds of the optimizer at the end of the step."""
+    phases: tuple[str, ...]
+    """Names of the phases of the step, in their order: tensor, pipeline, experts, data."""
+    ahead: float
+    """Share of the tensor-parallel communication that belongs to forward passes."""
+
+
+@dataclass(frozen=True)
 class TrafficProfile:
     """A step on given nodes: seconds by what they go into, with every link to itself, and the loads of its phases."""
 
@@ -106,6 +127,11 @@ class TrafficProfile:
                 bubble += phase.waits * exposed
         return total, bubble, spent
 
+    def exposed(self) -> list[float]:
+        """Seconds of each phase that are not hidden."""
+        longest = [max((load.seconds for load in loads), default=0.0) for _, loads in self.phases]
+        return [max(0.0, one.fixed + over - one.hidden) for (one, _), over in zip(self.phases, longest, strict=True)]
+
     @cached_property
     def parts(self) -> tuple[float, float]:
         """Seconds of communication and of the bubble."""
@@ -139,6 +165,8 @@ class Exchange:
     """Seconds that the operations of the model, none computed twice, would take at the GPUs' peak."""
     largest: float = 1.0
     """Share of what is sent that belongs to one tensor, the largest."""
+    pipeline: StepPipeline | None = None
+    """How its micro-batches go through stages, of training with more than one."""
 
     @cached_property
     def _profiles(self) -> dict[tuple[int, ...], TrafficProfile]:

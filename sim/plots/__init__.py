@@ -18,6 +18,7 @@ from sim.plots.groups import groups
 from sim.plots.heat_map import heat_map
 from sim.plots.links import links
 from sim.plots.over_time import over_time
+from sim.plots.pipeline import pipeline
 from sim.plots.power import power
 from sim.plots.serving import serving
 from sim.plots.shelves import shelves
@@ -27,5 +28,5 @@ from sim.plots.tradeoff import pareto, regret
 
 __all__ = [
     "against", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups", "heat_map",
-    "links",    "over_time", "pareto", "power", "regret", "serving", "shelves", "sweep_map", "timeline",
+    "links", "over_time", "pareto", "pipeline", "power", "regret", "serving", "shelves", "sweep_map", "timeline",
 ]  # fmt: skip

@@ -21,6 +21,13 @@ def rate_at(rate: Rate, size: float) -> float:
     return rate if isinstance(rate, float | int) else rate.rate(size)
 
 
+def at_most(rate: Rate, limit: float) -> Rate:
+    """A rate, or a measured curve, that a slower hop on the way limits."""
+    if isinstance(rate, BandwidthCurve):
+        return BandwidthCurve(rate.sizes, tuple(min(one, limit) for one in rate.rates))
+    return min(rate, limit)
+
+
 def all_reduce(ranks: int, size: float, rate: float, latency: float = 0.0) -> float:
     """Seconds of a ring all-reduce: twice a reduce-scatter."""
     return 2 * reduce_scatter(ranks, size, rate, latency)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.errors import UsageError
+from sim.errors import NothingMeets, UsageError
 from sim.theory.layer_cuts import Cuts, Layer
 from sim.theory.stage_memory import StageMemory
 
@@ -106,7 +106,7 @@ def pipeline_partition(
     All devices are used, as PipeDream does; UsageError where that cannot be, or there are too many cuts.
     `activations=False` leaves out their transfers (there and, as gradients, back); without `replication` a stage is
     one part of each level.  A stage that needs more than the `memory` of a device is no candidate; of several levels
-    all devices outside its group count as behind it.  UsageError with both figures where nothing fits.
+    all devices outside its group count as behind it.  NothingMeets with both figures where nothing fits.
     """
     _check_size(cuts)
     weights = cuts.sums([one.weights for one in cuts.layers])
@@ -128,7 +128,7 @@ def pipeline_partition(
         if memory < math.inf:
             least = StageMemory(cuts, inference=False).least(total, True, replication)
             several = "" if len(levels) == 1 else " (and more in nested levels)"
-            raise UsageError(_too_little(least, f"each has {_size(memory)}{several}"))
+            raise NothingMeets(_too_little(least, f"each has {_size(memory)}{several}"))
         raise UsageError(f"{len(cuts.sets)} cuts do not make {parts} stages without replication; use fewer devices")
     return PipelinePartition(tuple(_stages(solved, len(solved) - 1, 0, len(cuts.sets) - 1, 1)), seconds)
 
@@ -234,7 +234,7 @@ def unlike_partition(
     most `deadline`.  Devices may stay unused.  A transfer goes the way between the two groups (`ways`), at the slower
     of their links unless given, and is shared by the fewer replicas.  A stage that needs more than the memory of its
     devices is no candidate.  Exact for an order of the groups; all orders of up to `ORDERS_OF` groups are tried
-    (`reorder`), beyond that orders by speed and a local search from them.  UsageError with both figures where no plan
+    (`reorder`), beyond that orders by speed and a local search from them.  NothingMeets with both figures where no plan
     keeps the deadline, or none fits.
     """
     _check_size(cuts)
@@ -266,9 +266,9 @@ def unlike_partition(
     if chosen is None and math.isinf(shortest):
         least = search.memory.least(sum(one.count for one in groups), False, replication)
         there = ", ".join(f"{one.name} has {_size(one.memory)}" for one in groups if one.memory < math.inf)
-        raise UsageError(_too_little(least, there))
+        raise NothingMeets(_too_little(least, there))
     if chosen is None:
-        raise UsageError(
+        raise NothingMeets(
             f"no plan keeps the deadline of {deadline:.4g} s: the shortest latency is {shortest:.4g} s; "
             "allow more, or give faster devices or links"
         )

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sim.model.bandwidth import BandwidthCurve
-from sim.model.exchange import Phase
-from sim.theory.collectives import Rate, all_reduce_over_nodes, measured_excess, message, rate_at
+from sim.model.exchange import Phase, StepPipeline
+from sim.theory.collectives import Rate, all_reduce_over_nodes, at_most, measured_excess, message, rate_at
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -155,6 +155,16 @@ class TrainingMachine:
     passes: float = 0.0
     network: BandwidthCurve | None = None
     """Measured bus bandwidth between nodes, all cards of a node together; `card` is then its highest rate a card."""
+    island: int | None = None
+    """Number of GPUs of a node that `inside` joins; all unless given."""
+    beyond: float = math.inf
+    """Rate from a GPU to one of another island of its node."""
+
+    def within(self, span: int) -> Rate:
+        """Rate of a ring among this number of GPUs of a node, side by side: that of its slowest hop."""
+        if self.island is None or span <= self.island or self.beyond == math.inf:
+            return self.inside
+        return at_most(self.inside, self.beyond)
 
     def used(self, cards: int) -> float:
         """Share of a node's cards of which this number is used."""
@@ -247,12 +257,12 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     size = 2 * plan.micro_batch * model.sequence * model.hidden
     reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
     hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
-    within = _reduced(free, hosts, inside, size)
+    within = _reduced(replace(free, inside=machine.within(inside)), hosts, inside, size)
     found = {"tensor": Phase("ring", hosts, reduces * _sent(hosts, size), reduces * within, cards=inside, waits=waits)}
     if p > 1:
         hops, senders = 2 * v * m, min(each, t * d)
         crossing = t * d * p > each
-        here = rate_at(machine.inside, size / t), machine.latency_inside
+        here = rate_at(machine.within(min(each, t * d * p)), size / t), machine.latency_inside
         sent = hops * senders * size / t if crossing else 0.0
         fixed = hops * message(size / t, *((math.inf, machine.latency) if crossing else here))
         fixed += sent * machine.excess(size / t) / machine.used(senders)
@@ -262,7 +272,7 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
         found["experts"] = _exchange(model, plan, machine, waits)
     hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
     hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
-    within = _reduced(free, hosts, ranks, gradients, each / ranks)
+    within = _reduced(replace(free, inside=machine.within(ranks * t)), hosts, ranks, gradients, each / ranks)
     found["data"] = Phase(
         "ring", hosts * max(1, t // each), _sent(hosts, gradients) * each / ranks, within, hidden, cards=each
     )
@@ -277,7 +287,7 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
     times = 4 * plan.micro_batches * model.layers / plan.pipeline
     here = min(e, max(1, each // t))
     hosts = -(-e // here)
-    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / rate_at(machine.inside, size)
+    within = (here - 1) * machine.latency_inside + (here - 1) / e * size / rate_at(machine.within(here * t), size)
     beyond = (e - here) * machine.latency if hosts > 1 else 0.0
     sent = times * (e - here) / e * size * min(each, here * t)
     group, senders = hosts * max(1, t // each), min(each, here * t)
@@ -303,15 +313,50 @@ def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
     """Seconds that a layer computes for a micro-batch, forward and backward, what is computed again included."""
     s, a, b, t = model.sequence, model.heads, plan.micro_batch, plan.tensor
     rate = machine.flops * machine.efficiency
-    forward = model.of_a_layer(b) / t / rate
-    moved = machine.passes * _passed(model, plan) / machine.bandwidth
+    forward = _forward_seconds(model, plan, machine)
     if plan.recomputation == "full":
-        return 4 * (forward + moved)
+        return 4 * forward
     if plan.recomputation == "selective":
         again = machine.passes * 5 * b * a * s**2 / t / machine.bandwidth
         width = model.hidden if model.block is None else model.block.attention
-        return 3 * (forward + moved) + 4 * b * s**2 * width / t / rate + again
-    return 3 * (forward + moved)
+        return 3 * forward + 4 * b * s**2 * width / t / rate + again
+    return 3 * forward
+
+
+def _forward_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
+    """Seconds that a layer computes for a micro-batch, forward."""
+    operations = model.of_a_layer(plan.micro_batch) / plan.tensor / (machine.flops * machine.efficiency)
+    return operations + machine.passes * _passed(model, plan) / machine.bandwidth
+
+
+def _head_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
+    """Seconds that the last stage computes for the vocabulary, for a micro-batch forward and backward."""
+    operations = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / plan.tensor
+    return operations / (machine.flops * machine.efficiency)
+
+
+def _update_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
+    return UPDATE * _held(model, plan) / (plan.data if plan.sharded_optimizer else 1) / machine.bandwidth
+
+
+def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> StepPipeline | None:
+    """How the micro-batches of a step go through its stages; None of a single stage."""
+    if plan.pipeline == 1:
+        return None
+    each = model.layers / plan.pipeline
+    forward = each * _forward_seconds(model, plan, machine)
+    return StepPipeline(
+        schedule=plan.schedule,
+        stages=plan.pipeline,
+        micro_batches=plan.micro_batches,
+        chunks=plan.chunks,
+        forward=forward,
+        backward=each * layer_seconds(model, plan, machine) - forward,
+        head=_head_seconds(model, plan, machine),
+        update=_update_seconds(model, plan, machine),
+        phases=tuple(phases(model, plan, machine)),
+        ahead=1 / 3 if plan.recomputation == "full" else 1 / 2,
+    )
 
 
 def step(
@@ -321,7 +366,7 @@ def step(
 
     across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
     """
-    t, p, d, m, v = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks
+    p, m, v = plan.pipeline, plan.micro_batches, plan.chunks
     sent = phases(model, plan, machine)
 
     def seconds(name: str) -> float:
@@ -333,16 +378,14 @@ def step(
 
     compute = model.layers / p * layer_seconds(model, plan, machine)
     tensor, hops, experts = seconds("tensor"), seconds("pipeline"), seconds("experts")
-    head = 6 * plan.micro_batch * model.sequence * model.hidden * model.vocabulary / t
-    parameters = _held(model, plan)
     return StepSeconds(
-        compute=m * (compute + head / (machine.flops * machine.efficiency)),
+        compute=m * (compute + _head_seconds(model, plan, machine)),
         filling=(p - 1) / v * compute,
         waiting=(p - 1) / v * (tensor + hops + experts) / m,
         tensor=tensor,
         pipeline=hops,
         experts=experts,
         data=seconds("data"),
-        update=UPDATE * parameters / (d if plan.sharded_optimizer else 1) / machine.bandwidth,
+        update=_update_seconds(model, plan, machine),
         network_bytes=sum(phase.bytes for phase in sent.values()) / machine.each,
     )

@@ -677,6 +677,23 @@ else:
     NumberDistribution = distribution_of(Number)
 
 
+def _whole_steps(value: Distribution) -> Distribution:
+    if isinstance(value, Constant) and (value.mean < 1 or value.mean != int(value.mean)):
+        raise ValueError(f"expected a whole number of steps, 1 or more, not {value.mean:g}")
+    if value.mean < 1:
+        raise ValueError(f"a task has at least one step; these are {value.mean:g} on average")
+    return value
+
+
+StepCount = Annotated[NumberDistribution, AfterValidator(_whole_steps)]
+"""Steps of a task: a whole number, or a distribution of which what is drawn is rounded, to 1 at least."""
+
+
+def drawn_steps(values: Floats) -> Floats:
+    """Whole steps, at least one, from what a distribution of them gives."""
+    return np.maximum(np.rint(values), 1.0)
+
+
 def read_column(path: Path, column: str) -> Floats:
     """The numbers of a column of a CSV or Parquet file, all finite and not negative.
 

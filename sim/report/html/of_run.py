@@ -15,6 +15,7 @@ from sim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stag
 from sim.results.formatting import Unit, count, formatter, metric_name, several, units_of
 from sim.results.many_runs.replications import Replications
 from sim.results.one_run.result import Result
+from sim.results.one_run.training_pipelines import has_pipelines
 
 SLOWEST = 25
 MAX_DEVICES = 100
@@ -129,6 +130,12 @@ def _pictures(outcome: Outcome) -> str:
         parts.append(elements.picture(lambda: plots.serving(first), "language models over time", told))
     if first.metric("energy_j") > 0:
         parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
+    if has_pipelines(first):
+        told = "A step of the job with the most GPU time, with the links to itself: a row a stage, a bar a micro-batch."
+        parts.append(elements.picture(lambda: plots.pipeline(first), "the schedule of a pipeline", told, optional=True))
+    if len(first.links):
+        told = "How busy each link was; red where two jobs or more shared it."
+        parts.append(elements.picture(lambda: plots.links(first), "the links of the network over time", told))
     note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""
     return "".join(parts) + (f"<p>{note}</p>" if note else "")
 

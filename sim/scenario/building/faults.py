@@ -52,6 +52,14 @@ def build_faults(entries: list[Fault], cluster: Cluster, document: Document, bas
     return found
 
 
+WITHOUT = {
+    "uplink": "; racks with an uplink have one (cluster.racks)",
+    "link": "; accelerators have one",
+    "gpu": "; it has no accelerators",
+}
+"""What a cluster lacks that has none of what these words mean."""
+
+
 def _process(entry: Fault, number: int, cluster: Cluster, document: Document, path: Path_) -> FaultProcess:
     devices: dict[int, None] = {}
     for where in entry.on or ():
@@ -60,6 +68,7 @@ def _process(entry: Fault, number: int, cluster: Cluster, document: Document, pa
             known = ["gpu", "node", "link", "uplink", *cluster.types, *(node.name for node in cluster.nodes)]
             known += [*cluster.by_name, *link_names(cluster)]
             near = suggestion(where, known) or f"; {MEANT} is meant"
+            near = WITHOUT.get(where, near)
             raise ScenarioError(document.problem((*path, "on"), f'the cluster has no "{where}"{near}'))
         devices.update(dict.fromkeys(chosen))
     length = entry.lasting if entry.slow is not None else entry.repair

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.errors import ScenarioError, UsageError, suggestion
+from sim.errors import NothingMeets, ScenarioError, UsageError, suggestion
 from sim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
 from sim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from sim.scenario.file.document import Path_
@@ -177,13 +177,13 @@ def _plan(
 
     try:
         found = planned(due)
-    except UsageError as error:
+    except (NothingMeets, UsageError) as error:
         raise context.fail(where, str(error)) from None
     # No plan that is in time has less between two items than the one found, which says what is left for the first.
     while _promised(found, spec.items) > due * (1 + ROUNDING):
         try:
             found = planned(due - (spec.items - 1) * found.seconds)
-        except UsageError:
+        except (NothingMeets, UsageError):
             each = f"with an item every {found.seconds:.4g} s they take {_promised(found, spec.items):.4g} s"
             text = f"no plan has {spec.items:,} items done within {due:.4g} s: {each}; allow more, or send fewer items"
             raise context.fail(where, text) from None

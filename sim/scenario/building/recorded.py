@@ -25,6 +25,7 @@ from sim.scenario.building.streams import (
     unfit,
     users_of,
 )
+from sim.scenario.building.trace_keys import check_effect
 from sim.scenario.file.document import Path_
 from sim.scenario.schema.language_model import LanguageModel
 from sim.scenario.schema.resample import FEW, by_block, by_row, by_user
@@ -50,6 +51,8 @@ def build_recorded(entry: WorkloadEntry, name: str, path: Path_, table: TaskTabl
     """The stream of an entry with `trace`; keys of the entry stand in for columns that the table lacks."""
     _check_estimates(entry, path, table, context)
     served = _served(entry, name, path, table, context)
+    if served is None:
+        check_effect(entry, path, table, context)
     table = with_computed_times(entry, table, path, context)
     context.note_unused(name, table.times)
     chosen = _resampled(entry, name, path, table, _kept_rows(entry, path, table, context), context)
@@ -159,10 +162,14 @@ def _fill_transfers(
     """Bytes in and out, and the data that tasks read and write."""
     for key in ("bytes_in", "bytes_out"):
         distribution = getattr(entry, key)
+        drawn = None
+        if distribution is not None:
+            drawn = np.rint(distribution.sample(random.stream(key, stream.name), len(stream)))
         if key in table.numbers:
-            setattr(stream, key, np.rint(np.nan_to_num(table.numbers[key][kept], nan=0.0)))
-        elif distribution is not None:
-            setattr(stream, key, np.rint(distribution.sample(random.stream(key, stream.name), len(stream))))
+            given = table.numbers[key][kept]
+            drawn = np.rint(np.where(np.isnan(given), 0.0 if drawn is None else drawn, given))
+        if drawn is not None:
+            setattr(stream, key, drawn)
     for key in ("reads", "writes"):
         lists, given_names = getattr(table, key), getattr(entry, key)
         if lists is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sim.errors import ScenarioError
 from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec, Partition
-from sim.model.exchange import Exchange, Phase
+from sim.model.exchange import Exchange, Phase, StepPipeline
 from sim.model.tasks import KernelWork as Known
 from sim.model.tasks import Mode
 from sim.scenario.building.language_model import ServedLanguage
@@ -42,6 +42,7 @@ from sim.theory import training as formulas
 from sim.workload.arrivals import BLOCK
 from sim.workload.costs.profiles import ProfileUse
 from sim.workload.costs.roofline import Peak, Work
+from sim.workload.distributions import drawn_steps
 
 T = TypeVar("T")
 Seconds = Callable[[Peak, float], np.ndarray]
@@ -418,9 +419,10 @@ class _Ways:
             return None
         cluster, nodes = self.context.cluster, self.demand.nodes or 1
         of = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
+        beyond = pcie_of(device)
         found = [
-            exchange_over(cluster, spec, nodes, communication.every, 0.0, [communication.phase(nodes, each, spec)],
-                          largest=communication.largest)
+            exchange_over(cluster, spec, nodes, communication.every, 0.0,
+                          [communication.phase(nodes, each, spec, beyond)], largest=communication.largest)
             for spec in _kinds(of)
         ]
         return max(found, key=lambda one: one.nominal, default=None)
@@ -523,7 +525,7 @@ class _Ways:
 
     def _profile_time(self, use: ProfileUse) -> Seconds:
         # The same draws for all modes: how many steps there are does not depend on where they are made.
-        steps = np.rint(self._sample("steps", use.steps))
+        steps = drawn_steps(self._sample("steps", use.steps))
         if self.bytes_in is None:
             self.bytes_in = steps * use.input_bytes
         return lambda peak, share: steps * use.seconds_per_step(peak, share)
@@ -534,7 +536,7 @@ class _Ways:
     def _training(self, training: TrainingSpec) -> None:
         """A mode for each width on every type of GPU with a known peak and enough memory."""
         where = (*self.path, "training")
-        steps = np.rint(self._sample("training.steps", training.steps))
+        steps = drawn_steps(self._sample("training.steps", training.steps))
         refused: list[str] = []
         for nodes in training.widths or [self.demand.nodes or 1]:
             wide = f" (on {nodes} node{'s' * (nodes > 1)})" if training.widths else ""
@@ -543,8 +545,16 @@ class _Ways:
             except KeyProblem as problem:
                 raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
             refused += [f"{why}{wide}" for why in self._trained(training, plan, nodes, steps)]
-        if refused and not self.found:
+        if self.found:
+            return
+        if refused:
             raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
+        there = [one.name for one in self.context.cluster.types.values() if one.kind != "cpu"]
+        if self.demand.devices is not None and there:
+            wanted = " or ".join(self.demand.devices)
+            text = f"the cluster has no accelerator {wanted}; there are {', '.join(there)}"
+            raise self.context.fail((*self.path, "devices"), text)
+        raise self.context.fail(where, "the cluster has no GPUs, on which training runs")
 
     def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
         """Find the modes of one width; returns why GPUs with too little memory are left out."""
@@ -556,14 +566,17 @@ class _Ways:
             peak = peak_of(device)
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
             specs = _kinds(n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators))
-            if peak is None or not wanted or device.kind == "cpu" or not specs:
+            if not wanted or device.kind == "cpu" or not specs:
+                continue
+            if peak is None:
+                refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
                 parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
                 refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
                 continue
             exchange = max(
-                (_step(self.context.cluster, spec, nodes, model, plan, machine_of(spec, gpus, peak, training))
+                (_step(self.context.cluster, spec, nodes, model, plan, machine_of(spec, gpus, device, peak, training))
                  for spec in specs), key=lambda one: one.nominal)  # fmt: skip
             slowest = exchange.nominal
             narrowest = min(spec.island_size or gpus for spec in specs)
@@ -606,7 +619,14 @@ def _kinds(nodes: Iterable[Node]) -> list[NodeSpec]:
     return list({replace(s, name=None, rack=None, first=None, count=1, partitions=()): s for s in alike}.values())
 
 
-def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) -> formulas.TrainingMachine:
+def pcie_of(device: DeviceType) -> float:
+    """Bytes per second from a GPU to another one that NVLink does not join to it."""
+    return min(device.link.upload, device.link.download)
+
+
+def machine_of(
+    spec: NodeSpec, gpus: int, device: DeviceType, peak: Peak, training: TrainingSpec
+) -> formulas.TrainingMachine:
     """What this number of GPUs of each node computes and sends."""
     return formulas.TrainingMachine(
         flops=peak.flops,
@@ -620,6 +640,8 @@ def machine_of(spec: NodeSpec, gpus: int, peak: Peak, training: TrainingSpec) ->
         efficiency=training.efficiency,
         passes=training.passes,
         network=spec.network.curve,
+        island=spec.island_size,
+        beyond=pcie_of(device),
     )
 
 
@@ -631,12 +653,14 @@ def _step(
     step = formulas.step(model, plan, machine)
     phases = list(formulas.phases(model, plan, machine).values())
     flops = model.flops(plan.batch, "none") / plan.gpus / machine.flops
-    return exchange_over(cluster, spec, nodes, step.compute + step.update, step.filling, phases, flops, model.largest)
+    pipeline = formulas.step_pipeline(model, plan, machine)
+    compute = step.compute + step.update
+    return exchange_over(cluster, spec, nodes, compute, step.filling, phases, flops, model.largest, pipeline)
 
 
 def exchange_over(
     cluster: Cluster, spec: NodeSpec, nodes: int, compute: float, filling: float, phases: list[Phase],
-    at_peak: float = math.nan, largest: float = 1.0,
+    at_peak: float = math.nan, largest: float = 1.0, pipeline: StepPipeline | None = None,
 ) -> Exchange:  # fmt: skip
     """A step; its nominal seconds are those on nodes of this kind that are joined without a rack's uplink."""
     card = min(spec.network.upload, spec.network.download) / spec.cards
@@ -644,7 +668,7 @@ def exchange_over(
     for phase in phases:
         over = phase.bytes / (card * min(phase.cards, spec.cards)) if nodes > 1 else 0.0
         seconds += (1 + phase.waits) * max(0.0, phase.fixed + over - phase.hidden)
-    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest)
+    return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest, pipeline)
 
 
 def _stretch(exchange: Exchange | None) -> float:

@@ -26,7 +26,7 @@ from sim.scenario.schema.tokens import Tokens
 from sim.scenario.schema.training import Communication, TrainingSpec
 from sim.workload.costs import profiles
 from sim.workload.costs.roofline import Work
-from sim.workload.distributions import BytesDistribution, NumberDistribution, TimeDistribution
+from sim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
 
 GPU_TIME = "gpu_time."
 
@@ -258,8 +258,8 @@ class TaskMode(Model):
     """A known piece of work, such as cnn_training, from which the time is computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Items in a step of the profile, 64 unless given."""
-    steps: NumberDistribution | None = None
-    """Steps of the profile, a number or a distribution; 1 unless given."""
+    steps: StepCount | None = None
+    """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     """Share of the device's best rates that the profile reaches, 50% unless given."""
     name: Name | None = None
@@ -360,11 +360,12 @@ class Demand(Model):
     communication: Communication | None = None
     """What the ranks of a job send each other, by which its times grow; nothing unless given."""
     devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
-    """Types and kinds of devices that `work` or `profile` is computed for; all with a known peak unless given."""
+    """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
+    given."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Items in a step of the profile, 64 unless given."""
-    steps: NumberDistribution | None = None
-    """Steps of the profile, a number or a distribution; 1 unless given."""
+    steps: StepCount | None = None
+    """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     """Share of a device's best rates that the profile reaches, 50% unless given."""
     nodes: NodeCount | None = None
@@ -504,8 +505,8 @@ class Demand(Model):
         _check_share(self.work, self.gpus, self.scaling)
         check_nodes(self, self.cpu_time is not None)
         self._check_training()
-        if self.devices is not None and not (self.work or self.profile):
-            raise KeyProblem("devices", "this belongs to work or a profile, and there is none here")
+        if self.devices is not None and not (self.work or self.profile or self.training):
+            raise KeyProblem("devices", "this belongs to work, a profile or training, and there is none here")
 
     @property
     def limit(self) -> float | Factor | None:

@@ -13,9 +13,9 @@ from sim.model.exchange import Phase
 from sim.model.units import Bytes, Fraction, Seconds
 from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
 from sim.theory import training
-from sim.theory.collectives import Pattern, measured_excess, over_nodes
+from sim.theory.collectives import Pattern, Rate, at_most, measured_excess, over_nodes
 from sim.workload.costs import architectures
-from sim.workload.distributions import NumberDistribution
+from sim.workload.distributions import StepCount
 
 Degree = Annotated[Count, Field(le=1_000_000)]
 Part = Annotated[Fraction, Field(ge=0, le=1)]
@@ -96,11 +96,16 @@ class Communication(Model):
     overlap: Part = 0.0
     """Share of that time behind which communication can hide, none unless given."""
 
-    def phase(self, nodes: int, each: int, spec: NodeSpec) -> Phase:
-        """It, in one step, among this number of ranks on each of some nodes of this kind."""
+    def phase(self, nodes: int, each: int, spec: NodeSpec, beyond: float = math.inf) -> Phase:
+        """It, in one step, among this number of ranks on each of some nodes of this kind.
+
+        beyond: bytes per second between GPUs of a node that NVLink does not join."""
+        inside: Rate = spec.nvlink.curve or spec.nvlink.upload
+        if spec.island_size is not None and each > spec.island_size and beyond < math.inf:
+            inside = at_most(inside, beyond)
         within = over_nodes(
-            self.pattern, nodes, each, self.bytes, spec.nvlink.curve or spec.nvlink.upload, math.inf, spec.cards,
-            spec.network.latency, spec.nvlink.latency,
+            self.pattern, nodes, each, self.bytes, inside, math.inf, spec.cards, spec.network.latency,
+            spec.nvlink.latency,
         )  # fmt: skip
         size, ranks = float(self.bytes), nodes * each
         sent = {
@@ -154,8 +159,8 @@ class TrainingSpec(Model):
     """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
     """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
-    steps: NumberDistribution
-    """Steps of a task, a number or a distribution."""
+    steps: StepCount
+    """Steps of a task, a whole number, or a distribution of which what is drawn is rounded."""
 
     @model_validator(mode="after")
     def _divides(self) -> TrainingSpec:

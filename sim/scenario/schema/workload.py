@@ -157,6 +157,9 @@ class WorkloadEntry(Demand):
             raise KeyProblem("resample", "the arrivals of this trace are drawn anew already; leave one out")
         if self.service is None:
             refuse(self, ("classes", "communication", *TIMES), "the times of these tasks come from the trace")
+            for key, what in (("devices", "work or a profile"), ("tokens", "requests to a language model")):
+                if getattr(self, key) is not None:
+                    raise KeyProblem(key, f"this belongs to {what}, and the tasks here come from a trace")
         else:
             refuse(self, ("classes", "tokens"), "these requests come from the trace")
             refuse(self, (*TIMES, *NOT_OF_REQUESTS), OF_REQUESTS)
@@ -183,6 +186,10 @@ class WorkloadEntry(Demand):
                 raise ValueError(f'class "{one.class_ or number}" has no time on any device; give {forms}')
         for whole in self.whole_demands:
             whole.check_whole()
+        on_gpus = any(getattr(self, name) for name in TIMES if name != "cpu_time")
+        for key in ("gpus", "gpu_memory"):
+            if self.classes is None and getattr(self, key) is not None and not on_gpus:
+                raise KeyProblem(key, "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too")
         if any(whole.dangling for whole in self.whole_demands):
             raise ValueError("cpu_time: a speedup is relative to a gpu_time, work or profile, and there is none")
 

@@ -40,7 +40,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sim.errors import UnknownName
 from sim.model.units import Fraction
 from sim.workload.costs.roofline import Peak, Work
-from sim.workload.distributions import NumberDistribution
+from sim.workload.distributions import StepCount
 
 FLOAT = 4
 """Bytes of a number, and of a token or label."""
@@ -443,7 +443,7 @@ class ProfileUse(BaseModel):
 
     profile: Annotated[str, AfterValidator(_known)]
     batch: Annotated[int, Field(ge=1, strict=True)] = 64
-    steps: Annotated[NumberDistribution, Field(validate_default=True)] = 1  # type: ignore[assignment]
+    steps: Annotated[StepCount, Field(validate_default=True)] = 1  # type: ignore[assignment]
     efficiency: Annotated[Fraction, AfterValidator(_share)] = 0.5
 
     @property

@@ -28,7 +28,7 @@ ON = "seconds."
 
 
 def read_profile(path: str | Path) -> Cuts:
-    """The places where the network of a profile can be cut; ScenarioError names file and line of what is wrong."""
+    """The places where the network of a profile can be cut; ScenarioError names file, line and column of an error."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -41,37 +41,52 @@ def read_profile(path: str | Path) -> Cuts:
     return _pipedream(text, str(path))
 
 
-def _number(text: str, what: str, file: str, line: int) -> float:
+def _number(text: str, what: str, file: str, line: int, column: int | None) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 <= value <= MOST:
         said = f'{what}: expected a number from 0 to {MOST:g}, not "{text.strip()}"'
-        raise ScenarioError(Problem(said, "", file, line))
+        raise ScenarioError(Problem(said, "", file, line, column))
     return value
+
+
+def _column(raw: str, place: int) -> int | None:
+    """Where a cell of a line begins, counted from 1; None of a line that begins or ends inside quotation marks."""
+    if raw.count('"') % 2:
+        return None
+    commas, quoted = 0, False
+    for at, sign in enumerate(raw):
+        if commas == place:
+            return at + 1
+        quoted ^= sign == '"'
+        commas += sign == "," and not quoted
+    return len(raw) + 1
 
 
 def _table(text: str, file: str) -> Cuts:
     """A chain of layers from CSV."""
-    reader = csv.DictReader(text.splitlines())
-    header = reader.fieldnames or []
+    lines = text.splitlines()
+    reader = csv.DictReader(lines)
+    header = list(reader.fieldnames or [])
     devices = [name for name in header if name.startswith(ON) and name != ON]
-    needed = ["layer", "activations", *(() if devices else ("forward",))]
-    wrong = [f'the column "{name}" is missing' for name in needed if name not in header]
-    wrong += [f'unknown column "{name}"; there are {", ".join(COLUMNS)} and {ON}DEVICE'
-              for name in header if name not in COLUMNS and name not in devices]  # fmt: skip
-    wrong += [f'the column "{name}" appears twice' for name in dict.fromkeys(header) if header.count(name) > 1]
-    if wrong:
-        raise ScenarioError([Problem(one, "", file, 1) for one in wrong])
+    _check_header(header, devices, lines, file)
     layers = []
     for row in reader:
         line = reader.line_num
+        raw = lines[line - 1]
         if None in row or None in row.values():
-            raise ScenarioError(Problem(f"a row has {len(header)} values, as the header has", "", file, line))
+            found = next(csv.reader([raw]), []) if raw.count('"') % 2 == 0 else []
+            short = f", not {len(found)}" if found else ""
+            where = _column(raw, min(len(found), len(header)))
+            said = f"a row has {len(header)} values, as the header has{short}"
+            raise ScenarioError(Problem(said, "", file, line, where))
 
-        def figure(name: str, row: dict = row, line: int = line) -> float:
-            return _number(row[name], name, file, line) if name in header else 0.0
+        def figure(name: str, row: dict = row, line: int = line, raw: str = raw) -> float:
+            if name not in header:
+                return 0.0
+            return _number(row[name], name, file, line, _column(raw, header.index(name)))
 
         layers.append(
             Layer(
@@ -81,7 +96,37 @@ def _table(text: str, file: str) -> Cuts:
         )  # fmt: skip
     if not layers:
         raise ScenarioError(Problem("there is no layer", "", file))
+    _check_times(layers, header, lines[0], file)
     return chain(layers)
+
+
+def _check_header(header: list[str], devices: list[str], lines: list[str], file: str) -> None:
+    """ScenarioError for columns that are missing, unknown, or there twice."""
+    needed = ["layer", "activations", *(() if devices else ("forward",))]
+    wrong: list[tuple[str, int | None]] = []
+    wrong += [(f'the column "{name}" is missing', None) for name in needed if name not in header]
+    there = f"there are {', '.join(COLUMNS)} and {ON}DEVICE"
+    wrong += [(f'unknown column "{name}"; {there}', place) for place, name in enumerate(header)
+              if name not in COLUMNS and name not in devices]  # fmt: skip
+    wrong += [(f'the column "{name}" appears twice', len(header) - 1 - header[::-1].index(name))
+              for name in dict.fromkeys(header) if header.count(name) > 1]  # fmt: skip
+    if wrong:
+        places = [(said, None if place is None else _column(lines[0], place)) for said, place in wrong]
+        raise ScenarioError([Problem(said, "", file, 1, column) for said, column in places])
+
+
+def _check_times(layers: list[Layer], header: list[str], first: str, file: str) -> None:
+    """ScenarioError for a column of times in which every layer takes 0 s: nothing could be divided."""
+    devices = [name for name in header if name.startswith(ON)]
+    empty = [name for name in devices if not any((one.on or {})[name[len(ON) :]] for one in layers)]
+    general = any(one.seconds for one in layers)
+    if "forward" in header and not any(one.forward for one in layers) and (general or not layers[0].on):
+        empty.append("forward")
+    if empty:
+        said = "every layer takes 0 s here; a profile has the times that were measured"
+        raise ScenarioError(
+            [Problem(f"{name}: {said}", "", file, 1, _column(first, header.index(name))) for name in empty]
+        )
 
 
 def _pipedream(text: str, file: str) -> Cuts:
@@ -103,17 +148,20 @@ def _pipedream(text: str, file: str) -> Cuts:
             continue
         if parts[0] in layers:
             raise ScenarioError(Problem(f'layer "{parts[0]}" is there twice', "", file, number))
-        layers[parts[0]] = _layer(parts, file, number)
+        layers[parts[0]] = _layer(parts, file, number, line)
     for name in [one for one in layers if layers[one].name.startswith("Input") and not into.get(one)]:
         _remove(name, layers, after, into)
     for name in [one for one in layers if layers[one].name.startswith("__getitem__") and not after.get(one)]:
         _remove(name, layers, after, into)
     if not layers:
         raise ScenarioError(Problem("there is no layer", "", file))
+    if not any(one.forward for one in layers.values()):
+        said = "forward_compute_time: every layer takes 0 s here; a profile has the times that were measured"
+        raise ScenarioError(Problem(said, "", file, 1))
     return _cuts(layers, after, into, file)
 
 
-def _layer(parts: list[str], file: str, line: int) -> Layer:
+def _layer(parts: list[str], file: str, line: int, raw: str) -> Layer:
     if len(parts) < 3:
         text = "expected NODE -- DESCRIPTION -- FIGURES, or a tab and NODE -- NODE"
         raise ScenarioError(Problem(text, "", file, line))
@@ -124,7 +172,7 @@ def _layer(parts: list[str], file: str, line: int) -> Layer:
 
     def figure(name: str) -> float:
         several = given[name].strip("[]").split(";") if given[name].startswith("[") else [given[name]]
-        return sum(_number(one, name, file, line) for one in several)
+        return sum(_number(one, name, file, line, raw.find(f"{name}=") + len(name) + 2) for one in several)
 
     forward, backward, activations, weights = (figure(name) for name in FIGURES)
     return Layer(parts[1], forward / 1000, backward / 1000, activations, weights)

@@ -1,0 +1,173 @@
+"""The schedule of a pipeline: what each stage does with which micro-batch, and when it has nothing to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Patch
+
+from sim.plots.gantt import bar_boxes, label_lanes
+from sim.plots.style import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    describe,
+    figure,
+    tidy,
+    time_axis,
+    title,
+)
+from sim.results.formatting import SECONDS, several
+from sim.results.one_run.training_pipelines import training_pipeline
+from sim.theory.pipeline_schedule import PipelineSchedule
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from sim.results.one_run.result import Result
+
+IDLE, UPDATE = "#E9E9E9", "#7F7F7F"
+NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}
+HALF = 0.42
+SMALLEST = 4.5
+"""Points of the smallest number in a bar; where half of the bars have no room for one none has any."""
+WIDE = 60
+"""More micro-batches than this, times the chunks, take a wider picture."""
+
+
+def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: Any = None) -> Axes:
+    """Draw one step of a training job's pipeline: a row a stage, a bar a micro-batch, forward and backward.
+
+    Of a run that is the job with the most GPU time, or `task`, where it ran and with the links to itself; a schedule
+    (`sim.theory.pipeline_schedule`) is drawn as it is.  What is grey is the bubble.  The passes contain the all-reduces
+    of tensor parallelism; stages send and receive between them, or, of a partition, behind computing (between the
+    rows).  Later chunks of an interleaved pipeline are lighter.
+    """
+    if isinstance(found, PipelineSchedule):
+        schedule, name = found, found.name
+    else:
+        schedule, job = training_pipeline(found, task)
+        name = f"{describe(found)} · task {job}"
+    rows = _rows(schedule)
+    total = sum(stage.replicas for stage in schedule.stages)
+    if ax is None:
+        wide = 14 if schedule.micro_batches * schedule.chunks > WIDE or total > WIDE else 10
+        ax = figure(wide, min(14.0, 1.7 + 0.34 * max(total, 3))).add_subplot()
+    end = schedule.makespan or 1.0
+    legend = _bars(ax, schedule, rows, end)
+    _numbers(ax, schedule, rows, end)
+    labels = [(rows[stage, 0] + (one.replicas - 1) / 2, f"{stage + 1} {one.name}".strip())
+              for stage, one in enumerate(schedule.stages)]  # fmt: skip
+    label_lanes(ax, labels, [*(rows[stage, 0] for stage in range(len(schedule.stages))), total])
+    ax.set_ylabel("stage", fontsize=9, color=INK)
+    time_axis(ax, 0.0, end)
+    tidy(ax, grid="")
+    ax.tick_params(axis="y", length=0)
+    title(ax, " · ".join(part for part in (name, _told(schedule)) if part), pad=24)
+    ax.legend(handles=legend, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(legend), frameon=False, fontsize=9,
+              borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
+    return ax
+
+
+def _rows(schedule: PipelineSchedule) -> dict[tuple[int, int], int]:
+    """The row of each replica of each stage."""
+    pairs = [(stage, one) for stage, given in enumerate(schedule.stages) for one in range(given.replicas)]
+    return {pair: row for row, pair in enumerate(pairs)}
+
+
+def _told(schedule: PipelineSchedule) -> str:
+    """Schedule, size, time and bubble in words."""
+    chunks = f" of {schedule.chunks} chunks" if schedule.chunks > 1 else ""
+    size = f"{len(schedule.stages)} stages{chunks} × {schedule.micro_batches:,}"
+    if schedule.of is not None:
+        size += f" of {schedule.of:,}"
+    parts = [f"{NAMES[schedule.order]}, {size} micro-batches"]
+    if schedule.seconds is not None:
+        parts.append(f"step {several([schedule.seconds], SECONDS)[0]}")
+    parts.append(f"bubble {100 * schedule.bubble:.3g} %")
+    return ", ".join(parts)
+
+
+def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, ...]:
+    """The color of a chunk: later ones towards white, so that all are told apart."""
+    share = 0.0 if chunks == 1 else 0.55 * chunk / (chunks - 1)
+    return tuple(part + (1 - part) * share for part in to_rgb(color))
+
+
+def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Patch]:
+    """Idle time behind, passes and what follows on them in front; what the legend has to tell."""
+    slots = schedule.slots
+    row = np.array([rows[slot.stage, slot.replica] for slot in slots])
+    begin, done, free = (np.array([getattr(slot, name) for slot in slots]) for name in ("begin", "end", "free"))
+    edge = 0.4 if len(slots) < 3000 else 0.0
+
+    def add(since: Any, until: Any, at: Any, color: Any, half: float = HALF, z: int = 2) -> None:
+        boxes = bar_boxes(np.asarray(since), np.asarray(until), np.asarray(at), half)
+        width = edge if color != ORANGE and z == 2 else 0.0
+        bars = PolyCollection(boxes, facecolors=color, edgecolors="white", linewidths=width, zorder=z)
+        bars.set_snap(False)  # else of bars thinner than a pixel some are seen and others not
+        ax.add_collection(bars)
+
+    every = np.array(sorted(rows.values()))
+    add(np.zeros(len(every)), np.full(len(every), end), every, IDLE, z=1)
+    legend = []
+    forward, chunk = np.array([slot.forward for slot in slots]), np.array([slot.chunk for slot in slots])
+    for label, color, mine in (("forward", BLUE, forward), ("backward", GREEN, ~forward)):
+        for one in range(schedule.chunks):
+            if (chosen := mine & (chunk == one)).any():
+                add(begin[chosen], done[chosen], row[chosen], _lighter(color, one, schedule.chunks))
+        if mine.any():
+            legend.append(Patch(facecolor=color, label=label))
+    sending = free > done
+    if sending.any() or schedule.transfers:
+        legend.append(Patch(facecolor=ORANGE, label="sending and receiving"))
+    if sending.any():
+        add(done[sending], free[sending], row[sending], ORANGE, z=3)
+    else:
+        _between(schedule, rows, add)
+    last = {at: float(free[row == at].max(initial=0.0)) for at in every.tolist()}
+    for label, seconds in schedule.after:
+        color = PURPLE if label == "gradients" else UPDATE
+        since = np.array([last[at] for at in every.tolist()])
+        add(since, since + seconds, every, color)
+        last = {at: time + seconds for at, time in last.items()}
+        if seconds > 0.002 * end:
+            legend.append(Patch(facecolor=color, label=label))
+    if schedule.bubble > 1e-9:
+        legend.append(Patch(facecolor=IDLE, label="idle (bubble)"))
+    return legend
+
+
+def _between(schedule: PipelineSchedule, rows: dict[tuple[int, int], int], add: Any) -> None:
+    """Transfers that pass behind computing, between the rows of the two stages: there above, back below."""
+    for forward in (True, False):
+        sent = [one for one in schedule.transfers if one.forward is forward]
+        if sent:
+            edges = np.array([rows[max(one.source, one.target), 0] - 0.5 for one in sent])
+            at = edges + (-0.04 if forward else 0.04)
+            add([one.begin for one in sent], [one.end for one in sent], at, ORANGE, 0.035, 3)
+
+
+def _numbers(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> None:
+    """Numbers of micro-batches, from 1, in the bars that have room for them."""
+    picture = ax.get_figure(root=True)
+    inches = 0.92 * ax.get_position().width * picture.get_figwidth()  # type: ignore[union-attr]
+    height = 0.8 * ax.get_position().height * picture.get_figheight()  # type: ignore[union-attr]
+    size = min(8.0, 72 * height / (len(rows) + 1) * 0.62)
+    length = float(np.median([slot.end - slot.begin for slot in schedule.slots if slot.end > slot.begin] or [0.0]))
+    widest = str(schedule.micro_batches)
+    if size < SMALLEST or 72 * inches * length / end < SMALLEST * (0.62 * len(widest) + 0.15):
+        return
+    for slot in schedule.slots:
+        text = str(slot.micro_batch + 1)
+        room = 72 * inches * (slot.end - slot.begin) / end
+        fits = min(size, room / (0.62 * len(text) + 0.15))
+        if fits >= SMALLEST:
+            dark = slot.chunk / max(1, schedule.chunks - 1) > 0.6 if schedule.chunks > 1 else False
+            ax.text((slot.begin + slot.end) / 2, rows[slot.stage, slot.replica], text, ha="center", va="center",
+                    fontsize=fits, color=INK if dark else "white", zorder=4, clip_on=True)  # fmt: skip

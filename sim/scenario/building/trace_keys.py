@@ -1,0 +1,82 @@
+"""Keys of an entry with a trace that would have no effect, since every row of the trace says the same itself.
+
+Keys stand in for what rows leave blank (`sim.scenario.building.recorded`).  One that no row needs is refused: it reads
+as if it held for the tasks, and it does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sim.errors import Problem, ScenarioError
+from sim.scenario.building.streams import Context
+from sim.scenario.file.document import Path_
+from sim.scenario.schema.workload import WorkloadEntry
+from sim.workload.traces import TaskTable
+
+NUMBERS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download", "bytes_in", "bytes_out", "priority",
+           "weight", "deadline", "patience")  # fmt: skip
+TEXTS = ("qos", "account")
+ON_GPUS = ("gpus", "gpu_memory", "upload", "download", "bytes_in", "bytes_out")
+"""What tasks have only where they run on accelerators."""
+
+
+def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: Context) -> None:
+    """ScenarioError with every key of the entry that has no effect on this table, or a meaning that misleads."""
+    problems: list[Problem] = []
+
+    def refuse(key: str, text: str) -> None:
+        problems.append(context.document.problem((*path, key), text))
+
+    for key, column in _given(entry):
+        if _filled(table, column):
+            refuse(key, f"every row of {table.source} says its own {column}, so that this has no effect; leave it out")
+        elif column in ON_GPUS and not _on_gpus(table):
+            refuse(key, f"no row of {table.source} has a time on a GPU, so that this has no effect; leave it out")
+    if entry.nodes is not None and entry.nodes > 1 and "nodes" not in table.numbers:
+        held = [key for key in ("cpus", "gpus") if key in table.numbers]
+        if held:
+            text = f"the rows of {table.source} say what a job has in all, and this would give each {entry.nodes} times"
+            refuse("nodes", f"{text} its {' and '.join(held)}; {_nodes_by(entry)}")
+    if problems:
+        raise ScenarioError(problems)
+
+
+def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
+    """Keys that the entry gives, and the columns that they stand in for."""
+    found = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
+             if getattr(entry, key) is not None]  # fmt: skip
+    found += [("slo", "deadline")] if entry.slo is not None else []
+    found += [("users", "user")] if entry.users is not None else []
+    return found + ([("class", "class")] if entry.class_ is not None else [])
+
+
+def _filled(table: TaskTable, column: str) -> bool:
+    """Has every row of the table a value of its own there?"""
+    if not len(table):
+        return False
+    if column in ("reads", "writes"):  # a row that names nothing reads nothing
+        return getattr(table, column) is not None
+    values: Any = {"user": table.user, "class": table.class_}.get(column, table.numbers.get(column))
+    if values is None:
+        values = table.extra.get(column)
+    if values is None:
+        return False
+    if column == "time_limit":
+        return bool((np.nan_to_num(np.asarray(values, dtype=float)) > 0).all())
+    if values.dtype == object or values.dtype.kind in "US":
+        return all(str(cell) for cell in values.tolist())
+    return not np.isnan(values).any()
+
+
+def _on_gpus(table: TaskTable) -> bool:
+    return "flops" in table.numbers or any(name.startswith("gpu_time") for name in table.times)
+
+
+def _nodes_by(entry: WorkloadEntry) -> str:
+    """How the nodes of the jobs are told instead."""
+    known = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
+    form = "" if entry.trace is None else entry.trace.format
+    return f"{known.get(form, 'give the table a column nodes')} tells on how many nodes each job is"
