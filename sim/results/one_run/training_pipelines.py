@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.results.one_run.explain import find_task
+from sim.results.one_run.explain import find_tasks
 from sim.theory.pipeline_schedule import PipelineSchedule, step_schedule
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
         held = result.modes.units[_codes(result)] * (np.nan_to_num(record.finish, nan=record.end) - record.start)
         row = max(exchanges, key=lambda one: (held[one], -one))
     else:
-        row = find_task(result, task)
+        row = find_tasks(result, task)[0]
         if row not in exchanges:
             raise UsageError(f"task {task} has no pipeline that ran; those with one: {_some(result, exchanges)}")
     exchange = exchanges[row]
