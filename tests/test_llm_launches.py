@@ -71,11 +71,12 @@ def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_device
         launch = view.launch_of(tasks[0])
         where = None if launch.placement is None else [device.name for device in launch.placement.devices]
         others = [task.index for task in launch.tasks]
-        return where, others, launch.finish, view.free("gpu"), view.free_at(held), view.free_at(left), view.running()
+        running = [task.index for task in view.running("start", held)]
+        return where, others, launch.finish, view.free("gpu"), view.free_at(held), view.free_at(left), running
 
     entry = {"arrivals": {"process": "all_at_once", "count": 2}}
     during, after = looked([0.02, 0.2], look, entry=entry, gpus=2, horizon="1 s")
-    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [])
+    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [0, 1])
     assert after == (None, [], math.inf, 1.0, math.inf, 0.2, [])
 
 

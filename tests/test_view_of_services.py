@@ -132,7 +132,7 @@ class InOrder(ListScheduler):
     """Sees requests in the order of their arrival, and the oldest first."""
 
     def schedule(self, view):
-        for queue in {view.queue_of(task) for task in view.waiting()} - {None}:
+        for queue in {view.queue_of(task) for task in view.waiting()}:
             arrivals = [queue.arrival(position) for position in range(len(queue))]
             assert arrivals == sorted(arrivals) == [task.arrival for task in queue.tasks()]
         assert view.waiting(1) == view.waiting()[:1]

@@ -510,20 +510,28 @@ class View(Protocol):
 
     # Running and waiting tasks
 
-    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
-        """Running tasks, on one device or all, by estimated finish or by start."""
+    def running(
+        self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
+    ) -> list[Task]:
+        """Running tasks, on one device or all, by estimated finish or by start of their launches.
+
+        own: without requests to language models, which no policy starts, moves or stops.
+        """
         ...
 
     def launch_of(self, task: Task) -> LaunchSeen:
         """How a running task runs: `placement`, `stage`, `tasks` of its launch, `finish` as estimated."""
         ...
 
-    def waiting(self, count: int | None = None) -> list[Task]:
-        """Waiting tasks in the order in which they became ready, all or the first `count`.  Linear, but for one."""
+    def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
+        """Waiting tasks in the order in which they became ready, all or the first `count`.  Linear, but for one.
+
+        own: without requests to language models, which wait for a replica (`fit`: None).
+        """
         ...
 
-    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
-        """Number of waiting tasks: all, or by kind or type of best mode, and by class."""
+    def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
+        """Number of waiting tasks: all, or by kind or type of best mode, and by class; `own` as in `waiting`."""
         ...
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -540,8 +548,8 @@ class View(Protocol):
         """Shares in flight on a device (for cores: the busy part)."""
         ...
 
-    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
-        """Estimated compute seconds waiting and still to run, by kind of best mode."""
+    def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
+        """Estimated compute seconds waiting and still to run, by kind of best mode; `own` as in `waiting`."""
         ...
 
     def request_mix(self) -> Mapping[Shape, int]:

@@ -18,7 +18,7 @@ from sim.engine.core.figures import pack_steps
 from sim.engine.flight.links import Flow
 from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
+from sim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation
 from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.kv_memory import KVMemory
 from sim.engine.language.members import Members
@@ -322,6 +322,15 @@ class Replica:
             request.seconds += part
         if decodes:
             self.sequences.share += part
+
+    def seconds_of(self, request: Generation) -> float:
+        """Seconds computed for a request here up to now, its part of the steps under way included."""
+        stage, sequences = self.stage, self.sequences
+        seconds = sequences.part_of(request)
+        decodes = stage.decodes and request.state == DECODING
+        if stage.under_way and (decodes or any(request is one for one, _ in self.prefill)):
+            seconds += stage.so_far() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
+        return seconds
 
     def fail(self) -> list[Generation]:
         """A device has failed: what the replica had is lost; its requests, which begin anew elsewhere."""
