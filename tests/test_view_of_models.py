@@ -212,7 +212,7 @@ def test_a_request_on_the_way_to_the_replica_that_answers_is_uploaded_there():
 
 # Admission ----------------------------------------------------------------------------------------------------------
 
-CROWD = {"arrivals": {"process": "deterministic", "interval": "10 ms"}, "count": 60, "tokens": {"prompt": 8, "output": 8}}
+CROWD = {**TWO, "arrivals": {"process": "deterministic", "interval": "10 ms"}, "count": 60}
 
 
 def admitted(admission, service=None, **keys):

@@ -43,7 +43,9 @@ ROUND_LIMIT = 20_000
 """Rounds after which a policy on a small system is said to get nowhere although time goes on."""
 
 BETWEEN_ROUNDS = 0.0171
-"""Seconds from one look at language models to the next."""
+"""Seconds from one look at language models to the next, at the beginning of a run."""
+FURTHER = 0.005
+"""The same later on, as a part of the time that has passed."""
 
 RULES = ("legal", "ends", "capacity", "hooks", "changes", "view", "refusals", "repeats", "hash seed")
 
@@ -355,7 +357,8 @@ class WatchedScheduler(Scheduler):
         self.witness.look(self._view, self.tasks, counted=self._counted(self._view))
         state = simulation.state
         if state.sources.to_come or state.iterating or state.running or state.waiting:
-            simulation.at(self._view.now + every, partial(self.look_between, simulation, every))
+            later = self._view.now + max(every, FURTHER * self._view.now)
+            simulation.at(later, partial(self.look_between, simulation, every))
 
     def _counted(self, view: View) -> bool:
         """Can what is free be counted from what runs?"""

@@ -10,7 +10,7 @@ from sim.engine.flight.launch import Launch
 from sim.engine.flight.transfers import Transfers
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.serving import Serving
-from sim.engine.language.waiting_requests import WaitingRequests
+from sim.engine.language.waiting_requests import WaitingRequests, by_readiness
 from sim.engine.resources.capacity import Capacity
 from sim.engine.views.backlog import key_of, matching
 from sim.engine.views.forecast import Forecast
@@ -32,7 +32,10 @@ class Generated:
         self.queues = {shape: WaitingRequests(fleet) for shape, fleet in serving.fleets.items()}
 
     def waiting(self) -> list[Task]:
-        return [task for queue in self.queues.values() for task in queue.tasks()]
+        """In the order in which they became ready."""
+        if len(self.queues) == 1:
+            return [task for queue in self.queues.values() for task in queue.tasks()]
+        return sorted((task for queue in self.queues.values() for task in queue.tasks()), key=by_readiness)
 
     def with_replicas(self, launches: list[Launch], device: Device | None) -> list[Launch]:
         """Launches in the order of their start, with those of replicas: all, or those on a device."""

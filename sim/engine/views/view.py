@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import merge
 from itertools import islice
 from typing import Literal, cast
 
@@ -192,21 +193,20 @@ class EngineView:
         return [task for launch in launches for task in launch.tasks]
 
     def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
-        waiting = self._state.waiting.values()
+        waiting, queues = self._state.waiting.values(), self._state.queues
         generated = None if own else self._generated
-        simple = not self._state.queues and generated is None
         if count is None:
             self._questions.count()
-        elif simple:
+        elif not queues and generated is None:
             return list(islice(waiting, count))
         tasks = list(waiting)
-        if simple:
-            return tasks
-        for queue in self._state.queues:
-            tasks += queue.look(count)
+        for queue in queues:
+            tasks += queue.look(count if queue.by_readiness else None)
+        if queues:
+            tasks.sort(key=by_readiness)
         if generated is not None:
-            tasks += generated.waiting()
-        return sorted(tasks, key=by_readiness)[:count]
+            tasks = list(merge(tasks, generated.waiting(), key=by_readiness))
+        return tasks[:count]
 
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         generated = 0 if self._generated is None or own else self._generated.count(kind, class_)
