@@ -127,6 +127,8 @@ class Parts:
         call(state, scheduler.begin, self.view)
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
+        if self.serving is not None:
+            self.serving.begin()
         if run.faults:
             FaultInjector(state, self.rounds, self.devices, self.serving, run.faults)
 

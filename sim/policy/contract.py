@@ -51,11 +51,15 @@ class Start(_Shown):
 
 
 class Stop(_Shown):
-    """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation)."""
+    """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation).
+
+    Of a device: stop the replica of a language model that holds it.  Its requests wait again, and what they have
+    produced is read anew elsewhere; its service lacks a replica then, and asks where another is to start.
+    """
 
     __slots__ = ("task", "keep")
 
-    def __init__(self, task: Task, keep: bool = True):
+    def __init__(self, task: Task | Device, keep: bool = True):
         self.task = task
         self.keep = keep
 
@@ -257,9 +261,9 @@ class Scheduler:
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
         """Where a replica that a language model lacks is to start, in one of its modes; None: nowhere for now.
 
-        Asked when the service comes to lack one and, as long as it does, when devices have come free or one of its
-        requests arrives; in a round before `schedule`.  So replicas have free devices before the tasks that wait,
-        unless the policy keeps these.  Replicas of the start of a run are on the first devices that they fit on.
+        Asked after `begin` for the replicas of the start, which have their model; then when the service comes to lack
+        one and, as long as it does, when devices have come free or one of its requests arrives; in a round before
+        `schedule`.  So replicas have free devices before the tasks that wait, unless the policy keeps these.
         """
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 

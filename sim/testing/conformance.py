@@ -370,7 +370,7 @@ class WatchedScheduler(Scheduler):
         if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
-        elif isinstance(decision, Stop) and decision.task.state == RUNNING:
+        elif isinstance(decision, Stop) and isinstance(decision.task, Task) and decision.task.state == RUNNING:
             for task in decision.task._launch.tasks:
                 self._state[task.index] = "stopped"
 

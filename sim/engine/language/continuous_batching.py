@@ -50,6 +50,7 @@ class Replica:
         self.number = number
         self.kind = kind
         self.blocks = kind.blocks
+        self.speed = kind.speed
         self.placement = placement
         self.prefills_only = prefills_only
         fleet.state.last_resident -= 1
@@ -332,8 +333,8 @@ class Replica:
             seconds += stage.so_far() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
         return seconds
 
-    def fail(self) -> list[Generation]:
-        """A device has failed: what the replica had is lost; its requests, which begin anew elsewhere."""
+    def give_up(self, outcome: int) -> list[Generation]:
+        """Its device has failed, or it is stopped: what it had is lost; its requests, which begin anew elsewhere."""
         stage = self.stage
         if stage.under_way and stage.decodes and stage.count > 1:
             stage.cut()
@@ -341,12 +342,12 @@ class Replica:
             if stage.count:
                 self._row(stage.after(stage.count))
                 self.sequences.steps += stage.count
-        self.close(self.clock._now, LAUNCH_LOST)
+        self.close(self.clock._now, outcome)
         self.clock.cancel(self.launch)
         stage.under_way = False
         for flow in self.flows:
             self.fleet.links.cancel(flow)
-        orphans = self.requests.lose()
+        orphans = self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
         self.loaded = False  # nothing wakes it any more
         return orphans
 

@@ -50,6 +50,8 @@ class Fleet(ServiceCalls):
         """KV blocks that a request may need at most."""
         extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
+        for kind in self.kinds if len(self.kinds) > 1 else ():
+            kind.measure(service, self.prompts[service.rows], self.outputs[service.rows])
         self.names = state.tasks.hash_ids if service.prefix_block else None
         recorder = self.recorder
         self.first_tokens = recorder.first_tokens()
@@ -66,7 +68,6 @@ class Fleet(ServiceCalls):
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.clients = Clients(self) if service.timeout < math.inf else None
         self.replicas = ReplicaSet(self, state, rounds, signals, devices_free)
-        self.replicas.begin()
 
     # Their way ----------------------------------------------------------------------------------------------
 
@@ -120,16 +121,17 @@ class Fleet(ServiceCalls):
         self.batch[request.row] = request.source.periods.launch
         self._send(request)
 
-    def orphaned(self, orphans: dict[int, Generation], failed: Sequence[Replica]) -> None:
+    def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Replica], refill: bool) -> None:
         orphans = self.lobby | orphans
         self.lobby.clear()
         for row, request in self.requests.items():
-            if request.source in failed and row in orphans:
+            if request.source in lost and row in orphans:
                 request.begin_anew(self.clock._now)
-            elif request.source in failed:
+            elif request.source in lost:
                 assert request.replica is not None
                 request.replica.requests.lose_source(request)
-        self.replicas.refill()
+        if refill:
+            self.replicas.refill()
         for row in sorted(orphans):
             if orphans[row].leaves:
                 self.cut_off(orphans[row], self.clock._now)

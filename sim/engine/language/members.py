@@ -291,8 +291,11 @@ class Members:
 
     # Failures -----------------------------------------------------------------------------------------------
 
-    def lose(self) -> list[Generation]:
-        """A device has failed: none is here any more; those that were begin anew elsewhere."""
+    def lose(self, kind: str) -> list[Generation]:
+        """The replica is gone: none is here any more; those that were begin anew elsewhere.
+
+        kind: as what it counts of members.
+        """
         service, now = self.service, self.clock._now
         self.line_up()
         waiting = self.line.everyone()
@@ -301,7 +304,7 @@ class Members:
             self._told_left(request, False)
             if request.state == DECODING:
                 self.sequences.leave(request)
-            service.gave_way(request, "failure")
+            service.gave_way(request, kind)
             self._out(request)
         for request in self.loading.values():
             self._told_left(request, False)
