@@ -10,11 +10,12 @@ import pytest
 from test_llm import C, F, P, S, scenario
 from test_llm_faults import SERVICES, stormy
 from test_llm_launches import looked
+from tiers import spread
 
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.waiting_requests import WaitingRequests
 from sim.engine.simulation import Simulation
-from sim.engine.views.generated import Generated
+from sim.engine.views.generated import ForecastBesideReplicas, Generated
 from sim.engine.views.view import RequestSeen
 from sim.errors import PolicyError
 from sim.model.plan import Placement
@@ -40,9 +41,9 @@ def lies(run, every=BETWEEN_ROUNDS):
     return list(watched.witness.lies(record)), record, watched.witness.looks
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", spread(list(SERVICES), 2))
 def test_every_verb_tells_the_truth_while_replicas_fail_and_requests_give_way(name):
-    found, record, looks = lies(stormy(name, 3), 0.37)
+    found, record, looks = lies(stormy(name, 3), 1.1)
     assert found == []
     assert record.preemptions.sum() > 5
     waiting = {row for look in looks for row in look.waiting}
@@ -72,18 +73,17 @@ LIES = [
     (WaitingRequests, "tasks", less), (WaitingRequests, "tasks", backward), (WaitingRequests, "__len__", more),
     (WaitingRequests, "arrival", more), (Generated, "count", more), (Generated, "seconds", more),
     (Generated, "remaining", more), (Generated, "attained_by", more), (Generated, "with_replicas", less),
-    (Fleet, "in_steps", more),
+    (Fleet, "in_steps", more), (ForecastBesideReplicas, "duration", more), (ForecastBesideReplicas, "_left", more),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("of", "verb", "lie"), LIES, ids=lambda one: getattr(one, "__name__", one))
 def test_the_suite_finds_a_verb_that_lies_about_requests_to_language_models(of, verb, lie, monkeypatch):
     monkeypatch.setattr(of, verb, lie(getattr(of, verb)))
-    breaches = [breach for system in SYSTEMS[1:3] for breach in examine(lambda _: ListScheduler(), system)]
-    assert {breach.rule for breach in breaches} == {"view"}
+    assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[2])} == {"view"}
 
 
-def test_the_suite_finds_a_wrong_stage_and_a_policy_that_asks_for_own_tasks_in_vain(monkeypatch):
+def test_the_suite_finds_a_wrong_stage(monkeypatch):
     monkeypatch.setattr(RequestSeen, "stage", "download")
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[0])} == {"view"}
 

@@ -136,7 +136,7 @@ class Witness:
             look.finish[row], look.attained[row] = seen.finish, view.attained(task)
             if not seen.finish >= view.now or view.remaining(task) < 0:
                 self._tell(view, f"{task} was to finish at {seen.finish:g} s, with {view.remaining(task):g} s left")
-        for text in (*of_queues(view, waiting), *of_own(view, waiting, running)):
+        for text in (*of_queues(view, waiting), *of_own(view, waiting, running, self._replicas)):
             self._tell(view, text)
         self._of_waiting(view, waiting, running)
         self._of_running(view, look, running)

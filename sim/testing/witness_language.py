@@ -47,8 +47,11 @@ def of_queues(view: View, waiting: list[Task]) -> Iterator[str]:
             yield f"the queue of {queue.service} says that {queue.arrived} came, and {len(queue)} wait"
 
 
-def of_own(view: View, waiting: list[Task], running: list[Task]) -> Iterator[str]:
-    """What is said without requests to language models, and that these fit nowhere by themselves."""
+def of_own(view: View, waiting: list[Task], running: list[Task], replicas: Sequence[Placement]) -> Iterator[str]:
+    """What is said without requests to language models, and that these fit nowhere by themselves.
+
+    replicas: where they are.
+    """
     own = [task for task in waiting if model_of(view, task) is None]
     if view.waiting(own=True) != own or view.num_waiting(own=True) != len(own) or view.waiting(1, own=True) != own[:1]:
         yield f"waiting(own=True) is {view.waiting(own=True)}, and {own} wait for devices"
@@ -61,8 +64,16 @@ def of_own(view: View, waiting: list[Task], running: list[Task]) -> Iterator[str
     for task in [task for task in waiting if model_of(view, task) is not None][:3]:
         places = [view.fit(task), view.earliest_fit(task).placement, view.make_room(task, running)]
         options = [option for mode in task.modes for option in view.options(task, mode)]
+        places += [view.together([task.index])]
         if any(places) or options or view.earliest_fit(task).time < math.inf:
             yield f"{task} is told to fit, at {places} or {options}, and waits for a replica"
+        for place in [place for place in replicas if place.mode in task.modes]:
+            seconds, stages = view.duration(task, place), view.stages((task,), place)
+            left = view.remaining(task) / task.shortest_estimate * task.estimates[task.shape.position[place.mode]]
+            there = math.isclose(stages.compute, left, rel_tol=CLOSE) or view.changes.steady is False
+            if not (there and math.isclose(seconds, stages.total, rel_tol=CLOSE)) or not view.holds(task, place):
+                told = f"would take {seconds:g} s alone at {place}, its stages {stages.total:g} s"
+                yield f"{task} {told}, with {left:g} s left"
 
 
 def held_by_replicas(view: View, services: Sequence[LanguageService]) -> list[Placement]:
