@@ -2,7 +2,7 @@
 
 A request waits as long as no replica has taken it in: before its first step, after it was preempted or lost its
 replica, and, where prefill is apart, until a replica that decodes has room for it.  Nothing is kept for that: what
-waits is what is there less what is in the replicas, and is sorted out when somebody looks.
+waits is what is there less what is in the replicas, and is sorted out when a policy looks.
 """
 
 from __future__ import annotations
