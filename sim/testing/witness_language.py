@@ -62,7 +62,7 @@ def of_own(view: View, waiting: list[Task], running: list[Task], replicas: Seque
     if not math.isclose(view.backlog() - view.backlog(own=True), seconds, rel_tol=CLOSE, abs_tol=CLOSE):
         yield f"backlog() has {view.backlog() - view.backlog(own=True):g} s of requests that have {seconds:g} s left"
     for task in [task for task in waiting if model_of(view, task) is not None][:3]:
-        places = [view.fit(task), view.earliest_fit(task).placement, view.make_room(task, running)]
+        places: list[Any] = [view.fit(task), view.earliest_fit(task).placement, view.make_room(task, running)]
         options = [option for mode in task.modes for option in view.options(task, mode)]
         places += [view.together([task.index])]
         if any(places) or options or view.earliest_fit(task).time < math.inf:
