@@ -57,13 +57,13 @@ class Seen(SimpleNamespace):
     def queue_of(self, task):
         return self.queue
 
-    def num_waiting(self, name=None, class_=None):
+    def num_waiting(self, name=None, class_=None, own=False):
         assert name is None or class_ is None
         if name is class_ is None:
             return self.in_all
         return self.queued.get(("class", class_) if name is None else name, 0)
 
-    def backlog(self, name):
+    def backlog(self, name, own=False):
         return self.work.get(name, 0.0)
 
     def fits(self, mode):
@@ -874,7 +874,7 @@ def test_codel_asks_for_the_age_of_the_head():
 
     policy = Codel(target=2.0, interval=8.0)
     view = Seen(now=20.0)
-    view.waiting = lambda count: [SimpleNamespace(ready=5.0)]
+    view.waiting = lambda count, own: [SimpleNamespace(ready=5.0)]
     assert admitted(policy.admit(task, view))
     view.now = 28.0
     assert not admitted(policy.admit(task, view))
@@ -887,7 +887,7 @@ def test_codel_asks_for_the_age_of_the_head():
     view.now = 36.0
     assert not admitted(policy.admit(task, view))
     view.queue = None
-    view.waiting = lambda count: []
+    view.waiting = lambda count, own: []
     assert admitted(policy.admit(task, view))
     assert [key is None for key in policy._laws] == [True, False]
 

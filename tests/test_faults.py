@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import sim
-from sim.errors import ScenarioError
+from sim.engine.control import faults as injected
+from sim.errors import PolicyError, ScenarioError
 from sim.results.statistics import student_interval
 
 
@@ -319,3 +320,32 @@ def test_the_accelerators_of_a_failed_node_are_down_with_it(tmp_path):
         assert gpu["up"] == 10_800
         same.append((gpu["energy_j"], gpu["utilization"], gpu["allocation"]))
     assert same[0] == same[1]
+
+
+@pytest.mark.parametrize("clients", [3, 5])
+def test_clients_that_wait_for_a_batch_that_never_fills_are_an_error_although_faults_go_on(clients, monkeypatch):
+    """Batches of 4: three clients never fill one, and send nothing before they are answered."""
+    monkeypatch.setattr(injected, "IDLE_LIMIT", 500)
+    web = {
+        "name": "web", "count": 30, "arrivals": {"process": "closed", "clients": clients, "think": "1 s"},
+        "service": {"compute": {"per_item": "10 ms"}, "batching": {"name": "fixed_size", "size": 4}},
+    }  # fmt: skip
+    described = scenario([{"on": "gpu", "every": "20 min", "repair": "1 min"}], [web])
+    if clients == 5:  # the last two of thirty go as a batch of two
+        assert (sim.run(described).tasks["status"] == "completed").all()
+        return
+    with pytest.raises(PolicyError, match="nothing runs, nothing is to come, and 3 tasks wait"):
+        sim.run(described)
+    with pytest.raises(PolicyError, match="nothing runs, nothing is to come, and 3 tasks wait"):
+        sim.run(described | {"faults": []})
+
+
+def test_clients_that_think_for_long_are_something_to_come(monkeypatch):
+    """Faults of a second while the only client thinks for hours are not the end."""
+    monkeypatch.setattr(injected, "IDLE_LIMIT", 500)
+    web = {
+        "name": "web", "count": 3, "arrivals": {"process": "closed", "clients": 1, "think": "2 h"},
+        "service": {"compute": {"per_item": "10 ms"}},
+    }  # fmt: skip
+    result = sim.run(scenario([{"on": "gpu", "every": "10 s", "repair": "1 s"}], [web]))
+    assert (result.tasks["status"] == "completed").all() and result.tasks["finish"].max() > 4 * 3600 - 1

@@ -282,8 +282,8 @@ def test_every_router_serves_everybody(routing):
 
 def test_routers_choose():
     class One:
-        def __init__(self, number, outstanding, cached=0):
-            self.number, self.outstanding, self._cached = number, outstanding, cached
+        def __init__(self, number, outstanding, cached=0, speed=1.0):
+            self.number, self.outstanding, self._cached, self.speed = number, outstanding, cached, speed
 
         def cached(self, request):
             return self._cached
@@ -299,6 +299,12 @@ def test_routers_choose():
     assert choose("prefix_affinity", [One(0, 1), One(1, 8, 64), One(2, 9, 512)]) == [1]
     assert 0 not in choose("power_of_two", ones, 50)
     assert set(choose("power_of_two", ones, 50)) == {1, 4}
+    unlike = [One(0, 2, speed=100.0), One(1, 5, speed=300.0)]  # 3/100 and 6/300 s a token
+    assert choose("least_outstanding", unlike) == [1] == choose("prefix_affinity", unlike)
+    assert set(choose("power_of_two", unlike, 20)) == {1}
+    unlike = [One(0, 2, 512, speed=100.0), One(1, 2, speed=300.0)]  # as 9 and 3 requests of the fast one
+    assert choose("prefix_affinity", unlike) == [0]
+    assert choose("prefix_affinity", [One(0, 4, 512, speed=100.0), unlike[1]]) == [1]
 
 
 def test_a_cold_replica_loads_the_model_first():

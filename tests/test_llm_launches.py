@@ -14,10 +14,10 @@ from test_llm_faults import stormy
 
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.simulation import Simulation
-from sim.errors import InvariantError, PolicyError, ScenarioError
+from sim.errors import InvariantError, PolicyError, RunError, ScenarioError
 from sim.model.faults import FaultEvent
 from sim.model.plan import Placement
-from sim.model.record import COMPLETED, REJECTED
+from sim.model.record import COMPLETED, EXPIRED, LAUNCH_COMPLETED, LAUNCH_STOPPED, REJECTED
 from sim.policy import Accept, Admission, ListScheduler, Scheduler, Stop, Wait
 from sim.results.one_run.steps import token_gaps
 from sim.scenario.scenario import load
@@ -71,11 +71,12 @@ def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_device
         launch = view.launch_of(tasks[0])
         where = None if launch.placement is None else [device.name for device in launch.placement.devices]
         others = [task.index for task in launch.tasks]
-        return where, others, launch.finish, view.free("gpu"), view.free_at(held), view.free_at(left), view.running()
+        running = [task.index for task in view.running("start", held)]
+        return where, others, launch.finish, view.free("gpu"), view.free_at(held), view.free_at(left), running
 
     entry = {"arrivals": {"process": "all_at_once", "count": 2}}
     during, after = looked([0.02, 0.2], look, entry=entry, gpus=2, horizon="1 s")
-    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [])
+    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [0, 1])
     assert after == (None, [], math.inf, 1.0, math.inf, 0.2, [])
 
 
@@ -194,13 +195,15 @@ def test_what_is_wrong_with_unlike_devices_is_said(service, words):
 
 
 class Packs(ListScheduler):
-    """Has replicas start on the last devices, and not before a time."""
+    """Has replicas start on the last devices, and not before a time; those of the start are where they would be."""
 
     def __init__(self, since):
         super().__init__()
         self.since, self.asked = since, []
 
     def replica(self, wanted, view):
+        if not view.now:
+            return super().replica(wanted, view)
         self.asked.append((view.now, wanted.service.name, wanted.requests))
         if view.now < self.since:
             return None
@@ -284,6 +287,138 @@ def test_two_language_models_and_a_batch_service_share_what_is_there():
     shape = np.asarray(tasks.shape)
     third = {int(kind) for kind in shape[places == 3]}
     assert third == {0, 1, 2}
+
+
+class Last(ListScheduler):
+    """Has replicas start on the last node that is free, from a time on."""
+
+    def __init__(self, since=0.0):
+        super().__init__()
+        self.since = since
+
+    def replica(self, wanted, view):
+        free = view.nodes.fitting(wanted.modes[0])
+        return view.first(wanted.modes[0], node=free[-1]) if free and view.now >= self.since else None
+
+
+def test_the_scheduler_says_where_the_first_replicas_are():
+    """On the second node, where the model lies; the job is on the first."""
+    record = competing(Last(), jobs=1)
+    places = [record.places[code][0][0] for code in record.place.tolist()]
+    assert [record.input.cluster.devices[place].name for place in places] == ["n1/g0", "n0/g0"]
+    assert record.finish[0] == pytest.approx(ALONE)
+
+
+def test_a_scheduler_that_keeps_the_devices_lets_jobs_go_first():
+    """Two jobs of 2 s take both GPUs at 0 s; the replica starts at 2 s and loads the model."""
+    record = competing(Last(1.0), jobs=2)
+    assert record.start[1:].tolist() == [0, 0]
+    assert record.finish[0] == pytest.approx(2 + 1 + ALONE)
+    assert record.preemptions is None
+
+
+def test_requests_that_no_replica_will_ever_serve_are_an_error_that_says_so():
+    with pytest.raises(RunError, match="1 of their replicas have failed or were not started, and no devices come free"):
+        competing(Last(10.0), jobs=1)
+
+
+class Stops(ListScheduler):
+    """Stops the replica on a device at some times, and starts what waits there before it starts anew."""
+
+    def __init__(self, times, device=1):
+        super().__init__()
+        self.times, self.device = list(times), device
+
+    def schedule(self, view):
+        if self.times and view.now >= self.times[0]:
+            self.times.pop(0)
+            yield Stop(view.cluster.devices[self.device])
+        for decision in super().schedule(view):
+            wait = isinstance(decision, Wait)
+            yield Wait(until=min(decision.until, *self.times[:1], math.inf)) if wait else decision
+
+
+def test_a_replica_that_is_stopped_makes_room_for_a_job_and_comes_back_after_it():
+    """At 25 ms the request has its first token; the second job of 2 s takes the GPU, then the model is loaded, 1 GB
+    over 1 GB/s, and 100 + 1 tokens are read in one step that gives the second token."""
+    record = competing(Stops([0.025]), jobs=2)
+    assert record.start[1:].tolist() == [0, 0.025]
+    again = F + 101 * P + sum(F + S + (102 + k) * C for k in range(2))
+    assert record.finish[0] == pytest.approx(2 + 1 + again)  # on the other GPU, which is free 25 ms sooner
+    assert record.first_token[0] == pytest.approx(0.02)
+    assert record.preemptions.tolist() == [1, 0, 0]
+    outcome = record.launches["outcome"][record.launches["task"] == 0]
+    assert outcome.tolist() == [LAUNCH_STOPPED, LAUNCH_COMPLETED]
+
+
+def test_requests_of_a_replica_that_is_stopped_go_to_another():
+    record = competing(Stops([0.025]), count=2, service={"replicas": 2, "routing": "round_robin"}, jobs=1)
+    assert record.preemptions.tolist() == [1, 0, 0]
+    assert record.place[0] == record.place[1]
+
+
+def test_a_replica_that_rests_and_one_that_loads_can_be_stopped():
+    """It rests at 0.5 s, and starts anew where it was; it would load its model until 1.5 s, and is stopped at 1 s."""
+    record = competing(Stops([0.5, 1.0]), jobs=1)
+    loads = record.launches["upload_start"][record.launches["task"] == 0]
+    assert loads[~np.isnan(loads)].tolist() == [1.0]
+    assert record.launches["end"][record.launches["task"] == 0].tolist() == [pytest.approx(ALONE), 0.5, 1.0, 2.0]
+    assert record.finish[0] == pytest.approx(ALONE)
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        (3, "stopped what keeps n1/g0, which no replica of a language model holds"),
+        (0, "stopped what keeps n0/cpu, which no replica of a language model holds"),
+        (1, "stopped replica 0 of chat, which is not preemptible"),
+    ],
+)
+def test_what_is_no_replica_or_is_to_stay_cannot_be_stopped_by_its_device(device, words):
+    run = load(scenario({"model": "1 GB"}, nodes=TWO_NODES)).build()
+    run.language[0].shape.preemptible = device != 1
+    with pytest.raises(PolicyError, match=words):
+        Simulation(replace(run, scheduler=Stops([0.01], device))).run()
+
+
+class Harasses(ListScheduler):
+    """Stops a replica every now and then, whatever it does."""
+
+    def __init__(self, every):
+        super().__init__()
+        self.every, self.next, self.turn = every, every, 0
+
+    def schedule(self, view):
+        if view.now >= self.next:
+            self.next, self.turn = view.now + self.every, self.turn + 1
+            held = [d for d in view.cluster.devices if d.type.kind == "gpu" and view.load(d) == 1]
+            if held:
+                yield Stop(held[self.turn % len(held)])
+        yield Wait(until=self.next)
+
+
+@pytest.mark.parametrize("name", ["swap", "prefixes", "apart", "scaled"])
+def test_nothing_is_lost_where_replicas_are_stopped_all_the_time(name):
+    run = replace(stormy(name, 4), faults=[], scheduler=Harasses(7.0))
+    record = Simulation(run, check=True).run()
+    assert audit(record) == []
+    assert np.isin(record.status, (COMPLETED, REJECTED, EXPIRED)).all()
+    assert (record.launches["outcome"] == LAUNCH_STOPPED).sum() >= 3 and record.preemptions.sum() > 3
+    assert record.device_log == []
+
+
+def test_routers_weigh_the_speed_of_replicas():
+    """Steps of the slow type take twice to three times as long: of requests that come at once it has about a third; a
+    request by itself goes to the fast one, wherever that stands."""
+    count = 60
+    for router in ("least_outstanding", {"name": "prefix_affinity", "slack": 1}):
+        record = unlike([0] * count, [100] * count, [20] * count, {"routing": router})
+        fast = int((record.mode == 0).sum())
+        assert 36 <= fast <= 48, router
+    record = unlike([0] * count, [100] * count, [20] * count, {"routing": "power_of_two"})
+    assert 36 <= int((record.mode == 0).sum()) <= 48
+    turned = {"device": "g", "gpus": 2, "step": SLOW, "also_on": [{"device": "h", "gpus": 1, "step": FAST}]}
+    assert unlike([0], [100], [4], turned).mode.tolist() == [1]
 
 
 class Nowhere(ListScheduler):

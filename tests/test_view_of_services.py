@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -132,7 +133,7 @@ class InOrder(ListScheduler):
     """Sees requests in the order of their arrival, and the oldest first."""
 
     def schedule(self, view):
-        for queue in {view.queue_of(task) for task in view.waiting()} - {None}:
+        for queue in {view.queue_of(task) for task in view.waiting()}:
             arrivals = [queue.arrival(position) for position in range(len(queue))]
             assert arrivals == sorted(arrivals) == [task.arrival for task in queue.tasks()]
         assert view.waiting(1) == view.waiting()[:1]
@@ -153,3 +154,29 @@ def test_clients_that_think_longer_than_others_send_after_them():
     batches = result.tasks[result.tasks["class"] == "loop"].sort_values("arrival")
     assert batches["start"].is_monotonic_increasing
     assert not batches.index.is_monotonic_increasing
+
+
+class Counts(ListScheduler):
+    """Looks whether the first few that wait are the first of all that wait, in every round."""
+
+    def __init__(self):
+        super().__init__()
+        self.wrong, self.most = [], 0
+
+    def schedule(self, view):
+        waiting = view.waiting()
+        self.most = max(self.most, len(waiting))
+        self.wrong += [view.now for count in (1, 2, 5) if view.waiting(count) != waiting[:count]]
+        assert [task.ready for task in waiting] == sorted(task.ready for task in waiting)
+        yield from super().schedule(view)
+
+
+def test_requests_that_wait_for_others_first_stand_where_they_became_ready():
+    """Every third waits for the one ten before it to be answered, so that those behind it are ready before it."""
+    run = load(scenario(False, "fcfs")).build(1)
+    run.tasks.predecessors = [(row - 10,) if row >= 10 and row % 3 == 0 else () for row in range(len(run.tasks))]
+    scheduler = Counts()
+    record = engine(replace(run, scheduler=scheduler)).run()
+    assert scheduler.wrong == [] and scheduler.most > 5
+    later = record.ready > record.input.tasks.arrival
+    assert later.sum() > 20

@@ -47,7 +47,7 @@ class Codel(Admission):
         if queue is not None:
             age = now - queue.arrival(0) if len(queue) else 0.0
         else:
-            oldest = view.waiting(1)
+            oldest = view.waiting(1, own=True)
             age = now - oldest[0].ready if oldest else 0.0
         return self._no if law.refuses(now, age) else YES
 

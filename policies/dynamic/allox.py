@@ -125,7 +125,7 @@ class AlloX(Scheduler):
                     self._leave(task)
                     yield Start(task, placement)
                     self._holds(task, view)
-            if not view.running("start"):
+            if not view.running("start", own=True):
                 yield from self._any(view)
         self._tried = (view.changes.releases, self._arrivals)
 
@@ -156,7 +156,7 @@ class AlloX(Scheduler):
     def _queues(self, view: View) -> list[np.ndarray]:
         """By type of device, of each one the estimated seconds until it is free, ascending: 0 where there is room."""
         if not view.changes.steady:
-            for task in view.running("start"):
+            for task in view.running("start", own=True):
                 self._over(task)
                 self._holds(task, view)
         view.nodes.refresh()

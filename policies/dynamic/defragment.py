@@ -121,7 +121,7 @@ class Defragment(ListScheduler):
     def _movable(self, mode: Mode, view: View) -> dict[int, list[Task]]:
         """Running tasks that may move, by node, the smallest first."""
         found: dict[int, list[Task]] = {}
-        for task in view.running("start"):
+        for task in view.running("start", own=True):
             if task.state != RUNNING or not task.shape.preemptible or len(view.launch_of(task).tasks) > 1:
                 continue
             here = _mode_of(task, view)

@@ -82,7 +82,7 @@ class Gandiva(ListScheduler):
             left = (1.0 - head.done, _left(pair.partner, view))
             self._trials[head.index] = PairTrial(head, pair.partner, view.now, view.now + self.trial, left)
         if not closed:
-            for task in view.running("start"):
+            for task in view.running("start", own=True):
                 whole = back_to(task, view)
                 if whole is not None:
                     yield Move(task, whole)

@@ -105,6 +105,6 @@ class Las(PreemptiveList):
     def schedule(self, view: View) -> Iterator[Decision]:
         self._demote(view)
         yield from super().schedule(view)
-        if view.num_waiting():
+        if view.num_waiting(own=True):
             entry = self._crossings.head()
             yield Wait(until=math.inf if entry is None else max(entry[0], math.nextafter(view.now, math.inf)))

@@ -170,11 +170,11 @@ class Lws(Scheduler):
     # Rounds ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.num_waiting():
+        if not view.num_waiting(own=True):
             return  # workers that are free look for work once there is some
         freed, self._freed = self._freed, {}
         new, self._new = self._new, []
-        if not self._running and view.num_waiting():
+        if not self._running and view.num_waiting(own=True):
             freed = dict.fromkeys(range(len(self._nodes)))
         for node in freed:
             for worker in self._on_node[node]:

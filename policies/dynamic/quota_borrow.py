@@ -130,7 +130,7 @@ class QuotaBorrow(ByUser):
         owed = yield from self._serve(view, within=True, owed=0)
         if self.borrow:
             yield from self._serve(view, within=False, owed=owed)
-        yield WAIT_FOR_CHANGE if view.num_waiting() else WAIT_FOR_READY
+        yield WAIT_FOR_CHANGE if view.num_waiting(own=True) else WAIT_FOR_READY
 
     def _serve(self, view: View, within: bool, owed: int) -> Generator[Decision, None, int]:
         """Start heads of users, those within their quotas or those that borrow.

@@ -80,7 +80,7 @@ class RoundRobin(ListScheduler):
         while (head := (yield from self.start_in_order(view, closed))) is not None:
             found = None
             if not any(view.fits(mode) for mode in head.modes):  # else the rule declines, or its data find no room
-                over = [task for task in view.running("start") if self._is_over(task, view)]
+                over = [task for task in view.running("start", own=True) if self._is_over(task, view)]
                 found = view.make_room(head, over)
             if found is None:
                 closed |= claims_of(head)

@@ -229,7 +229,7 @@ class SlurmMultifactor(Scheduler):
         return math.fsum((*changing, *plain))
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.num_waiting():
+        if not view.num_waiting(own=True):
             return
         self._count(view)
         if self._nothing_fits(view):
@@ -259,7 +259,7 @@ class SlurmMultifactor(Scheduler):
 
     def _ranked(self, view: View) -> list[Task]:
         """The waiting jobs, in order."""
-        waiting = view.waiting()
+        waiting = view.waiting(own=True)
         if len(waiting) == 1:
             return waiting
         partitions = view.cluster.partitions

@@ -61,9 +61,9 @@ class Themis(Scheduler):
         return shared / (alone * max(1.0, jobs * part))
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.num_waiting():
+        if not view.num_waiting(own=True):
             return
-        running, waiting = view.running("start"), view.waiting()
+        running, waiting = view.running("start", own=True), view.waiting(own=True)
         jobs = len(running) + len(waiting)
         ranked = sorted(((-self.rho(task, view, jobs), task.index, task) for task in waiting), key=lambda e: e[:2])
         over = [task for task in running if self._leases.get(task.index, 0.0) <= view.now]
@@ -81,7 +81,7 @@ class Themis(Scheduler):
                     placement = view.fit(task, self.rule)
             if placement is not None:
                 yield self._begin(task, placement, view)
-        if view.num_waiting():
+        if view.num_waiting(own=True):
             for task in over:  # not outbid (a newcomer's ρ is 1/N, as that of a job never disturbed)
                 self._leases[task.index] = view.now + self.lease
             yield Wait(until=min((end for end in self._leases.values() if end > view.now), default=math.inf))

@@ -138,7 +138,7 @@ class Guided(Scheduler):
         if change.plan is None:
             return
         self.steps = Resumed(change.plan, change.problem.tasks, change.problem.cluster)
-        for task in [task for task in view.waiting() if self.steps.has(task)]:
+        for task in [task for task in view.waiting(own=True) if self.steps.has(task)]:
             self.by.gone(task)
             self.by.queue.remove(task)
             self._ours[task.index] = None
@@ -229,13 +229,14 @@ class Mpc(Scheduler):
                 yield decision
                 continue
             # The next plan is made in time only if something waits for it and may change until then.
-            due = self._next if view.num_waiting() and view.running() and self._next > view.now else math.inf
+            waits = view.num_waiting(own=True) and view.running(own=True)
+            due = self._next if waits and self._next > view.now else math.inf
             yield Wait(until=min(decision.until, due))
             return
 
     def _look(self, view: View) -> bool:
         """Choose what to follow until the next time; False where nothing waits that could be planned."""
-        waiting = [task for task in view.waiting() if self._plannable.get(task.shape) and task.allowed is None]
+        waiting = [task for task in view.waiting(own=True) if self._plannable.get(task.shape) and task.allowed is None]
         if len(waiting) < 2:
             return False
         chosen = {task.index: None for task in waiting[: self.window]}

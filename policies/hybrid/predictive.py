@@ -311,7 +311,7 @@ class Predictive(Scheduler):
 
     def _want(self, view: View) -> None:
         waiting = waiting_work(view, self._requests)
-        stuck = bool(view.num_waiting()) and not any(
+        stuck = bool(view.num_waiting(own=True)) and not any(
             view.load(device) for pool in self.pools.values() for device in pool.devices
         )
         for kind, pool in self.pools.items():

@@ -278,7 +278,7 @@ class Rollout(Scheduler):
         future = self._future(view, 0)
         base, starts = self._played(None, future, view)
         others = [First(task, place) for task, place in fitting if task.index not in starts][: self.candidates]
-        if self.hold and view.running():
+        if self.hold and view.running(own=True):
             others = [First(), *others] if starts else others
         elif self.hold and len(starts) > 1:  # something has to start, or nothing ever changes
             alone = [First(task, place, alone=True) for task, place in fitting]
@@ -344,7 +344,7 @@ class Rollout(Scheduler):
 
     def _ranked(self, view: View) -> list[Task]:
         """Waiting tasks that could be candidates, the most promising first: by turns from several orders."""
-        waiting = [task for task in view.waiting() if task.state == WAITING and view.queue_of(task) is None]
+        waiting = [task for task in view.waiting(own=True) if task.state == WAITING and view.queue_of(task) is None]
         if not waiting:
             return []
         count = 2 * self.candidates

@@ -1,7 +1,10 @@
 """Least outstanding: the replica with the fewest requests that have not ended.
 
-Decides which replica serves a request: join the shortest queue, counting those in service.
-Reference: Winston, Optimality of the Shortest Line Discipline (1977), for equal exponential servers.
+Decides which replica serves a request: join the shortest queue, counting those in service; of replicas on unlike
+devices the one with the fewest, the newcomer included, for the tokens per second that it gives (shortest expected
+delay).
+Reference: Winston, Optimality of the Shortest Line Discipline (1977), for equal exponential servers; for unlike ones
+Banawan and Zahorjan, Load Sharing in Heterogeneous Queueing Systems (INFOCOM 1989).
 Weakness: counts requests, not tokens: one long answer weighs as much as a short one.
 Cost: O(replicas) a request.
 """
@@ -17,7 +20,7 @@ from sim.policy import Generation, Replica, Routing
 
 
 class LeastOutstanding(Routing):
-    """The replica with the fewest requests; among equals the first."""
+    """The replica with the fewest requests for its speed; among equals the first."""
 
     def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
-        return min(replicas, key=lambda replica: replica.outstanding)
+        return min(replicas, key=lambda replica: (replica.outstanding + 1) / replica.speed)

@@ -1,6 +1,6 @@
 """Power of two choices: of two replicas drawn at random the one with fewer requests.
 
-Decides which replica serves a request without looking at all of them.
+Decides which replica serves a request without looking at all of them; requests count for the speed of their replica.
 Reference: Mitzenmacher, The Power of Two Choices in Randomized Load Balancing (2001): the longest queue falls from
 about log n / log log n (random) to log log n / log 2.
 Weakness: worse than looking at all, where that costs nothing.
@@ -27,4 +27,5 @@ class PowerOfTwo(Routing):
         first = int(random.integers(count))
         second = int(random.integers(count - 1))
         one, other = replicas[first], replicas[second + (second >= first)]
-        return other if other.outstanding < one.outstanding else one
+        fewer = (other.outstanding + 1) / other.speed < (one.outstanding + 1) / one.speed
+        return other if fewer else one

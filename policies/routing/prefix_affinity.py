@@ -21,13 +21,17 @@ from sim.policy import Generation, Replica, Routing
 class PrefixAffinity(Routing):
     """Most cached tokens among the replicas that are not overloaded; without any, the fewest requests.
 
-    slack: a replica is overloaded if it has this many requests more than the one with the fewest.
+    slack: a replica is overloaded if it has this many requests more than the one with the fewest; on unlike devices
+        they count as what the fastest replica would serve in the same time.
     """
 
     def __init__(self, slack: Annotated[int, Field(ge=1)] = 8):
         self.slack = slack
 
     def choose(self, request: Generation, replicas: Sequence[Any], random: np.random.Generator) -> Replica:
-        least = min(replica.outstanding for replica in replicas)
-        able = [replica for replica in replicas if replica.outstanding < least + self.slack]
-        return min(able, key=lambda replica: (-replica.cached(request), replica.outstanding))
+        fastest = max(replica.speed for replica in replicas)
+        loads = [(replica.outstanding + 1) * (fastest / replica.speed) for replica in replicas]
+        bound = min(loads) + self.slack
+        able = [(replica, load) for replica, load in zip(replicas, loads, strict=True) if load < bound]
+        chosen: Replica = min(able, key=lambda one: (-one[0].cached(request), one[1]))[0]
+        return chosen

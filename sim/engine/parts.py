@@ -60,7 +60,8 @@ class Parts:
         stops = Stops(self.launches)
         limited = run.grace is not None and run.tasks.time_limit is not None
         limits = TimeLimits(state, signals, run.grace or 0.0) if limited else None
-        self.view = EngineView(state, signals, received, self.launches, stops)
+        self.serving = Serving(state, self.rounds, signals, check) if run.language else None
+        self.view = EngineView(state, signals, received, self.launches, stops, self.serving)
         linked = state.graph is not None or bool(run.closed) or bool(run.tasks.items)
         asked = bool(run.admission or state.graph or run.tasks.items or run.tasks.refused)
         bell: dict[Any, bool] = {}
@@ -70,7 +71,6 @@ class Parts:
         ]
         state.queue_of = {queue.service.shape: queue for queue in state.queues}
         state.requests_left = sum(queue.total for queue in state.queues if queue.column is not None)
-        self.serving = Serving(state, self.rounds, signals, check) if run.language else None
         self.waiting = Waiting(state, signals, self.serving, linked)
         self.completion = Completion(state, self.rounds, self.waiting, received, limits, self.serving, linked)
         interrupts = Interrupts(state, self.rounds, self.waiting, self.completion, stops, limits)
@@ -127,6 +127,8 @@ class Parts:
         call(state, scheduler.begin, self.view)
         if run.admission is not None and not inert(run.admission, "begin"):
             call(state, run.admission.begin, self.view)
+        if self.serving is not None:
+            self.serving.begin()
         if run.faults:
             FaultInjector(state, self.rounds, self.devices, self.serving, run.faults)
 

@@ -51,11 +51,15 @@ class Start(_Shown):
 
 
 class Stop(_Shown):
-    """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation)."""
+    """Stop a running task (with its whole launch); it waits again.  `keep=False` loses the work (spoliation).
+
+    Of a device: stop the replica of a language model that holds it.  Its requests wait again, and what they have
+    produced is read anew elsewhere; its service lacks a replica then, and asks where another is to start.
+    """
 
     __slots__ = ("task", "keep")
 
-    def __init__(self, task: Task, keep: bool = True):
+    def __init__(self, task: Task | Device, keep: bool = True):
         self.task = task
         self.keep = keep
 
@@ -257,9 +261,9 @@ class Scheduler:
     def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
         """Where a replica that a language model lacks is to start, in one of its modes; None: nowhere for now.
 
-        Asked when the service comes to lack one and, as long as it does, when devices have come free or one of its
-        requests arrives; in a round before `schedule`.  So replicas have free devices before the tasks that wait,
-        unless the policy keeps these.  Replicas of the start of a run are on the first devices that they fit on.
+        Asked after `begin` for the replicas of the start, which have their model; then when the service comes to lack
+        one and, as long as it does, when devices have come free or one of its requests arrives; in a round before
+        `schedule`.  So replicas have free devices before the tasks that wait, unless the policy keeps these.
         """
         return next((place for mode in wanted.modes if (place := view.first(mode)) is not None), None)
 
@@ -510,20 +514,28 @@ class View(Protocol):
 
     # Running and waiting tasks
 
-    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
-        """Running tasks, on one device or all, by estimated finish or by start."""
+    def running(
+        self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
+    ) -> list[Task]:
+        """Running tasks, on one device or all, by estimated finish or by start of their launches.
+
+        own: without requests to language models, which no policy starts, moves or stops.
+        """
         ...
 
     def launch_of(self, task: Task) -> LaunchSeen:
         """How a running task runs: `placement`, `stage`, `tasks` of its launch, `finish` as estimated."""
         ...
 
-    def waiting(self, count: int | None = None) -> list[Task]:
-        """Waiting tasks in the order in which they became ready, all or the first `count`.  Linear, but for one."""
+    def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
+        """Waiting tasks in the order in which they became ready, all or the first `count`.  Linear, but for one.
+
+        own: without requests to language models, which wait for a replica (`fit`: None).
+        """
         ...
 
-    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
-        """Number of waiting tasks: all, or by kind or type of best mode, and by class."""
+    def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
+        """Number of waiting tasks: all, or by kind or type of best mode, and by class; `own` as in `waiting`."""
         ...
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -540,8 +552,8 @@ class View(Protocol):
         """Shares in flight on a device (for cores: the busy part)."""
         ...
 
-    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
-        """Estimated compute seconds waiting and still to run, by kind of best mode."""
+    def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
+        """Estimated compute seconds waiting and still to run, by kind of best mode; `own` as in `waiting`."""
         ...
 
     def request_mix(self) -> Mapping[Shape, int]:

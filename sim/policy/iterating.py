@@ -51,6 +51,10 @@ class Replica(Protocol):
     blocks: int
     """KV blocks that it has; replicas of a service on unlike devices may have unlike numbers."""
 
+    speed: float
+    """Tokens per second of full batches there, as far as its devices and the requests of the service tell: what counts
+    is how they compare among replicas on unlike devices."""
+
     @property
     def outstanding(self) -> int:
         """Requests that have been sent here and have not ended."""
@@ -176,7 +180,7 @@ class IterationPolicy:
 
 
 class WantedReplica(NamedTuple):
-    """A replica that a service lacks: one of its own has failed, or its load calls for one more."""
+    """A replica that a service lacks: the run begins, one of its own failed or was stopped, or load calls for more."""
 
     service: LanguageService
     modes: tuple[Mode, ...]

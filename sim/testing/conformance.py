@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -40,6 +41,11 @@ from sim.testing.witness import Witness
 MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000
 """Rounds after which a policy on a small system is said to get nowhere although time goes on."""
+
+BETWEEN_ROUNDS = 0.0171
+"""Seconds from one look at language models to the next, at the beginning of a run."""
+FURTHER = 0.005
+"""The same later on, as a part of the time that has passed."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +161,15 @@ def examine(
         return [ContractBreach(rule, system.name, text) for text in texts]
 
     before = _digest(_columns(system.tasks))
-    watched = WatchedScheduler(make_for(system))
+    watched = watch(make_for(system))
     try:
         inputs = run_input(watched)
         watched.tasks = inputs.tasks
-        record = Simulation(inputs, check=True).run()
+        simulation = Simulation(inputs, check=True)
+        if inputs.language:
+            watched.witness.language = inputs.language
+            watched.look_between(simulation)
+        record = simulation.run()
     except ScenarioError:
         if isinstance(system, ServedScenario):
             return []  # it serves no requests, and says so
@@ -289,9 +299,6 @@ class WatchedScheduler(Scheduler):
         self._set = False
         """Has a device been given another frequency, or been put to sleep?"""
 
-    def prepare(self, problem: PlanProblem) -> None:
-        self.policy.prepare(problem)
-
     def serve(self, counters: Sequence[Counter], alone: bool) -> None:
         self.policy.serve(counters, alone)
 
@@ -343,6 +350,14 @@ class WatchedScheduler(Scheduler):
             self._note(decision)
             yield decision
 
+    def look_between(self, simulation: Simulation, every: float = BETWEEN_ROUNDS) -> None:
+        """Look between rounds as well: replicas go from step to step without any."""
+        self.witness.look(self._view, self.tasks, counted=self._counted(self._view))
+        state = simulation.state
+        if state.sources.to_come or state.iterating or state.running or state.waiting:
+            later = self._view.now + max(every, FURTHER * self._view.now)
+            simulation.at(later, partial(self.look_between, simulation, every))
+
     def _counted(self, view: View) -> bool:
         """Can what is free be counted from what runs?"""
         return not (self._set or view.items)
@@ -353,7 +368,7 @@ class WatchedScheduler(Scheduler):
         if isinstance(decision, Start) and not isinstance(decision.tasks, Requests):
             for task in (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks:
                 self._state[task.index] = "running"
-        elif isinstance(decision, Stop) and decision.task.state == RUNNING:
+        elif isinstance(decision, Stop) and isinstance(decision.task, Task) and decision.task.state == RUNNING:
             for task in decision.task._launch.tasks:
                 self._state[task.index] = "stopped"
 
@@ -365,6 +380,21 @@ class WatchedScheduler(Scheduler):
 
     def _disorder(self, text: str) -> None:
         self.disorders.append(f"{text} (t = {self._view.now:g} s)")
+
+
+class WatchedPlanner(WatchedScheduler):
+    """The same of a policy that plans all tasks beforehand."""
+
+    def prepare(self, problem: PlanProblem) -> None:
+        self.policy.prepare(problem)
+
+
+def watch(policy: Any) -> WatchedScheduler:
+    """Stand before a policy, with no more hooks than runs with language models take of it."""
+    plans = type(policy).prepare is not Scheduler.prepare
+    watched = WatchedPlanner(policy) if plans else WatchedScheduler(policy)
+    watched.looks_ahead = policy.looks_ahead  # type: ignore[misc]
+    return watched
 
 
 class _Untouched:

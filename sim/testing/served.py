@@ -40,11 +40,21 @@ def served_systems() -> list[ServedScenario]:
     jobs = _entry("jobs", 12, "4/s", {"gpu_time": {"distribution": "exponential", "mean": "0.4 s"}})
     distant = _entry("web", 20, "20/s", {"service": SERVICE | {"network": "5 ms"}})
     chat = _entry("chat", 12, "8/s", {"service": {"kind": "llm", "step": STEP}, "tokens": {"prompt": 50, "output": 6}})
+    tight = {"kind": "llm", "step": STEP, "kv": {"tokens": 160, "block": 4}}
+    crowded = _entry("chat", 14, "30/s", {"service": tight, "tokens": {"prompt": 40, "output": 30}})
+    apart = {"kind": "llm", "step": STEP, "kv": {"per_token": "1 MB"}, "disaggregated": {"prefill": 1, "decode": 1}}
+    handed = _entry("apart", 8, "8/s", {"service": apart, "tokens": {"prompt": 50, "output": 8}})
+    scaled = {"kind": "llm", "step": STEP, "model": "20 MB", "autoscale": {"min": 1, "max": 2, "target": 2}}
+    growing = _entry("chat", 12, "20/s", {"service": scaled, "tokens": {"prompt": 60, "output": 20}})
+    several = gpu | {"streams": 1, "count": 5, "memory": "2 GB"}
     return [
         _served("requests in batches", gpu, [requests]),
         _served("requests and tasks", gpu, [requests, jobs]),
         _served("requests over a network", gpu | {"streams": 1}, [distant]),
         _served("a language model and tasks", gpu | {"streams": 1}, [chat, jobs]),
+        _served("a language model short of memory", gpu | {"streams": 1}, [crowded, jobs]),
+        _served("a language model by itself", gpu | {"streams": 1}, [crowded]),
+        _served("two language models and requests", several, [handed, growing, requests]),
     ]
 
 

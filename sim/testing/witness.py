@@ -3,8 +3,8 @@
 What waits and runs is reckoned from the launches of the record, when the run is over; what is free and what fits, from
 what runs, with none of the engine's bookkeeping.  So a verb that lies is found in whatever round it does.
 
-Requests to language models wait and run inside their replicas: no verb counts them, and what replicas hold is only
-checked to be held by something.  Tasks that were stopped, and shared devices, are checked for what is certain of them.
+Requests to language models are reckoned from the steps of their replicas (`sim.testing.witness_language`).  Tasks that
+were stopped, and shared devices, are checked for what is certain of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,18 @@ import numpy as np
 from sim.model.cluster import WHOLE, Cluster
 from sim.model.plan import Placement
 from sim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
+from sim.model.service import LanguageService
 from sim.model.tasks import Mode, Task
 from sim.policy.contract import View
 from sim.results.one_run.language import rows_of
+from sim.testing.witness_language import (
+    LanguageLives,
+    device_indexes,
+    held_by_replicas,
+    model_of,
+    of_own,
+    of_queues,
+)
 
 STAGES = {"upload": ("upload_start", "upload_end"), "compute": ("compute_start", "compute_end"),
           "download": ("download_start", "end")}  # fmt: skip
@@ -40,6 +49,14 @@ class Look:
     batch: dict[int, tuple[int, ...]] = field(default_factory=dict)
     finish: dict[int, float] = field(default_factory=dict)
     attained: dict[int, float] = field(default_factory=dict)
+    requests: dict[int, None] = field(default_factory=dict)
+    """Rows of requests to language models among them."""
+    remaining: dict[int, float] = field(default_factory=dict)
+    """Of these."""
+    held: set[int] = field(default_factory=set)
+    """Devices that replicas hold."""
+    received: float = 0.0
+    """Device-seconds of all users together."""
 
 
 class CountedRoom:
@@ -91,24 +108,36 @@ class Witness:
         self.looks: list[Look] = []
         self.found: list[str] = []
         self._before = (0, 0)
+        self.language: Sequence[LanguageService] = ()
+        """The language models of the run."""
+        self._replicas: list[Placement] = []
 
     def look(self, view: View, tasks: Any, counted: bool) -> None:
         """Ask all.  counted: does all that holds devices show as running, and is every device up and awake?"""
         waiting, running = view.waiting(), view.running("start")
         look = Look(view.now, [task.index for task in waiting], [task.index for task in running])
         self.looks.append(look)
+        look.requests = {task.index: None for task in (*waiting, *running) if model_of(view, task) is not None}
+        if self.language:
+            look.remaining = {task.index: view.remaining(task) for task in (*waiting, *running)}
+            look.received = math.fsum(map(view.attained, tasks.users))
+            self._replicas = held_by_replicas(view, self.language)
+            look.held = device_indexes(self._replicas)
         placements: dict[int, Placement] = {}
         for task in running:
             seen, row = view.launch_of(task), task.index
             if seen.placement is None or seen.stage is None or task not in seen.tasks:
                 self._tell(view, f"launch_of({task}) knows nothing of a running task")
                 continue
-            placements[seen.tasks[0].index] = seen.placement
+            if row not in look.requests:
+                placements[seen.tasks[0].index] = seen.placement
             look.devices[row] = tuple(device.index for device in seen.placement.devices)
             look.stage[row], look.batch[row] = seen.stage, tuple(other.index for other in seen.tasks)
             look.finish[row], look.attained[row] = seen.finish, view.attained(task)
             if not seen.finish >= view.now or view.remaining(task) < 0:
                 self._tell(view, f"{task} was to finish at {seen.finish:g} s, with {view.remaining(task):g} s left")
+        for text in (*of_queues(view, waiting), *of_own(view, waiting, running, self._replicas)):
+            self._tell(view, text)
         self._of_waiting(view, waiting, running)
         self._of_running(view, look, running)
         changes = view.changes.releases, view.changes.launches
@@ -116,7 +145,8 @@ class Witness:
             self._tell(view, f"changes say {changes} releases and launches after {self._before}")
         self._before = changes
         if counted:
-            self._of_room(view, CountedRoom(view.cluster, list(placements.values())), waiting, tasks)
+            room = CountedRoom(view.cluster, [*self._replicas, *placements.values()])
+            self._of_room(view, room, [task for task in waiting if task.index not in look.requests], tasks)
 
     def _tell(self, view: View, text: str) -> None:
         self.found.append(f"at t = {view.now:g} s {text}")
@@ -131,6 +161,8 @@ class Witness:
             best = task.modes[min(task.allowed or range(len(task.modes)), key=lambda i: _alone(task, i))]
             counts[best.type.name, task.class_] = counts.get((best.type.name, task.class_), 0) + 1
             left = (1.0 - task.done) * min(_alone(task, i) for i in task.allowed or range(len(task.modes)))
+            if model_of(view, task) is not None and view.attained(task) > 0:
+                left = min(left, view.remaining(task))  # it has been in steps before
             if not math.isclose(view.remaining(task), left, rel_tol=CLOSE, abs_tol=CLOSE):
                 self._tell(view, f"remaining({task}) is {view.remaining(task):g} s and should be {left:g} s")
             if view.launch_of(task).placement is not None or view.launch_of(task).tasks:
@@ -142,7 +174,8 @@ class Witness:
             if view.num_waiting(kind, class_) != count:
                 told = view.num_waiting(kind, class_)
                 self._tell(view, f"num_waiting({kind!r}, {class_!r}) is {told}, {count} wait")
-        launches = {view.launch_of(task).tasks[:1]: task for task in running}
+        launches = {view.launch_of(task).tasks[:1]: task for task in running if model_of(view, task) is None}
+        seconds += math.fsum(view.remaining(task) for task in running if model_of(view, task) is not None)
         seconds += math.fsum(map(view.remaining, launches.values()))
         if not math.isclose(view.backlog(), seconds, rel_tol=1e-6, abs_tol=1e-6):
             self._tell(view, f"backlog() is {view.backlog():g} s and should be {seconds:g} s")
@@ -156,7 +189,8 @@ class Witness:
             mine = [row for row in look.running if device.index in look.devices.get(row, ())]
             if [task.index for task in view.running("start", device)] != mine:
                 self._tell(view, f"running('start', {device}) is not what runs there")
-            if view.free_at(device) < view.now or (not mine and view.free_at(device, "compute") > view.now):
+            idle = not mine and device.index not in look.held
+            if view.free_at(device) < view.now or (idle and view.free_at(device, "compute") > view.now):
                 self._tell(view, f"free_at({device}) is {view.free_at(device):g} s")
 
     def _of_room(self, view: View, room: CountedRoom, waiting: list[Task], tasks: Any) -> None:
@@ -213,12 +247,12 @@ class Witness:
     def _of_what_if(self, view: View, modes: list[Mode], task: Task, told: float) -> None:
         """When a task fits, if what runs ends as expected: one launch after the other given back; and make_room."""
         running: dict[int, tuple[float, Placement, Task]] = {}
-        for other in view.running("finish"):
+        for other in view.running("finish", own=True):
             seen = view.launch_of(other)
             if seen.placement is None or seen.placement.mode.type.sharing.kind == "mig":
                 return
             running.setdefault(seen.tasks[0].index, (seen.finish, seen.placement, other))
-        held = [placement for _, placement, _ in running.values()]
+        held = [*self._replicas, *(placement for _, placement, _ in running.values())]
         room, time = CountedRoom(view.cluster, held), math.inf
         for finish, placement, _ in sorted(running.values(), key=lambda one: one[0]):
             room.change(placement, 1)
@@ -241,9 +275,9 @@ class Witness:
     def lies(self, record: Record) -> Iterator[str]:
         """All that was said and was not so, by the record."""
         yield from self.found
-        lives = _Lives(record)
+        lives, language = _Lives(record), LanguageLives(record)
         for look in self.looks:
-            for text in lives.compare(look):
+            for text in (*lives.compare(look), *language.compare(look)):
                 yield f"at t = {look.now:g} s {text}"
 
 
@@ -292,8 +326,6 @@ class _Lives:
     def compare(self, look: Look) -> Iterator[str]:
         now, columns, ready = look.now, self.columns, self.record.ready
         waiting, running = set(look.waiting), set(look.running)
-        for row in sorted(self.language & (waiting | running)):
-            yield f"task {self.name(row)} is shown, a request to a language model"
         for row, launch in self.launch.items():
             decided, end = float(columns["decided"][launch]), float(columns["end"][launch])
             # At the very instant of a change it depends on the round.

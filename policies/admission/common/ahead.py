@@ -7,16 +7,24 @@ is an average.  Tasks of different widths count alike.
 For a request it is what is left of the batch in flight and the full batches ahead; it then computes in a batch with all
 requests that are still behind it in the queue or come before that starts.  Right for greedy batches of one service on
 its devices; what a policy waits for, or other services take, comes on top.
-Cost: O(1) a request on one device; of a task the sums of `view.backlog`.
+A request to a language model is predicted to wait as long as the one has waited by now that is the first to be taken in
+next (the delay of the head of the line: Ibrahim and Whitt, Real-Time Delay Estimation Based on Delay History,
+Manufacturing & Service Operations Management 11(3), 2009), and then to take what it would take alone: too short where
+many share the steps, and a waiting time late where the load has changed.
+Cost: O(1) a request on one device; of a task the sums of `view.backlog`; linear in the requests to a language model.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any, cast
+
+import numpy as np
 
 from policies.admission.common.estimates import RecentArrivals, servers
 from sim.model.cluster import Cluster, Device
 from sim.model.plan import Placement
+from sim.model.service import LanguageService
 from sim.model.tasks import Mode, Shape, Task
 from sim.policy import RequestQueue, View
 
@@ -31,7 +39,7 @@ class Ahead:
         self.view = view
         self.memory = memory
         self._nominal: dict[Mode, tuple[str, int, Placement | None]] = {}
-        self._services: dict[Shape, BatchesAhead] = {}
+        self._services: dict[Shape, BatchesAhead | TokensAhead] = {}
 
     def wait(self, task: Task, position: int | None = None) -> float:
         """Seconds until it would start, in the mode of a position (its best unless given)."""
@@ -44,33 +52,43 @@ class Ahead:
         """Seconds until it would end."""
         service = self.service(task)
         if service is not None:
-            return service.response()
+            return service.response(task)
         position = task.modes_by_speed()[0] if position is None else position
         return self._wait(task.modes[position]) + self._alone(task, position)
 
     def left(self, task: Task) -> float:
         """Seconds until its deadline; inf where it has none."""
         service = self._services.get(task.shape)
+        if service is None and self._is_generated(task):
+            service = self.service(task)
         if service is not None and service.slo < math.inf:
             return task.arrival + service.slo - self.view.now
         return task.deadline - self.view.now
 
-    def service(self, task: Task) -> BatchesAhead | None:
-        """The batches ahead, if it is a request."""
+    def _is_generated(self, task: Task) -> bool:
+        queue = self.view.queue_of(task)
+        return queue is not None and isinstance(queue.service, LanguageService)
+
+    def service(self, task: Task) -> BatchesAhead | TokensAhead | None:
+        """What is ahead of it in its service, if it is a request."""
         found = self._services.get(task.shape)
         if found is None:
             queue = self.view.queue_of(task)
             if queue is None:
                 return None
-            found = self._services[task.shape] = BatchesAhead(self.view, queue, task, self.memory)
+            if self._is_generated(task):
+                found = TokensAhead(self.view, queue)
+            else:
+                found = BatchesAhead(self.view, queue, task, self.memory)
+            self._services[task.shape] = found
         return found
 
     def _wait(self, mode: Mode) -> float:
         name, count, _ = self._of(mode)
         view = self.view
-        if not view.num_waiting(name) and view.fits(mode):
+        if not view.num_waiting(name, own=True) and view.fits(mode):
             return 0.0
-        return view.backlog(name) / count
+        return view.backlog(name, own=True) / count
 
     def _alone(self, task: Task, position: int) -> float:
         """Its own stages, without contention."""
@@ -117,7 +135,7 @@ class BatchesAhead:
             return residual
         return residual + waiting // self.limit * self._compute / len(self.devices)
 
-    def response(self) -> float:
+    def response(self, task: Task) -> float:
         """Seconds until its answer, with requests that join its batch meanwhile."""
         self.rate.note(self.view.now)
         residual, waiting, limit = self._residual(), len(self.queue), self.limit
@@ -150,6 +168,41 @@ class BatchesAhead:
             return 0.0
         # The least of d times that are each anywhere in a batch.
         return self._time(max(1, min(self.limit, len(self.queue)))) / (len(devices) + 1)
+
+
+class TokensAhead:
+    """One language model: what a newcomer waits until a replica takes it in, and what it then takes alone."""
+
+    def __init__(self, view: View, queue: RequestQueue):
+        self.view = view
+        self.queue = queue
+        self.service = service = cast(Any, queue.service)
+        self.slo: float = service.ttft
+
+    def wait(self) -> float:
+        """As long as the one has waited that has waited longest for its first step."""
+        view, queue = self.view, self.queue
+        if not len(queue):
+            return 0.0
+        head = queue.head
+        if view.attained(head) > 0:  # it has given way, and waits again
+            head = next((task for task in queue.tasks() if view.attained(task) <= 0), head)
+            if view.attained(head) > 0:
+                return 0.0
+        return max(0.0, view.now - head.ready - self.service.request_delay)
+
+    def response(self, task: Task) -> float:
+        """Seconds until its last token; with a limit on the time to the first token those until the first, or more
+        where its deadline asks for more."""
+        service, position = self.service, task.modes_by_speed()[0]
+        before = service.request_delay + self.wait()
+        whole = before + task.estimates[position] + service.response_delay
+        if self.slo == math.inf:
+            return whole
+        prompt = np.array([int(task.label("prompt_tokens"))])
+        read = service.kinds[position].step.alone(prompt, np.ones_like(prompt), service.budget)
+        first = before + float(read[0]) + service.response_delay
+        return max(first, whole - (task.deadline - task.arrival - self.slo))
 
 
 def somewhere(cluster: Cluster, mode: Mode) -> Placement | None:

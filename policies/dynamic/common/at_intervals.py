@@ -101,7 +101,7 @@ class AtIntervals(Scheduler):
         number = math.floor(view.now / self.interval * (1 + ROUNDING))
         due = number > self._last and view.now <= number * self.interval * (1 + ROUNDING)
         self._last = max(number, self._last)
-        waiting, running = view.waiting(), view.running("start")
+        waiting, running = view.waiting(own=True), view.running("start", own=True)
         others = [task for task in waiting if not self._sizes(task)]
         if due:
             yield from self._deal_out(waiting, running, view)
@@ -109,7 +109,7 @@ class AtIntervals(Scheduler):
             placement = view.fit(task)
             if placement is not None:
                 yield Start(task, placement)
-        if view.num_waiting() or view.running("start"):
+        if view.num_waiting(own=True) or view.running("start", own=True):
             yield Wait(until=(self._last + 1) * self.interval)
 
     def _sizes(self, task: Task) -> dict[int, Mode]:
@@ -143,7 +143,7 @@ class AtIntervals(Scheduler):
             share = dealt.get(job.task.index)
             if share and job.task.index not in stay:
                 yield from self._start(job, share, view)
-        if not view.running("start"):
+        if not view.running("start", own=True):
             yield from self._start_any(jobs, view)
 
     def _job(self, task: Task, view: View) -> IntervalJob:

@@ -263,15 +263,15 @@ class Elastic(Scheduler):
     # Resizing ---------------------------------------------------------------------------------------------------
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        running = view.running("start")
-        if not running and not view.num_waiting():
+        running = view.running("start", own=True)
+        if not running and not view.num_waiting(own=True):
             return
         yield from self._resize(running, view) if self._elastic else self._order(running, view)
         yield Wait(until=self._next if self._next > view.now else math.inf)
 
     def _resize(self, running: list[Task], view: View) -> Iterator[Decision]:
         """Give every job its new size."""
-        waiting = view.waiting()
+        waiting = view.waiting(own=True)
         target = self.allocate(running + waiting, view)
         if view.now >= self._next:
             for task in running:

@@ -130,7 +130,7 @@ class Occupancy:
         self.shared.clear()
         self._on = [{} for _ in view.cluster.nodes]
         self.timelines = [Timeline.empty(node, self._down, view.now) for node in view.cluster.nodes]
-        for task in view.running("start"):
+        for task in view.running("start", own=True):
             if view.launch_of(task).placement is not None and view.launch_of(task).tasks[0] is task:
                 self._add(task)
         self._look_for_overruns()

@@ -74,7 +74,7 @@ def _on_empty(task: Task, mode: Mode, view: View) -> Placement | None:
 def empty_at(mode: Mode, view: View) -> float:
     """Estimated time when one node will have as many empty devices as a mode needs."""
     ends: dict[Device, float] = {}
-    for task in view.running("start"):
+    for task in view.running("start", own=True):
         placement = view.launch_of(task).placement
         assert placement is not None
         for device in placement.devices:
@@ -94,7 +94,7 @@ def pairs(task: Task, view: View) -> Iterator[Pair]:
     whole = [mode for mode in modes if is_shared(mode) and mode.gpus == 1]
     if not fractions and not whole:
         return
-    for partner in view.running("start"):
+    for partner in view.running("start", own=True):
         placement = view.launch_of(partner).placement
         assert placement is not None
         device = placement.devices[0]

@@ -63,7 +63,7 @@ class PreemptiveList(ListScheduler):
         """Running tasks that one of this rank preempts, the least urgent first."""
         if self._worst is None or not self.yields(self._worst, key):
             return ()  # spares most heads the pass over all running tasks
-        ranked = [(self.rank(other, view), other) for other in view.running("start")]
+        ranked = [(self.rank(other, view), other) for other in view.running("start", own=True)]
         ranked.sort(key=lambda entry: entry[0], reverse=True)
         self._worst = ranked[0][0] if ranked else None
         return [other for rank, other in ranked if self.yields(rank, key)]

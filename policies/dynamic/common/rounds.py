@@ -93,6 +93,18 @@ class RoundJob:
         return min(1.0, max(0.01, part))
 
 
+def held_by_replicas(view: View) -> dict[int, None]:
+    """Indexes of accelerators that replicas of language models hold: taken, by no task, and never to come free."""
+    own: dict[int, None] = {}
+    for task in view.running("start", own=True):
+        placement = view.launch_of(task).placement
+        own.update((device.index, None) for device in (() if placement is None else placement.devices))
+    return {
+        device.index: None for node in view.cluster.nodes for device in node.accelerators
+        if device.index not in own and view.load(device) > 0 and view.free_at(device) == math.inf
+    }  # fmt: skip
+
+
 class RoundScheduler(Scheduler):
     """Base of the policies that are fractions of time.
 
@@ -115,6 +127,8 @@ class RoundScheduler(Scheduler):
         self.mid_round = mid_round
         self.jobs: dict[int, RoundJob] = {}
         self._down: dict[int, None] = {}
+        self._held: dict[int, None] = {}
+        """Accelerators that replicas of language models keep."""
         self._kinds: dict[str, int] = {}
         self._next = -math.inf
         self._counted = 0.0
@@ -191,6 +205,7 @@ class RoundScheduler(Scheduler):
 
     def _set_targets(self, view: View) -> None:
         jobs = list(self.jobs.values())
+        self._held = held_by_replicas(view)
         offers, ways = self.offers(jobs, view.cluster)
         fraction = self.fractions(offers, jobs, view)
         for job, share in zip(jobs, offers.progress(equal_share(offers)).tolist(), strict=True):
@@ -223,14 +238,14 @@ class RoundScheduler(Scheduler):
         return offers, positions
 
     def _capacity(self, cluster: Cluster) -> np.ndarray:
-        """Devices that are up, by type; of CPUs the cores."""
+        """Devices that are up and not a replica's, by type; of CPUs the cores."""
         capacity = np.zeros(len(self._kinds))
         for node in cluster.nodes:
             if node.cpu.index in self._down:
                 continue
             capacity[self._kinds[node.cpu.type.name]] += node.cpus
             for device in node.accelerators:
-                if device.index not in self._down:
+                if device.index not in self._down and device.index not in self._held:
                     capacity[self._kinds[device.type.name]] += 1
         return capacity
 
@@ -246,7 +261,8 @@ class RoundScheduler(Scheduler):
 
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop those that make room, start the others."""
-        room = RoundRoom(view.cluster, self._down)
+        self._held = held_by_replicas(view)
+        room = RoundRoom(view.cluster, {**self._down, **self._held})
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
             if job.mode >= 0 and not self._may_stop(job, view):

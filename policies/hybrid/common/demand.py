@@ -72,7 +72,7 @@ def waiting_work(view: View, requests: Sequence[ServiceDemand]) -> dict[DeviceTy
     for one in requests:
         if one.kind is not None:
             found[one.kind] = found.get(one.kind, 0.0) + one.each * len(one.queue)
-    for task in view.waiting():
+    for task in view.waiting(own=True):
         asked = asked_of(task) if view.queue_of(task) is None else None
         if asked is not None:
             found[asked[0]] = found.get(asked[0], 0.0) + asked[1] * (1 - task.done)

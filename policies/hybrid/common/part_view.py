@@ -137,20 +137,22 @@ class PartView:
 
     # Tasks --------------------------------------------------------------------------------------------------
 
-    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
-        found, mine = self._view.running(by, device), self._running
+    def running(
+        self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
+    ) -> list[Task]:
+        found, mine = self._view.running(by, device, own), self._running
         return found if mine is None else [task for task in found if task.index in mine]
 
-    def waiting(self, count: int | None = None) -> list[Task]:
+    def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
         if self._waiting is None:
-            return self._view.waiting(count)
+            return self._view.waiting(count, own)
         if count == 1:
             return sorted(self._waiting.values(), key=lambda task: (task.ready, task.index))[:1]
-        return [task for task in self._view.waiting() if task.index in self._waiting][:count]
+        return [task for task in self._view.waiting(own=own) if task.index in self._waiting][:count]
 
-    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+    def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         if self._waiting is None or kind is not None or class_ is not None:
-            return self._view.num_waiting(kind, class_)
+            return self._view.num_waiting(kind, class_, own)
         return len(self._waiting)
 
 

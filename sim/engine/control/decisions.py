@@ -15,6 +15,7 @@ from sim.engine.flight.launch import Launch
 from sim.engine.flight.prefetch import fetch
 from sim.engine.flight.resident import Resident
 from sim.engine.launching.launches import Launches
+from sim.model.cluster import Device
 from sim.model.record import EXPIRED, REJECTED
 from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
 from sim.policy.contract import Annotate, Decision, Drop, Fetch, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
@@ -54,6 +55,9 @@ class Decisions:
             self.rounds.look_for_loop()
 
     def _stop(self, decision: Stop) -> None:
+        if isinstance(decision.task, Device):
+            self.devices.stop_replica(decision.task)
+            return
         launch = self._running_launch(decision.task, "stopped")
         self.interrupts.stop(launch, decision.keep)
 
@@ -79,7 +83,8 @@ class Decisions:
         if task.state != RUNNING or task._launch is None:
             raise illegal(self.state, f"{verb} {task}, but it {state_of(task)}")
         if isinstance(task._launch, Resident):
-            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others")
+            hint = "; Stop(device) stops a replica" if verb == "stopped" else ""
+            raise illegal(self.state, f"{verb} {task}, but {task._launch.holder} serves it among others{hint}")
         return task._launch
 
     def _reject(self, decision: Reject) -> None:

@@ -109,6 +109,19 @@ class Devices:
         self._open(device)
         self.rounds.changed("release")
 
+    def stop_replica(self, device: Device) -> None:
+        """A policy's Stop of what keeps a device."""
+        run = self.run
+        self.state(device)
+        replica = next((one for one in launches_on(run, device) if isinstance(one, Resident)), None)
+        if replica is None or self.serving is None:
+            why = "which no replica of a language model holds; tasks are stopped by themselves"
+            raise illegal(run, f"stopped what keeps {device}, {why}")
+        if not replica.holder.service.shape.preemptible:
+            raise illegal(run, f"stopped {replica.holder}, which is not preemptible")
+        self.serving.stop(replica)
+        self.rounds.changed("release")
+
     def set_slowdown(self, device: Device, factor: float) -> None:
         """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
         run, state = self.run, self.state(device)

@@ -27,7 +27,7 @@ BLOCK = 16
 """Times drawn at once: devices fail rarely."""
 
 IDLE_LIMIT = 10_000
-"""Faults while nothing runs and nothing is to come, after which what waits waits for ever."""
+"""Faults while nothing runs and nothing else is to come, after which what waits waits for ever."""
 
 
 class Ailing:
@@ -75,7 +75,7 @@ class FaultInjector:
         """A policy that starts nothing would let faults go on for ever."""
         run = self.run
         serving = bool(run.iterating and run.residents)
-        if run.running or run.sources.to_come or run.deferred or run.requests_left or serving:
+        if run.running or serving or self._more_to_come():
             self._idle = 0
             return
         self._idle += 1
@@ -83,6 +83,15 @@ class FaultInjector:
             if run.iterating and self.serving is not None:
                 raise self.serving.unanswered()
             raise deadlock(run)
+
+    def _more_to_come(self) -> bool:
+        """Will anything else than faults happen?  Not where all clients wait for answers before they send more."""
+        run = self.run
+        if not (run.sources.to_come or run.deferred or run.requests_left):
+            return False
+        if any(queue.column is not None and not queue.over for queue in run.queues):
+            return True
+        return not run.clock.only(FAULT)
 
     # Processes ------------------------------------------------------------------------------------------------
 

@@ -42,11 +42,13 @@ class Starts:
         self._starts = state.recorder.start
         run = state.input
         self.quick = quick
+        asked = {*(service.shape for service in run.services), *(service.shape for service in run.language)}
         self._simple = frozenset() if run.tasks.items else frozenset(
             mode for shape in run.tasks.shapes for mode in shape.modes
-            if mode.type.sharing.kind != "mig" and not any(service.shape is shape for service in run.services)
+            if mode.type.sharing.kind != "mig" and shape not in asked
         )  # fmt: skip
         """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators."""
+        self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
         """Launch.  The usual case, one task on one device or one node in its normal state, is validated and done at
@@ -118,6 +120,10 @@ class Starts:
         if terms is None and len(batch) > max(1, mode.batch_limit):
             raise illegal(self.state, f"started {len(batch)} tasks as one batch; mode {mode} takes {mode.batch_limit}")
         for task in batch:
+            if task.shape in self._generated:
+                model = self._generated[task.shape]
+                text = f"but it is a request to {model}, a language model, whose replicas take them in by themselves"
+                raise illegal(self.state, f"started {task} on {placement}, {text}")
             if task.state != WAITING:
                 raise illegal(self.state, f"started {task} on {placement}, but it {state_of(task)}")
             its_own = task.shape.position.get(mode)

@@ -113,6 +113,8 @@ def malformed(run: RunState, decision: Any) -> str | None:
         tasks = (decision.tasks,) if isinstance(decision.tasks, Task) else decision.tasks
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, Task) for task in tasks):
             return f"yields {decision!r}: {decision.tasks!r} is neither a task nor a list of tasks"
+    if isinstance(decision, Stop) and isinstance(decision.task, Device):
+        return None if known(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
     if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
         return f"yields {decision!r}: {decision.task!r} is not a task"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):

@@ -21,6 +21,9 @@ from sim.model.tasks import Mode
 Rates = tuple[float, float, float]
 """(rate, device-seconds computed per second, watts above idle)."""
 
+MOST_SHARED = 4096
+"""Rates beside others that are kept; they are found anew otherwise."""
+
 
 class Speeds:
     """Rates of launches, and groups of launches that slow each other."""
@@ -66,6 +69,8 @@ class Speeds:
         how = mode, lane.share, len(lane.computing) > 1, state.frequency, state.slowdown
         rates = self._shared.get(how)
         if rates is None:
+            if len(self._shared) >= MOST_SHARED:  # frequencies, or shares, are ever new ones
+                self._shared.clear()
             rates = self._shared[how] = self._reckon(launch)
         return rates
 

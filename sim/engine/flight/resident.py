@@ -29,5 +29,5 @@ class Resident(Launch):
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """Requests that it serves at present."""
-        return tuple(request.task for request in self.holder.members)
+        """Requests that it has taken in."""
+        return tuple(request.task for request in self.holder.requests.taken_in)

@@ -114,6 +114,11 @@ class Clock(simpy.Environment):
         """Live entries in the heap, and the feed."""
         return len(self._heap) - self._stale + (self.feed_time < math.inf)
 
+    def only(self, order: int) -> bool:
+        """Are all pending events of this order?  Linear in the heap."""
+        live = (item[1] for item in self._heap if getattr(item[3], "entry", item[2]) == item[2])
+        return self.feed_time == math.inf and all(one == order for one in live)
+
     def advance(self) -> bool:
         """Fire events until a round is due (True), or until nothing is left before `end` (False).
 

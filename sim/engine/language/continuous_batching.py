@@ -18,7 +18,7 @@ from sim.engine.core.figures import pack_steps
 from sim.engine.flight.links import Flow
 from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.generation import NAN, PREFILLING, QUEUED, Generation
+from sim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation
 from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.kv_memory import KVMemory
 from sim.engine.language.members import Members
@@ -50,6 +50,7 @@ class Replica:
         self.number = number
         self.kind = kind
         self.blocks = kind.blocks
+        self.speed = kind.speed
         self.placement = placement
         self.prefills_only = prefills_only
         fleet.state.last_resident -= 1
@@ -323,8 +324,17 @@ class Replica:
         if decodes:
             self.sequences.share += part
 
-    def fail(self) -> list[Generation]:
-        """A device has failed: what the replica had is lost; its requests, which begin anew elsewhere."""
+    def seconds_of(self, request: Generation) -> float:
+        """Seconds computed for a request here up to now, its part of the steps under way included."""
+        stage, sequences = self.stage, self.sequences
+        seconds = sequences.part_of(request)
+        decodes = stage.decodes and request.state == DECODING
+        if stage.under_way and (decodes or any(request is one for one, _ in self.prefill)):
+            seconds += stage.so_far() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
+        return seconds
+
+    def give_up(self, outcome: int) -> list[Generation]:
+        """Its device has failed, or it is stopped: what it had is lost; its requests, which begin anew elsewhere."""
         stage = self.stage
         if stage.under_way and stage.decodes and stage.count > 1:
             stage.cut()
@@ -332,12 +342,12 @@ class Replica:
             if stage.count:
                 self._row(stage.after(stage.count))
                 self.sequences.steps += stage.count
-        self.close(self.clock._now, LAUNCH_LOST)
+        self.close(self.clock._now, outcome)
         self.clock.cancel(self.launch)
         stage.under_way = False
         for flow in self.flows:
             self.fleet.links.cancel(flow)
-        orphans = self.requests.lose()
+        orphans = self.requests.lose("failure" if outcome == LAUNCH_LOST else "recompute")
         self.loaded = False  # nothing wakes it any more
         return orphans
 

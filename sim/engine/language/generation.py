@@ -20,6 +20,7 @@ class Generation:
         "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
         "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
         "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
+        "earlier",
     )  # fmt: skip
     need: int
     """KV blocks that it needs at most; told where there are replicas of unlike kinds."""
@@ -71,17 +72,25 @@ class Generation:
         """Of the replica that it joined last (`sim.engine.language.kinds.ReplicaType`)."""
         self.joules = 0.0
         """Energy above idle on the kinds before."""
+        self.earlier = 0.0
+        """Device-seconds there."""
 
     def change_kind(self, kind: Any) -> None:
         """It joins a replica of another kind."""
         if self.kind is not None:
-            self.joules, self.seconds = self.energy(self.seconds), 0.0
+            self.joules, self.earlier = self.energy(self.seconds), self.received(self.seconds)
+            self.seconds = 0.0
         self.kind = kind
 
     def energy(self, seconds: float) -> float:
         """Joules above idle, if it has received so many seconds on its present kind."""
         joules: float = self.joules + seconds * self.kind.width * self.kind.watts
         return joules
+
+    def received(self, seconds: float) -> float:
+        """Device-seconds, if it has received so many seconds on its present kind."""
+        received: float = self.earlier + seconds * self.kind.width
+        return received
 
     def begin_anew(self, now: float) -> None:
         """What a replica had of it is lost: its prompt and what it has produced so far are to be read again."""

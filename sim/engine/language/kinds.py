@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from sim.model.service import LanguageService
 
 
 class ReplicaType:
     """A replica on one type of device."""
 
-    __slots__ = ("position", "mode", "steps", "blocks", "weights", "replicas", "prefillers", "width", "watts")
+    __slots__ = ("position", "mode", "steps", "blocks", "weights", "replicas", "prefillers", "width", "watts", "speed")
 
     def __init__(self, service: LanguageService, position: int):
         self.position = position
@@ -22,3 +24,14 @@ class ReplicaType:
         self.width = mode.width
         self.watts = mode.type.power.busy - mode.type.power.idle
         """Of one device, above idle."""
+        self.speed = 1.0
+        """Tokens per second of full batches; only where there are unlike types."""
+
+    def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
+        """Reckon the speed with these requests: each takes its tokens, and a share of the steps."""
+        decoding = float((output - 1.0).mean()) / service.max_sequences
+        filled = 0.0 if service.budget is None else float((prompt + output - 1.0).mean()) / service.budget
+        seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
+        seconds += self.steps.fixed * max(decoding, filled)
+        if seconds > 0:
+            self.speed = float((prompt + output).mean()) / seconds

@@ -6,6 +6,7 @@ Requests that find no replica wait in the lobby of their service.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,17 +50,24 @@ class Fleet(ServiceCalls):
         """KV blocks that a request may need at most."""
         extra = state.tasks.extra
         self.prompts, self.outputs = extra["prompt_tokens"], extra["output_tokens"]
+        for kind in self.kinds if len(self.kinds) > 1 else ():
+            kind.measure(service, self.prompts[service.rows], self.outputs[service.rows])
         self.names = state.tasks.hash_ids if service.prefix_block else None
         recorder = self.recorder
         self.first_tokens = recorder.first_tokens()
         self.batch, self.compute, self.energy = (recorder.detail(name) for name in ("batch", "compute", "energy"))
+        self.received = array("d", bytes(8 * len(state.tasks)))
+        """Device-seconds of requests that have ended, by row."""
         self.requests: dict[int, Generation] = {}
         self.answered: dict[int, None] = {}
         self.lobby: dict[int, Generation] = {}
+        self.came = array("d")
+        """When each of its requests came to the replicas."""
+        self.refused = 0
+        """Requests that ended before they came."""
         self.transfers = KVTransfers(state.links, service.token_bytes)
         self.clients = Clients(self) if service.timeout < math.inf else None
         self.replicas = ReplicaSet(self, state, rounds, signals, devices_free)
-        self.replicas.begin()
 
     # Their way ----------------------------------------------------------------------------------------------
 
@@ -79,6 +87,7 @@ class Fleet(ServiceCalls):
         if len(self.kinds) > 1:
             request.need = need
         self.requests[row] = request
+        self.came.append(self.clock._now)
         self.state.iterating += 1
         if self.clients is not None:
             self.clients.watch(request)
@@ -112,16 +121,17 @@ class Fleet(ServiceCalls):
         self.batch[request.row] = request.source.periods.launch
         self._send(request)
 
-    def orphaned(self, orphans: dict[int, Generation], failed: Sequence[Replica]) -> None:
+    def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Replica], refill: bool) -> None:
         orphans = self.lobby | orphans
         self.lobby.clear()
         for row, request in self.requests.items():
-            if request.source in failed and row in orphans:
+            if request.source in lost and row in orphans:
                 request.begin_anew(self.clock._now)
-            elif request.source in failed:
+            elif request.source in lost:
                 assert request.replica is not None
                 request.replica.requests.lose_source(request)
-        self.replicas.refill()
+        if refill:
+            self.replicas.refill()
         for row in sorted(orphans):
             if orphans[row].leaves:
                 self.cut_off(orphans[row], self.clock._now)
@@ -139,8 +149,9 @@ class Fleet(ServiceCalls):
         row, task = request.row, request.task
         if not request.started:
             request.started = True
-            task.state = RUNNING
             self.recorder.start[row] = self.clock._now
+        task.state = RUNNING
+        task._launch = replica.launch
         if request.kind is not replica.kind:
             self.recorder.mode[row] = replica.kind.position
             request.change_kind(replica.kind)
@@ -161,7 +172,7 @@ class Fleet(ServiceCalls):
         recorder, row, now = self.recorder, request.row, self.clock._now
         self.batch[row] = replica.periods.launch
         self.compute[row] = now - recorder.start[row] - request.paused
-        self.energy[row] = request.energy(request.seconds)
+        self.energy[row], self.received[row] = request.energy(request.seconds), request.received(request.seconds)
         if request.leaves:
             self.aborted(request.task)
             return
@@ -198,16 +209,23 @@ class Fleet(ServiceCalls):
             self.first_tokens[row] = NAN
 
     def gone(self, task: Task) -> None:
-        """A request ends without its last token: it has lost patience, or its client has aborted it."""
+        """A request ends without its last token: it has lost patience, is rejected, or its client has aborted it."""
         if task.index in self.answered:
             del self.answered[task.index]
             self.state.iterating -= 1
+            return
         request = self.requests.pop(task.index, None)
-        if request is not None:
-            self.state.iterating -= 1
-            if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
-                assert request.replica is not None
-                request.replica.requests.forget(request)
+        if request is None:
+            self.refused += 1
+            return
+        self.state.iterating -= 1
+        if self.lobby.pop(task.index, None) is None and request.state == QUEUED:
+            assert request.replica is not None
+            request.replica.requests.forget(request)
+        if request.started and not request.leaves:  # the scheduler rejects one that waits again
+            self.cut_off(request, self.clock._now)
+            if request.source is not None:
+                request.source.requests.let_go(request)
 
     # Rows ---------------------------------------------------------------------------------------------------
 
@@ -241,7 +259,25 @@ class Fleet(ServiceCalls):
         paused = request.paused + (0.0 if math.isnan(request.paused_at) else end - request.paused_at)
         self.compute[row] = max(0.0, end - self.recorder.start[row] - paused)
         seconds = request.seconds if replica is None else replica.sequences.part_of(request)
-        self.energy[row] = request.energy(seconds)
+        self.energy[row], self.received[row] = request.energy(seconds), request.received(seconds)
+
+    # What views ask -----------------------------------------------------------------------------------------
+
+    def in_steps(self, row: int) -> float:
+        """Seconds up to now in which a request took part in steps; 0 if it has not come, or has ended."""
+        request = self.requests.get(row)
+        if request is None or not request.started:
+            return 0.0
+        until = self.clock._now if math.isnan(request.paused_at) else request.paused_at
+        return max(0.0, until - self.recorder.start[row] - request.paused)
+
+    def received_by(self, row: int) -> float:
+        """Device-seconds that a request has received up to now: its parts of the steps in which it was."""
+        request = self.requests.get(row)
+        if request is None or not request.started:
+            return self.received[row]
+        replica = request.replica
+        return request.received(request.seconds if replica is None else replica.seconds_of(request))
 
 
 def _largest(kinds: list[ReplicaType], service: LanguageService) -> int:

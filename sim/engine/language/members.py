@@ -11,6 +11,7 @@ from sim.engine.language.lines import Line, Lines
 from sim.engine.language.periods import Periods
 from sim.engine.language.sequences import Sequences
 from sim.engine.language.service_calls import ServiceCalls
+from sim.model.tasks import WAITING
 
 
 class Members:
@@ -51,6 +52,11 @@ class Members:
     @property
     def size(self) -> int:
         return len(self.inside) + len(self.loading)
+
+    @property
+    def taken_in(self) -> list[Generation]:
+        """Members, and those with keys and values on their way here."""
+        return [*self.inside.values(), *self.loading.values()]
 
     @property
     def idle(self) -> bool:
@@ -125,7 +131,6 @@ class Members:
     def _begin(self, request: Generation) -> None:
         """Let a request take part in steps from now on."""
         self.inside[request.row] = request
-        request.task._launch = self.replica.launch
         self.periods.count(request)
 
     def _decode(self, request: Generation, token_at: float) -> None:
@@ -138,6 +143,12 @@ class Members:
         """It takes part in no further step here."""
         del self.inside[request.row]
         request.task._launch = None
+
+    @staticmethod
+    def _waits_again(request: Generation) -> None:
+        """It was taken in, and is so no longer."""
+        request.task._launch = None
+        request.task.state = WAITING
 
     def take_up(self) -> None:
         """Let requests decode from this boundary on if their keys and values have arrived."""
@@ -176,6 +187,7 @@ class Members:
             self._told_left(request, False)
             request.token_at = request.paused_at = now
             self._out(request)
+            self._waits_again(request)
             self.held[request.row] = request
             request.source = self.replica
             request.left = 0
@@ -235,6 +247,7 @@ class Members:
         self.service.transfers.give_up(request)
         self.memory.leave_with(request)
         self._told_left(request, True)
+        request.task._launch = None
         request.state = OVER
         self.outstanding -= 1
         self.replica.wake()
@@ -261,6 +274,7 @@ class Members:
             self.memory.give_back(request)
             request.left = request.prompt + request.made
         self._out(request)
+        self._waits_again(request)
         request.state = QUEUED
         request.paused_at = self.clock._now
         service.gave_way(request, "swap" if swapped else "recompute")
@@ -277,8 +291,11 @@ class Members:
 
     # Failures -----------------------------------------------------------------------------------------------
 
-    def lose(self) -> list[Generation]:
-        """A device has failed: none is here any more; those that were begin anew elsewhere."""
+    def lose(self, kind: str) -> list[Generation]:
+        """The replica is gone: none is here any more; those that were begin anew elsewhere.
+
+        kind: as what it counts of members.
+        """
         service, now = self.service, self.clock._now
         self.line_up()
         waiting = self.line.everyone()
@@ -287,7 +304,7 @@ class Members:
             self._told_left(request, False)
             if request.state == DECODING:
                 self.sequences.leave(request)
-            service.gave_way(request, "failure")
+            service.gave_way(request, kind)
             self._out(request)
         for request in self.loading.values():
             self._told_left(request, False)
@@ -295,6 +312,8 @@ class Members:
             if request.source is not None and request.row in request.source.requests.held:  # else it has failed before
                 request.source.requests.let_go(request)
         inside = [*members, *self.loading.values()]
+        for request in inside:
+            self._waits_again(request)
         for request in [*inside, *(one for one in waiting if one.source is None)]:
             request.begin_anew(now)
         for request in waiting:
@@ -311,6 +330,7 @@ class Members:
             self._told_left(request, False)
             self.service.transfers.give_up(request)
             self.memory.leave_with(request)
+            self._waits_again(request)
         request.begin_anew(self.clock._now)
         request.replica = self.replica
         if loading is not None:

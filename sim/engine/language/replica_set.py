@@ -1,8 +1,8 @@
 """The replicas of one service: how many there are, which devices they take, and what becomes of those that fail.
 
-A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up or
-one of them fails.  In place of one that failed another starts and loads the model, as soon as devices are free: they
-are looked for then, when a device comes up, when a replica is given up and when a request arrives.
+A replica takes its devices at the start of the run, or when load calls for it, and keeps them until it is given up,
+one of them fails or the policy stops it.  In its place another starts and loads the model, as soon as devices are free:
+they are looked for when one fails, when a device comes up or is released, and when a request arrives.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sim.engine.language.kinds import ReplicaType
 from sim.engine.language.service_calls import ServiceCalls
 from sim.errors import Problem, ScenarioError
 from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED
+from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_STOPPED
 from sim.policy.iterating import WantedReplica
 
 
@@ -64,33 +64,38 @@ class ReplicaSet:
     # Starts -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The replicas of the start of the run, where the model lies already."""
+        """The replicas of the start of the run, where the model lies already; the policy says where they are."""
         service = self.service
         for kind in self.kinds:
             for number in range(kind.prefillers):
-                self.prefillers.append(self._first(kind, number, "disaggregated.prefill", True))
+                self._first(kind, number, "disaggregated.prefill", True)
         key = "replicas" if service.scaling is None else "autoscale.min"
         key = "disaggregated.decode" if service.prefillers else key
         for kind in self.kinds:
             for number in range(kind.replicas):
-                self.replicas.append(self._first(kind, number, key, False))
+                self._first(kind, number, key, False)
+        self._note_lack()
 
-    def _first(self, kind: ReplicaType, number: int, key: str, prefills_only: bool) -> Replica:
+    def _first(self, kind: ReplicaType, number: int, key: str, prefills_only: bool) -> None:
         # Those that scale are on whichever kind is free, the others on the one that is given for them.
-        kinds = self.kinds if self.service.scaling is not None else [kind]
-        places = ((one, self.capacity.first(one.mode)) for one in kinds)
-        found = next(((one, place) for one, place in places if place is not None), None)
-        if found is None:
-            count = kind.prefillers if prefills_only else kind.replicas
-            gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
-            text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
-            others = self.state.input.language
-            taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
-            hint = "give the cluster more devices, or this service fewer replicas"
-            raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
-        return self._new(*found, prefills_only)
+        modes = tuple(one.mode for one in (self.kinds if self.service.scaling is not None else [kind]))
+        placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, 0))
+        if placement is not None:
+            (self.prefillers if prefills_only else self.replicas).append(self._new(placement, prefills_only))
+            return
+        if any(self.capacity.first(mode) is not None for mode in modes):
+            self.missing.append(prefills_only)  # the policy keeps these devices; it will load the model when it starts
+            return
+        count = kind.prefillers if prefills_only else kind.replicas
+        gpus = f"{kind.mode.gpus:g} × {kind.mode.type.name}"
+        text = f"replica {number + 1} of {count} of {self.service} finds no node with {gpus} free"
+        others = self.state.input.language
+        taken = "; services that stand before it take theirs first" if self.service is not others[0] else ""
+        hint = "give the cluster more devices, or this service fewer replicas"
+        raise ScenarioError(Problem(f"{text}{taken}; {hint}", key=f"{self.service.key}.{key}"))
 
-    def _new(self, kind: ReplicaType, placement: Placement, prefills_only: bool) -> Replica:
+    def _new(self, placement: Placement, prefills_only: bool) -> Replica:
+        kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
         replica = Replica(self.fleet, self.numbered, kind, placement, prefills_only)
         self.numbered += 1
         self._occupy(replica)
@@ -110,8 +115,7 @@ class ReplicaSet:
         placement = self.signals.place(WantedReplica(self.service, modes, prefills_only, len(self.fleet.requests)))
         if placement is None:
             return False
-        kind = next(kind for kind in self.kinds if kind.mode is placement.mode)
-        new = self._new(kind, placement, prefills_only)
+        new = self._new(placement, prefills_only)
         replicas.append(new)
         new.loaded = False
         new.loading_from = self.clock._now
@@ -179,18 +183,26 @@ class ReplicaSet:
 
     def lose(self, failed: list[Replica]) -> None:
         """Devices of these replicas have failed, and all that the replicas had is gone."""
-        failed = [replica for replica in self.all if replica in failed]  # the order of services, not of devices
-        if not failed:
+        self._give_up(failed, LAUNCH_LOST)
+
+    def stop(self, replica: Replica) -> None:
+        """The policy has stopped a replica.  What it releases is for that policy first: others start in rounds."""
+        self._give_up([replica], LAUNCH_STOPPED)
+        self._note_lack()
+
+    def _give_up(self, lost: list[Replica], outcome: int) -> None:
+        lost = [replica for replica in self.all if replica in lost]  # the order of services, not of devices
+        if not lost:
             return
-        for replica in failed:
+        for replica in lost:
             (self.prefillers if replica.prefills_only else self.replicas).remove(replica)
             if not replica.draining:
                 self.missing.append(replica.prefills_only)
         orphans: dict[int, Generation] = {}
-        for replica in failed:
-            orphans.update((request.row, request) for request in replica.fail())
+        for replica in lost:
+            orphans.update((request.row, request) for request in replica.give_up(outcome))
             self._release(replica)
-        self.fleet.orphaned(orphans, failed)
+        self.fleet.orphaned(orphans, lost, refill=outcome == LAUNCH_LOST)
 
     def scale(self) -> None:
         """As many replicas as the load calls for, at most one change each cooldown."""

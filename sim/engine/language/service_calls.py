@@ -90,8 +90,11 @@ class ServiceCalls(Protocol):
     def send_waiting(self) -> None:
         """A replica can take requests from now on: those of the lobby are sent."""
 
-    def orphaned(self, orphans: dict[int, Generation], failed: Sequence[Any]) -> None:
-        """Replicas have failed; these requests of theirs, by row, are to go elsewhere."""
+    def orphaned(self, orphans: dict[int, Generation], lost: Sequence[Any], refill: bool) -> None:
+        """Replicas have failed or were stopped; these requests of theirs, by row, are to go elsewhere.
+
+        refill: may others start in their place at once?
+        """
 
     def number_launch(self) -> int:
         """The number of the next launch."""

@@ -27,6 +27,11 @@ class Serving:
                 state, rounds, signals, self.refill, service, batching, routing, checked
             )  # fmt: skip
 
+    def begin(self) -> None:
+        """The replicas of the start of the run, service by service."""
+        for fleet in self.fleets.values():
+            fleet.replicas.begin()
+
     def waiting(self, row: int) -> Task | None:
         """The request of that row, if it waits for its first step."""
         for fleet in self.fleets.values():
@@ -38,7 +43,8 @@ class Serving:
     def unanswered(self) -> RunError:
         """The error that says that requests wait for ever."""
         missing = sum(len(fleet.replicas.missing) for fleet in self.fleets.values())
-        why = f"; {missing} of their replicas have failed, and no devices come free for others" if missing else ""
+        lack = "of their replicas have failed or were not started, and no devices come free"
+        why = f"; {missing} {lack}" if missing else ""
         count = self.state.iterating
         return RunError(f"{count} requests to language models wait, and nothing will ever happen{why}")
 
@@ -50,6 +56,10 @@ class Serving:
         """Replicas have lost devices: they fail, all of them before any is replaced."""
         for fleet in self.fleets.values():
             fleet.replicas.lose([launch.holder for launch in launches if launch.holder.fleet is fleet])
+
+    def stop(self, launch: Resident) -> None:
+        """The policy stops a replica."""
+        launch.holder.fleet.replicas.stop(launch.holder)
 
     def refill(self) -> None:
         """Start replicas that are lacking, now that devices may be free or up again: service by service."""

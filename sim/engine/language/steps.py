@@ -124,6 +124,13 @@ class Steps:
         self.surplus += (powered - computed) * self.width
         return powered
 
+    def so_far(self) -> float:
+        """Seconds that the steps under way have computed up to now, at the power of nominal frequency."""
+        now = self.clock._now
+        if math.isnan(self.worked_until):
+            return max(0.0, now - self.began - self.lag) * self.power
+        return self.worked + max(0.0, now - self.worked_until) * self.power
+
     def whole_by(self, end: float) -> int:
         """How many of several steps were over by then; none where their speed changed meanwhile."""
         if not self.decodes or self.count < 2 or self.last:

@@ -71,6 +71,9 @@ class Queue:
         self._first = 0
         self.order = self._came if any(np.isin(stream.rows, service.rows).any() for stream in run.closed) else None
         """What rows are sorted by, if not by themselves: clients of a closed loop think, and send in another order."""
+        predecessors = table.predecessors
+        self.by_readiness = predecessors is None or not any(predecessors[row] for row in service.rows.tolist())
+        """Do its requests become ready in the order in which they stand here?  Not if they wait for others first."""
         self._seen: dict[int, Task] = {}
         """Objects of waiting requests, by row, as far as they were looked at."""
         self._returned = False

@@ -112,7 +112,7 @@ class Backlog:
     def runs(self, launch: Any) -> None:
         terms = launch.terms
         first = launch.task.class_ if terms is None else terms.requests.queue.class_of(terms)
-        key = _key(launch.placement.mode.type, first)
+        key = key_of(launch.placement.mode.type, first)
         if launch.table is None and terms is None and len(launch.tasks) == 1:
             task = launch.task
             planned = (launch.placement.mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
@@ -138,7 +138,7 @@ class Backlog:
         mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
         entry = self._entries.get((mode, task.class_))
         if entry is None:
-            key = _key(mode.type, task.class_)
+            key = key_of(mode.type, task.class_)
             entry = self.waiting.get(key)
             if entry is None:
                 entry = self.waiting[key] = [0.0, 0]
@@ -151,11 +151,11 @@ class Backlog:
     def seconds(self, kind: str | None, class_: str | None) -> float:
         now, remaining = self.state.clock._now, self.remaining
         _, total = self._requests(kind, class_)
-        for key in _matching(self.waiting, kind, class_):
+        for key in matching(self.waiting, kind, class_):
             total += self.waiting[key][0]
-        for key in _matching(self.plain, kind, class_):
+        for key in matching(self.plain, kind, class_):
             total += self.plain[key].seconds(now)
-        for key in _matching(self.staged, kind, class_):
+        for key in matching(self.staged, kind, class_):
             total += sum(remaining(launch) for launch in self.staged[key].values())
         return total
 
@@ -164,7 +164,7 @@ class Backlog:
         requests, _ = self._requests(kind, class_)
         counted = self._counted.get((kind, class_))
         if counted is None:
-            counted = [self.waiting[key] for key in _matching(self.waiting, kind, class_)]
+            counted = [self.waiting[key] for key in matching(self.waiting, kind, class_)]
             self._counted[(kind, class_)] = counted
         for entry in counted:
             requests += entry[1]
@@ -177,23 +177,23 @@ class Backlog:
             if not len(queue):
                 continue
             if queue.uniform:
-                if _matching([self._key_of(queue.head)], kind, class_):
+                if matching([self._best_key(queue.head)], kind, class_):
                     count += len(queue)
                     seconds.append(len(queue) * queue.head.shortest_remaining)
                 continue
-            found = [task for task in queue.look() if _matching([self._key_of(task)], kind, class_)]
+            found = [task for task in queue.look() if matching([self._best_key(task)], kind, class_)]
             count += len(found)
             seconds += [task.shortest_remaining for task in found]
         return count, math.fsum(seconds)
 
     @staticmethod
-    def _key_of(task: Task) -> Key:
-        return _key(task.shape.modes[task.modes_by_speed()[0]].type, task.class_)
+    def _best_key(task: Task) -> Key:
+        return key_of(task.shape.modes[task.modes_by_speed()[0]].type, task.class_)
 
 
-def _key(used: DeviceType, class_: str) -> Key:
+def key_of(used: DeviceType, class_: str) -> Key:
     return used.kind, used.name, class_
 
 
-def _matching(keys: Iterable[Key], kind: str | None, class_: str | None) -> list[Key]:
+def matching(keys: Iterable[Key], kind: str | None, class_: str | None) -> list[Key]:
     return [key for key in keys if (kind is None or kind in key[:2]) and class_ in (None, key[2])]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import merge
 from itertools import islice
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from sim.engine.core.policy_errors import Questions
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import STAGE_NAMES, Launch
+from sim.engine.flight.resident import Resident
+from sim.engine.language.serving import Serving
+from sim.engine.language.waiting_requests import by_readiness
 from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.launches import Launches
 from sim.engine.launching.stopping import Stops
@@ -20,6 +24,13 @@ from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.offers import Offers
 from sim.engine.views.backlog import Backlog
 from sim.engine.views.forecast import Forecast
+from sim.engine.views.generated import (
+    ForecastBesideReplicas,
+    Generated,
+    PlacingBesideReplicas,
+    ShadowsBesideReplicas,
+    VictimsBesideReplicas,
+)
 from sim.engine.views.placing import Placing, together
 from sim.engine.views.shadow import Shadows
 from sim.engine.views.victims import Victims
@@ -27,7 +38,7 @@ from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Item, Shape, Task, Tasks
 from sim.policy.batching import RequestQueue
-from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
+from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler, Shadow
 
 
 class Changes:
@@ -81,14 +92,28 @@ class LaunchSeen:
         return math.inf if self._launch is None else self._forecast.finish_of(self._launch)
 
 
-def _by_readiness(task: Task) -> tuple[float, int]:
-    return task.ready, task.index
+class RequestSeen(LaunchSeen):
+    """The same of a request that a replica has taken in."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, forecast: Forecast, launch: Launch, task: Task):
+        super().__init__(forecast, launch)
+        self._task = task
+
+    @property
+    def stage(self) -> str:
+        assert isinstance(self._launch, Resident)
+        return "upload" if self._task.index in self._launch.holder.requests.loading else "compute"
 
 
 class EngineView:
     """See `sim.policy.contract.View`; nothing here changes the state of the run."""
 
-    def __init__(self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops):
+    def __init__(
+        self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops,
+        serving: Serving | None,
+    ):  # fmt: skip
         self._state = state
         self._signals = signals
         self._received = received
@@ -102,8 +127,13 @@ class EngineView:
         self.items: Sequence[Item] = state.tasks.items
         self.random = state.input.random.stream("policy")
         self.changes = Changes(state)
-        self._placing = placing = Placing(state, launches.transfers)
-        self._forecast = forecast = Forecast(state, launches.transfers)
+        self._generated = generated = None if serving is None else Generated(state, serving)
+        self._placing: Placing = Placing(state, launches.transfers)
+        self._forecast: Forecast = Forecast(state, launches.transfers)
+        if generated is not None:
+            self._placing = PlacingBesideReplicas(state, launches.transfers, generated)
+            self._forecast = ForecastBesideReplicas(state, launches.transfers, generated)
+        placing, forecast = self._placing, self._forecast
         self._shadows = Shadows(state, forecast, placing, stops, questions)
         # What others answer is asked of them at once: these questions are the most frequent ones.
         self.nodes = placing.nodes
@@ -111,8 +141,11 @@ class EngineView:
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
         self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining
         self.free_at = forecast.free_at
-        self.earliest_fit = self._shadows.of
+        self.earliest_fit: Callable[..., Shadow] = self._shadows.of
         self.make_room = Victims(state.capacity).make_room
+        if generated is not None:
+            self.earliest_fit = ShadowsBesideReplicas(self._shadows, generated).of
+            self.make_room = VictimsBesideReplicas(state.capacity, generated).make_room
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         network = self._state.network
@@ -138,40 +171,54 @@ class EngineView:
         return together(self._state, rows)
 
     def launch_of(self, task: Task) -> LaunchSeen:
-        return LaunchSeen(self._forecast, task._launch)
+        launch = task._launch
+        if launch is not None and launch.resident:
+            return RequestSeen(self._forecast, launch, task)
+        return LaunchSeen(self._forecast, launch)
 
     # Tasks --------------------------------------------------------------------------------------------------
 
-    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
+    def running(
+        self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
+    ) -> list[Task]:
         self._questions.count()
         state = self._state
         launches = list(state.running.values())
         if device is not None:
             launches = [launch for launch in launches_on(state, device) if not launch.resident]
+        if self._generated is not None and not own:
+            launches = self._generated.with_replicas(launches, device)
         if by == "finish":
             launches.sort(key=self._forecast.finish_of)
         return [task for launch in launches for task in launch.tasks]
 
-    def waiting(self, count: int | None = None) -> list[Task]:
-        waiting = self._state.waiting.values()
+    def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
+        waiting, queues = self._state.waiting.values(), self._state.queues
+        generated = None if own else self._generated
         if count is None:
             self._questions.count()
-        elif not self._state.queues:
+        elif not queues and generated is None:
             return list(islice(waiting, count))
         tasks = list(waiting)
-        if not self._state.queues:
-            return tasks
-        for queue in self._state.queues:
-            tasks += queue.look(count)
-        return sorted(tasks, key=_by_readiness)[:count]
+        for queue in queues:
+            tasks += queue.look(count if queue.by_readiness else None)
+        if queues:
+            tasks.sort(key=by_readiness)
+        if generated is not None:
+            tasks = list(merge(tasks, generated.waiting(), key=by_readiness))
+        return tasks[:count]
 
-    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+    def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
+        generated = 0 if self._generated is None or own else self._generated.count(kind, class_)
         if kind is None and class_ is None:
-            return len(self._state.waiting) + sum(map(len, self._state.queues))
-        return self._work_ahead().count(kind, class_)
+            return len(self._state.waiting) + sum(map(len, self._state.queues)) + generated
+        return self._work_ahead().count(kind, class_) + generated
 
     def queue_of(self, task: Task) -> RequestQueue | None:
-        return self._state.queue_of.get(task.shape)
+        found: RequestQueue | None = self._state.queue_of.get(task.shape)
+        if found is None and self._generated is not None:
+            found = cast(RequestQueue | None, self._generated.queues.get(task.shape))
+        return found
 
     def free(self, kind: str, node: int | None = None) -> float:
         if node is None:
@@ -187,8 +234,9 @@ class EngineView:
                 total += min(WHOLE, max(0, gpu.free)) / WHOLE
         return total
 
-    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
-        return self._work_ahead().seconds(kind, class_)
+    def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
+        seconds = self._work_ahead().seconds(kind, class_)
+        return seconds if self._generated is None or own else seconds + self._generated.seconds(kind, class_)
 
     def request_mix(self) -> dict[Shape, int]:
         tasks = self._state.tasks
@@ -202,7 +250,12 @@ class EngineView:
         return self._backlog
 
     def attained(self, of: Task | str) -> float:
-        return self._received.task(of) if isinstance(of, Task) else self._received.user(of)
+        generated = self._generated
+        if generated is None:
+            return self._received.task(of) if isinstance(of, Task) else self._received.user(of)
+        if isinstance(of, Task):
+            return generated.attained(of) if of.shape in generated.fleets else self._received.task(of)
+        return self._received.user(of) + generated.attained_by(of)
 
     def holders(self, item: int) -> list[Device | int]:
         devices = self.cluster.devices

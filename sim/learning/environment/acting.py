@@ -271,7 +271,7 @@ class Acting(Window):
 
     def preemptible(self) -> list[Task]:
         """The running tasks that are shown, by start."""
-        return self.view.running(by="start")[: self.window]
+        return self.view.running(by="start", own=True)[: self.window]
 
     def _idle(self, number: int) -> list[Any]:
         """The accelerators of a node that are awake, up and idle."""

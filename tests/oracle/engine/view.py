@@ -456,7 +456,9 @@ class EngineView:
 
     # Who? ---------------------------------------------------------------------------------------------------
 
-    def running(self, by: Literal["finish", "start"] = "finish", device: Device | None = None) -> list[Task]:
+    def running(
+        self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
+    ) -> list[Task]:
         self._count_question()
         if device is not None:
             return self.running_on(device)
@@ -484,7 +486,7 @@ class EngineView:
         """The tasks of a running task's launch."""
         return () if task._launch is None else task._launch.tasks
 
-    def waiting(self, count: int | None = None) -> list[Task]:
+    def waiting(self, count: int | None = None, own: bool = False) -> list[Task]:
         self._count_question()
         return list(self._simulation.waiting.values())[:count]
 
@@ -512,7 +514,7 @@ class EngineView:
 
         return Seen()
 
-    def num_waiting(self, kind: str | None = None, class_: str | None = None) -> int:
+    def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         return self.waiting_count if kind is class_ is None else self.waiting_for(kind, class_)
 
     @property
@@ -550,7 +552,7 @@ class EngineView:
         assert isinstance(state, GpuState)
         return device.type.streams - state.free / WHOLE
 
-    def backlog(self, kind: str | None = None, class_: str | None = None) -> float:
+    def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
         return self._work_ahead().seconds(kind, class_)
 
     def waiting_for(self, kind: str | None = None, class_: str | None = None) -> int:
