@@ -28,7 +28,7 @@ from sim.policy.contract import (
     Wait,
 )
 from sim.policy.dispatch import Dispatcher
-from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
+from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of
 
 Discipline = Literal["block", "skip"]
 AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
@@ -112,18 +112,19 @@ class ListScheduler(Scheduler):
         self._alone = alone
 
     def ready(self, task: Task) -> None:
+        order = self.order
+        key = task.arrival if order is arrival_order else order(task)
         if self.discipline != "skip":
-            self._line(task).push(self.order(task), task)
+            queue = self.queue if task.shape.modes[0].partition is None else self._line(task)
         else:
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
-            queue = self.by_shape.get(demand)
-            if queue is None:
-                queue = self.by_shape[demand] = TaskQueue()
-            queue.push(self.order(task), task)
+            found = self.by_shape.get(demand)
+            queue = self.by_shape.setdefault(demand, TaskQueue()) if found is None else found
+        queue.push(key, task)
 
     def _line(self, task: Task) -> TaskQueue:
         """Under disciplines other than "skip": where it waits."""
-        partition = partition_of(task)
+        partition = task.shape.modes[0].partition
         if partition is None:
             return self.queue
         line = self.of_partition.get(partition)
@@ -149,21 +150,21 @@ class ListScheduler(Scheduler):
         yield wait
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        if self.discipline == "skip":
-            yield from self._skipping(view)
-            return
-        if self.discipline != "block":
-            yield from self._keeping(view)
-            return
-        closed = 0
-        while (head := (yield from self.start_in_order(view, closed))) is not None:
-            closed |= nodes_of(head)
-        if not closed:
+        if self.discipline == "block":
+            return self._in_order(view)
+        return self._skipping(view) if self.discipline == "skip" else self._keeping(view)
+
+    def _in_order(self, view: View) -> Iterator[Decision]:
+        head = yield from self.start_in_order(view)
+        if head is None:
             yield WAIT_FOR_READY
-        else:
-            # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
-            hopeless = closed == EVERYWHERE and self.order is arrival_order
-            yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
+            return
+        closed = nodes_of(head)
+        while closed != EVERYWHERE and (head := (yield from self.start_in_order(view, closed))) is not None:
+            closed |= nodes_of(head)
+        # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
+        hopeless = closed == EVERYWHERE and self.order is arrival_order
+        yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
 
     def _until_something_fits(self, view: View) -> Pause:
         """After a round in which nothing more could start: when to be asked again.
@@ -186,30 +187,30 @@ class ListScheduler(Scheduler):
         all.  A task that is held back by a limit of its partition does not block the tasks behind it, and is looked at
         again when something has come free.
         """
-        self.bring_back(view)
+        if self._aside:
+            self._bring_back(view)
         if closed == EVERYWHERE:
             return None
-        rule, drop = self.placement, self.drop_expired
+        rule, drop, partitions = self.placement, self.drop_expired, self.of_partition
         queue: TaskQueue | None = self.queue
         while True:
-            if self.of_partition and (queue := self._first_open(closed)) is None:
-                return None
-            assert queue is not None
-            task = queue.head()
-            if task is None:
+            if partitions:
+                queue = self._first_open(closed)
+            task = None if queue is None else queue.head()
+            if queue is None or task is None:
                 return None
             if drop and task.deadline <= view.now:
                 queue.pop()
                 yield Reject(task, "its deadline passed while it waited", expired=True)
                 continue
             placement = view.fit(task) if rule is None else rule(task, view)
-            if placement is None:
-                if view.over_limit(task):
-                    yield self.set_aside(task, view)
-                    continue
+            if placement is not None:
+                queue.pop()
+                yield Start(task, placement)
+            elif view.over_limit(task):
+                yield self.set_aside(task, view)
+            else:
                 return task
-            queue.pop()
-            yield Start(task, placement)
 
     def _first_open(self, closed: int) -> TaskQueue | None:
         """The queue for open nodes with the head that goes first; None if no task waits."""
@@ -230,9 +231,9 @@ class ListScheduler(Scheduler):
         self._aside[task.index] = task
         return Annotate(task, "quota")
 
-    def bring_back(self, view: View) -> None:
+    def _bring_back(self, view: View) -> None:
         """Queue those that were set aside, if something has come free since."""
-        if self._aside and view.changes.releases != self._aside_since:
+        if view.changes.releases != self._aside_since:
             for kept in self._aside.values():
                 if kept.state == WAITING:
                     self._line(kept).push(self.order(kept), kept)
@@ -248,7 +249,7 @@ class ListScheduler(Scheduler):
 
     def _keeping(self, view: View) -> Iterator[Decision]:
         """Start in order; a head that does not fit is kept, and nothing of lower rank passes it but by backfilling."""
-        self.bring_back(view)
+        self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
         closed = 0

@@ -45,6 +45,8 @@ class Completion:
         """Does the batching policy of each service have a hook for the end of a batch?"""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
+        self._told = linked
+        """Does anyone want to hear of each task that completes?"""
         self._admitted_gone: Any = None
 
     def hooks(self) -> None:
@@ -53,20 +55,20 @@ class Completion:
         self._on_finished = None if type(scheduler).finished is Scheduler.finished else scheduler.finished
         self._admitted_finished = None if asked is None or inert(asked, "finished") else asked.finished
         self._admitted_gone = None if asked is None or inert(asked, "gone") else asked.gone
+        self._told = self._linked or self._on_finished is not None or self._admitted_finished is not None
 
     # Launches -----------------------------------------------------------------------------------------------
 
     def finish_quick(self, launch: Launch) -> None:
         """A launch that only computed has ended."""
         (task,) = launch._tasks  # type: ignore[misc]
-        row = task.index
-        placement = launch.placement
-        cores = launch.cores
+        row, placement, cores = task.index, launch.placement, launch.cores
         self._finishes[row] = self.clock._now
         self._modes[row] = launch.position
         self._status[row] = COMPLETED
-        if len(placement.devices) == 1:
-            self._place[row] = self._place_code(placement, cores) if cores else placement.devices[0].index
+        devices = placement.devices
+        if len(devices) == 1:
+            self._place[row] = self._place_code(placement, cores) if cores else devices[0].index
             self.capacity.quick_give(placement, cores)
         else:
             self._place[row] = self._place_code(placement, cores)
@@ -116,7 +118,6 @@ class Completion:
         for task in tasks:
             task.state = ENDED
             task._launch = None
-        state.settled = state.decisions
         if state.wake_on != "ready":
             self.clock.round_due = True
         back = queue.service.response_delay
@@ -150,24 +151,27 @@ class Completion:
         task.state = ENDED
         task._launch = None
         state.ended += 1
-        state.settled = state.decisions
-        if self._on_finished is not None:
-            call(state, self._on_finished, task)
-        if self._admitted_finished is not None:
-            call(state, self._admitted_finished, task)
-        if self._linked:
-            self._after(task)
+        if self._told:
+            self._tell(task)
         if state.wake_on != "ready":
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
+
+    def _tell(self, task: Task) -> None:
+        """Those who want to hear that a task has completed."""
+        if self._on_finished is not None:
+            call(self.state, self._on_finished, task)
+        if self._admitted_finished is not None:
+            call(self.state, self._admitted_finished, task)
+        if self._linked:
+            self._after(task)
 
     def generated(self, task: Task) -> None:
         """A request to a language model has its last token."""
         state = self.state
         task.state = ENDED
         state.ended += 1
-        state.settled = state.decisions
         if self._admitted_finished is not None:
             call(state, self._admitted_finished, task)
         if self._linked:
@@ -216,7 +220,6 @@ class Completion:
                 doomed += [(successor, FAILED, fate) for successor in state.graph.failed(row)]
             if state.sources.closed:
                 state.sources.answered(task)
-        state.settled = state.decisions
         self.rounds.changed("change")
         self.rounds.look_whether_drained()
 

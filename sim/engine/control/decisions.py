@@ -43,7 +43,8 @@ class Decisions:
         made: Any = decision
         if kind is Start:
             self.starts.start(made)
-        elif kind is Wait or kind is Pause:
+            return  # tasks that start are no longer there to be started: this alone goes in no circle
+        if kind is Wait or kind is Pause:
             self.rounds.wait(made)
         else:
             handler = self._handlers.get(kind)
@@ -110,7 +111,6 @@ class Decisions:
         state.recorder.discard(queue.number, first, requests.count, status, state.clock._now, reason)
         state.requests_left -= requests.count
         state.ended += requests.count
-        state.settled = state.decisions
         self.rounds.look_whether_drained()
 
     def _annotate(self, decision: Annotate) -> None:

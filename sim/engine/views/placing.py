@@ -185,7 +185,10 @@ class Placing:
     def over_limit(self, task: Task) -> bool:
         """See the contract: one test where nothing is limited."""
         modes = task.shape.modes
-        if not any(mode.limited for mode in modes):
+        for mode in modes:
+            if mode.limited:
+                break
+        else:  # a loop, as this is asked of every head that does not fit
             return False
         capacity = self._capacity
         for position in task.allowed or range(len(modes)):

@@ -103,6 +103,7 @@ class EngineView:
         self.random = state.input.random.stream("policy")
         self.changes = Changes(state)
         self._placing = placing = Placing(state, launches.transfers)
+        self._first = state.capacity.first
         self._forecast = forecast = Forecast(state, launches.transfers)
         self._shadows = Shadows(state, forecast, placing, stops, questions)
         # What others answer is asked of them at once: these questions are the most frequent ones.
@@ -132,7 +133,11 @@ class EngineView:
     # Where does it fit? -------------------------------------------------------------------------------------
 
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
-        return self._placing.fit(task) if rule is None else rule(task, self)
+        if rule is not None:
+            return rule(task, self)
+        modes = task.shape.modes
+        # The commonest question by far, answered with one call less.
+        return self._first(modes[0]) if len(modes) == 1 and not self.items else self._placing.fit(task)
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
         return together(self._state, rows)
