@@ -155,16 +155,22 @@ class ListScheduler(Scheduler):
         return self._skipping(view) if self.discipline == "skip" else self._keeping(view)
 
     def _in_order(self, view: View) -> Iterator[Decision]:
-        head = yield from self.start_in_order(view)
-        if head is None:
+        closed = 0
+        if self._aside:
+            self._bring_back(view)
+        while (found := self._next_in_order(view, closed)) is not None:
+            if found.__class__ is not Task:
+                yield found  # type: ignore[misc]
+                continue
+            closed |= nodes_of(found)
+            if closed == EVERYWHERE:
+                break
+        if not closed:
             yield WAIT_FOR_READY
-            return
-        closed = nodes_of(head)
-        while closed != EVERYWHERE and (head := (yield from self.start_in_order(view, closed))) is not None:
-            closed |= nodes_of(head)
-        # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
-        hopeless = closed == EVERYWHERE and self.order is arrival_order
-        yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
+        else:
+            # Behind a blocked head a newcomer cannot help, unless it can become the head itself or goes elsewhere.
+            hopeless = closed == EVERYWHERE and self.order is arrival_order
+            yield WAIT_FOR_RELEASE if hopeless else self._until_something_fits(view)
 
     def _until_something_fits(self, view: View) -> Pause:
         """After a round in which nothing more could start: when to be asked again.
@@ -191,26 +197,30 @@ class ListScheduler(Scheduler):
             self._bring_back(view)
         if closed == EVERYWHERE:
             return None
-        rule, drop, partitions = self.placement, self.drop_expired, self.of_partition
-        queue: TaskQueue | None = self.queue
-        while True:
-            if partitions:
-                queue = self._first_open(closed)
-            task = None if queue is None else queue.head()
-            if queue is None or task is None:
-                return None
-            if drop and task.deadline <= view.now:
-                queue.pop()
-                yield Reject(task, "its deadline passed while it waited", expired=True)
-                continue
-            placement = view.fit(task) if rule is None else rule(task, view)
-            if placement is not None:
-                queue.pop()
-                yield Start(task, placement)
-            elif view.over_limit(task):
-                yield self.set_aside(task, view)
-            else:
-                return task
+        while (found := self._next_in_order(view, closed)) is not None:
+            if isinstance(found, Task):
+                return found
+            yield found
+        return None
+
+    def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
+        """What to decide about the head on nodes that are not closed; itself if it does not fit, None if there is none.
+
+        Not a generator: one inside another is resumed twice for each decision.
+        """
+        queue = self._first_open(closed) if self.of_partition else self.queue
+        task = None if queue is None else queue.head()
+        if queue is None or task is None:
+            return None
+        if self.drop_expired and task.deadline <= view.now:
+            queue.pop()
+            return Reject(task, "its deadline passed while it waited", expired=True)
+        rule = self.placement
+        placement = view.fit(task) if rule is None else rule(task, view)
+        if placement is not None:
+            queue.pop()
+            return Start(task, placement)
+        return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue | None:
         """The queue for open nodes with the head that goes first; None if no task waits."""

@@ -39,8 +39,6 @@ class Placing:
         if self._with_items:
             return self._fit_with_items(task)
         modes, first = task.shape.modes, self._capacity.first
-        if len(modes) == 1:
-            return first(modes[0])
         for position in task.modes_by_speed():
             placement = first(modes[position])
             if placement is not None:
