@@ -95,8 +95,6 @@ def slot_filler(
     return filler
 
 
-
-
 @lru_cache(None)
 def filling(kind: type, slots: tuple[str, ...]) -> CodeType:
     """The code of a function that copies these fields; compiled once, as that takes longer than a small fork."""

@@ -28,7 +28,7 @@ from sim.policy.contract import (
     Wait,
 )
 from sim.policy.dispatch import Dispatcher
-from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of
+from sim.policy.queues import EVERYWHERE, TaskQueue, nodes_of, partition_of
 
 Discipline = Literal["block", "skip"]
 AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
@@ -124,7 +124,7 @@ class ListScheduler(Scheduler):
 
     def _line(self, task: Task) -> TaskQueue:
         """Under disciplines other than "skip": where it waits."""
-        partition = task.shape.modes[0].partition
+        partition = partition_of(task)
         if partition is None:
             return self.queue
         line = self.of_partition.get(partition)
@@ -159,8 +159,8 @@ class ListScheduler(Scheduler):
         if self._aside:
             self._bring_back(view)
         while (found := self._next_in_order(view, closed)) is not None:
-            if found.__class__ is not Task:
-                yield found  # type: ignore[misc]
+            if not isinstance(found, Task):
+                yield found
                 continue
             closed |= nodes_of(found)
             if closed == EVERYWHERE:

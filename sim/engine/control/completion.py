@@ -45,8 +45,7 @@ class Completion:
         """Does the batching policy of each service have a hook for the end of a batch?"""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
-        self._told = linked
-        """Does anyone want to hear of each task that completes?"""
+        self._told = linked  # does anyone want to hear of each task that completes?
         self._admitted_gone: Any = None
 
     def hooks(self) -> None:

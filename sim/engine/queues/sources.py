@@ -15,7 +15,7 @@ from sim.engine.kernel.draws import Draws
 from sim.model.record import UNFINISHED, RunInput
 from sim.model.tasks import Shape, Task
 
-BLOCK = 8192
+BLOCK = 4096
 """Tasks taken from the columns at once."""
 
 THINK_BLOCK = 256

@@ -135,8 +135,7 @@ class EngineView:
     def fit(self, task: Task, rule: PlacementRule | None = None) -> Placement | None:
         if rule is not None:
             return rule(task, self)
-        modes, first = task.shape.modes, self._first
-        # The commonest question by far, answered with one call less.
+        modes, first = task.shape.modes, self._first  # the commonest question by far: one call less
         return first(modes[0]) if len(modes) == 1 and not self.items else self._placing.fit(task)
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
