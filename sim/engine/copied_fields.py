@@ -45,7 +45,7 @@ PLAIN: dict[type, frozenset[str]] = {
                       "begin total left"),
     Links: named("up_lines down_lines _latency _network_latency"),
     Draws: named("draw block"),
-    Sources: named("_delivered _numbers _times _shapes _rows _estimates"),
+    Sources: named("_delivered _block"),
 }
 """Fields with numbers, input and what is only ever replaced: copied as they are, without a look.  All other fields are
 looked at, so that one that is missing here costs time and nothing else."""
@@ -93,8 +93,6 @@ def slot_filler(
     exec(filling(kind, slots), names)
     filler: Fill = names["fill"]
     return filler
-
-
 
 
 @lru_cache(None)

@@ -232,10 +232,7 @@ def _forget_truths(copier: Copier, seed: int, drawn: _Drawn | None) -> None:
 
 
 def _end_streams(run: RunState) -> None:
-    sources: Sources = run.sources
-    sources.to_come, sources._last = 0, sources._row
-    run.clock.feed_time = math.inf
-    sources._sent = [len(stream.rows) for stream in run.input.closed]
+    run.sources.end_now()
     for queue in run.queues:
         run.requests_left -= queue.end_now()
         queue.ring(True)

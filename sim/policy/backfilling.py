@@ -212,24 +212,27 @@ class Backfilling(ListScheduler):
         window, full, rule = self.window, self._full, self.placement
         tasks, demands = window.tasks, window.demands
         plain = rule is None and not view.items  # where `fit` finds no place there is none
-        position = window.changed or 1
+        here = window.changed or 1
         hopeless = demands.keys() <= full.keys()
-        while position < len(tasks) and not hopeless:
-            task = tasks[position]
-            demand = task.shape if task.allowed is None else (task.shape, task.allowed)
-            if demand in full or task in heads:
-                position += 1
-                continue
+        while not hopeless:
+            for position in range(here, len(tasks)):
+                task = tasks[position]
+                demand = task.shape if task.allowed is None else (task.shape, task.allowed)
+                if demand not in full and task not in heads:
+                    break
+            else:
+                break
             placement = view.fit(task) if rule is None else rule(task, view)
             if placement is not None:
                 yield task, placement
                 if task.state != WAITING:
                     window.take(position)
+                    here = position
                     continue
             elif plain or fits_nowhere(task, view):
                 full[demand] = None
                 hopeless = demands.keys() <= full.keys()
-            position += 1
+            here = position + 1
         window.changed = len(tasks)  # those behind were not tried yet
 
     def reservations(self, heads: list[Task], task: Task, view: View) -> list[Shadow]:

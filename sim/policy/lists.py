@@ -112,14 +112,15 @@ class ListScheduler(Scheduler):
         self._alone = alone
 
     def ready(self, task: Task) -> None:
+        order = self.order
+        key = task.arrival if order is arrival_order else order(task)
         if self.discipline != "skip":
-            self._line(task).push(self.order(task), task)
+            queue = self.queue if task.shape.modes[0].partition is None else self._line(task)
         else:
             demand = task.shape if task.allowed is None else (task.shape, task.allowed)
-            queue = self.by_shape.get(demand)
-            if queue is None:
-                queue = self.by_shape[demand] = TaskQueue()
-            queue.push(self.order(task), task)
+            found = self.by_shape.get(demand)
+            queue = self.by_shape.setdefault(demand, TaskQueue()) if found is None else found
+        queue.push(key, task)
 
     def _line(self, task: Task) -> TaskQueue:
         """Under disciplines other than "skip": where it waits."""
@@ -149,15 +150,21 @@ class ListScheduler(Scheduler):
         yield wait
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
-        if self.discipline == "skip":
-            yield from self._skipping(view)
-            return
-        if self.discipline != "block":
-            yield from self._keeping(view)
-            return
+        if self.discipline == "block":
+            return self._in_order(view)
+        return self._skipping(view) if self.discipline == "skip" else self._keeping(view)
+
+    def _in_order(self, view: View) -> Iterator[Decision]:
         closed = 0
-        while (head := (yield from self.start_in_order(view, closed))) is not None:
-            closed |= claims_of(head)
+        if self._aside:
+            self._bring_back(view)
+        while (found := self._next_in_order(view, closed)) is not None:
+            if not isinstance(found, Task):
+                yield found
+                continue
+            closed |= claims_of(found)
+            if closed == EVERYWHERE:
+                break
         if not closed:
             yield WAIT_FOR_READY
         else:
@@ -186,30 +193,34 @@ class ListScheduler(Scheduler):
         all.  A task that is held back by a limit of its partition does not block the tasks behind it, and is looked at
         again when something has come free.
         """
-        self.bring_back(view)
+        if self._aside:
+            self._bring_back(view)
         if closed == EVERYWHERE:
             return None
-        rule, drop = self.placement, self.drop_expired
-        queue: TaskQueue | None = self.queue
-        while True:
-            if self.of_partition and (queue := self._first_open(closed)) is None:
-                return None
-            assert queue is not None
-            task = queue.head()
-            if task is None:
-                return None
-            if drop and task.deadline <= view.now:
-                queue.pop()
-                yield Reject(task, "its deadline passed while it waited", expired=True)
-                continue
-            placement = view.fit(task) if rule is None else rule(task, view)
-            if placement is None:
-                if view.over_limit(task):
-                    yield self.set_aside(task, view)
-                    continue
-                return task
+        while (found := self._next_in_order(view, closed)) is not None:
+            if isinstance(found, Task):
+                return found
+            yield found
+        return None
+
+    def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
+        """What to decide about the head on nodes that are not closed; itself if it does not fit, None if there is none.
+
+        Not a generator: one inside another is resumed twice for each decision.
+        """
+        queue = self._first_open(closed) if self.of_partition else self.queue
+        task = None if queue is None else queue.head()
+        if queue is None or task is None:
+            return None
+        if self.drop_expired and task.deadline <= view.now:
             queue.pop()
-            yield Start(task, placement)
+            return Reject(task, "its deadline passed while it waited", expired=True)
+        rule = self.placement
+        placement = view.fit(task) if rule is None else rule(task, view)
+        if placement is not None:
+            queue.pop()
+            return Start(task, placement)
+        return self.set_aside(task, view) if view.over_limit(task) else task
 
     def _first_open(self, closed: int) -> TaskQueue | None:
         """The queue for open nodes with the head that goes first; None if no task waits."""
@@ -230,9 +241,9 @@ class ListScheduler(Scheduler):
         self._aside[task.index] = task
         return Annotate(task, "quota")
 
-    def bring_back(self, view: View) -> None:
+    def _bring_back(self, view: View) -> None:
         """Queue those that were set aside, if something has come free since."""
-        if self._aside and view.changes.releases != self._aside_since:
+        if view.changes.releases != self._aside_since:
             for kept in self._aside.values():
                 if kept.state == WAITING:
                     self._line(kept).push(self.order(kept), kept)
@@ -248,7 +259,7 @@ class ListScheduler(Scheduler):
 
     def _keeping(self, view: View) -> Iterator[Decision]:
         """Start in order; a head that does not fit is kept, and nothing of lower rank passes it but by backfilling."""
-        self.bring_back(view)
+        self._bring_back(view)
         every: list[Partition | None] = [None, *self.of_partition]
         lines = dict(zip(every, self.queues(), strict=True))
         closed = 0

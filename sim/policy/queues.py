@@ -52,9 +52,11 @@ class TaskQueue:
         run = self._run
         if not run or run[-1] < entry:
             run.append(entry)
+            held = len(run)
         else:
             heappush(self._heap, entry)
-        if len(run) + len(self._heap) > self._limit:
+            held = len(self._heap)
+        if held > self._limit:
             self._compact()
 
     def _compact(self) -> None:
@@ -62,16 +64,17 @@ class TaskQueue:
         self._run = deque(entry for entry in self._run if _live(entry))
         self._heap = [entry for entry in self._heap if _live(entry)]
         heapify(self._heap)
-        self._limit = max(64, 2 * (len(self._run) + len(self._heap)))
+        self._limit = max(64, 2 * max(len(self._run), len(self._heap)))
 
     def head(self) -> Task | None:
         """The task that goes next, or None."""
         run, heap = self._run, self._heap
         while run:
-            entry = run[0]
-            task = entry[4]
-            if task.ticket == entry[3] and task.state == WAITING:
-                break
+            _, _, _, ticket, task = run[0]
+            if task.ticket == ticket and task.state == WAITING:
+                if heap:
+                    break
+                return task
             run.popleft()
         while heap:
             entry = heap[0]
@@ -93,9 +96,10 @@ class TaskQueue:
 
     def pop(self) -> Task:
         """Take the head off (which `head` has just returned)."""
-        if self._heap and (not self._run or self._heap[0] < self._run[0]):
-            return heappop(self._heap)[4]
-        return self._run.popleft()[4]
+        run, heap = self._run, self._heap
+        if heap and (not run or heap[0] < run[0]):
+            return heappop(heap)[4]
+        return run.popleft()[4]
 
     def remove(self, task: Task) -> None:
         """The task's entry is void from now on."""

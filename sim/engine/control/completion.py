@@ -46,6 +46,7 @@ class Completion:
         """Does the batching policy of each service have a hook for the end of a batch?"""
         self._on_finished: Any = None
         self._admitted_finished: Any = None
+        self._told = linked  # does anyone want to hear of each task that completes?
         self._admitted_gone: Any = None
         staged = state.tasks.staged
         self.whole = None if staged is None or state.input.admission is None else WholeRequests(state, staged)
@@ -61,20 +62,20 @@ class Completion:
             self.whole.tell(self._admitted_finished, self._admitted_gone)
             if self._admitted_finished is not None or self._admitted_gone is not None:
                 self._admitted_finished, self._admitted_gone = self.whole.finished, self.whole.gone
+        self._told = self._linked or self._on_finished is not None or self._admitted_finished is not None
 
     # Launches -----------------------------------------------------------------------------------------------
 
     def finish_quick(self, launch: Launch) -> None:
         """A launch that only computed has ended."""
         (task,) = launch._tasks  # type: ignore[misc]
-        row = task.index
-        placement = launch.placement
-        cores = launch.cores
+        row, placement, cores = task.index, launch.placement, launch.cores
         self._finishes[row] = self.clock._now
         self._modes[row] = launch.position
         self._status[row] = COMPLETED
-        if len(placement.devices) == 1:
-            self._place[row] = self._place_code(placement, cores) if cores else placement.devices[0].index
+        devices = placement.devices
+        if len(devices) == 1:
+            self._place[row] = self._place_code(placement, cores) if cores else devices[0].index
             self.capacity.quick_give(placement, cores)
         else:
             self._place[row] = self._place_code(placement, cores)
@@ -124,7 +125,6 @@ class Completion:
         for task in tasks:
             task.state = ENDED
             task._launch = None
-        state.settled = state.decisions
         if state.wake_on != "ready":
             self.clock.round_due = True
         back = queue.service.response_delay
@@ -158,24 +158,27 @@ class Completion:
         task.state = ENDED
         task._launch = None
         state.ended += 1
-        state.settled = state.decisions
-        if self._on_finished is not None:
-            call(state, self._on_finished, task)
-        if self._admitted_finished is not None:
-            call(state, self._admitted_finished, task)
-        if self._linked:
-            self._after(task)
+        if self._told:
+            self._tell(task)
         if state.wake_on != "ready":
             self.clock.round_due = True
         if not state.running and not state.waiting and not more:
             self.rounds.look_whether_drained()
+
+    def _tell(self, task: Task) -> None:
+        """Those who want to hear that a task has completed."""
+        if self._on_finished is not None:
+            call(self.state, self._on_finished, task)
+        if self._admitted_finished is not None:
+            call(self.state, self._admitted_finished, task)
+        if self._linked:
+            self._after(task)
 
     def generated(self, task: Task) -> None:
         """A request to a language model has its last token."""
         state = self.state
         task.state = ENDED
         state.ended += 1
-        state.settled = state.decisions
         if self._admitted_finished is not None:
             call(state, self._admitted_finished, task)
         if self._linked:
@@ -224,7 +227,6 @@ class Completion:
                 doomed += [(successor, FAILED, fate) for successor in state.graph.failed(row)]
             if state.sources.closed:
                 state.sources.answered(task)
-        state.settled = state.decisions
         self.rounds.changed("change")
         self.rounds.look_whether_drained()
 

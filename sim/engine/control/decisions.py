@@ -39,19 +39,20 @@ class Decisions:
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
         state = self.state
-        state.decisions += 1
+        state.decisions = made_so_far = state.decisions + 1
         kind: Any = decision.__class__
         made: Any = decision
         if kind is Start:
             self.starts.start(made)
-        elif kind is Wait or kind is Pause:
+            return  # tasks that start are no longer there to be started: this alone goes in no circle
+        if kind is Pause or kind is Wait:
             self.rounds.wait(made)
         else:
             handler = self._handlers.get(kind)
             if handler is None:
                 raise illegal(state, f"yielded {decision!r}, which is not a decision")
             handler(self, decision)
-        if state.decisions - state.settled > LOOP_LIMIT:
+        if made_so_far - state.settled > LOOP_LIMIT:
             self.rounds.look_for_loop()
 
     def _stop(self, decision: Stop) -> None:
@@ -115,7 +116,6 @@ class Decisions:
         state.recorder.discard(queue.number, first, requests.count, status, state.clock._now, reason)
         state.requests_left -= requests.count
         state.ended += requests.count
-        state.settled = state.decisions
         self.rounds.look_whether_drained()
 
     def _annotate(self, decision: Annotate) -> None:

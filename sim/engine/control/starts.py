@@ -71,22 +71,18 @@ class Starts:
                     task.state = RUNNING
                     row = task.index
                     del state.waiting[row]
-                    if mode in self.quick:
+                    quick = mode in self.quick
+                    then = self.finish_quick if quick else self._boundary
+                    task._launch = launch = Launch(then, number, (task,), placement, now)
+                    launch.cores = cores
+                    launch.position = position
+                    if quick:
                         # It only computes, so its end is known now: one clock entry, and no timetable.
-                        launch = Launch(self.finish_quick, number, (task,), placement, now)
                         self._starts[row] = now
                         self.clock.at(now + (mode.fixed + task._time[position]), FINISH, launch)
-                        launch.cores = cores
-                        launch.position = position
-                        task._launch = launch
-                        state.running[number] = launch
                     else:
-                        launch = Launch(self._boundary, number, (task,), placement, now)
-                        launch.cores = cores
-                        launch.position = position
-                        task._launch = launch
                         self.launches.begin(launch)
-                        state.running[number] = launch
+                    state.running[number] = launch
                     if self.limits is not None:
                         self.limits.watch(launch)
                     return

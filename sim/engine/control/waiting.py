@@ -40,6 +40,8 @@ class Waiting:
                     np.frombuffer(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
+        self._by_itself = not state.queues and serving is None and self._ready is None
+        """Is there nothing but tasks that are ready as they come?"""
 
     def hooks(self) -> None:
         """A hook that the policy does not override is not called."""
@@ -50,24 +52,23 @@ class Waiting:
         """A task waits for a device from now on; `killed`: it ends at this instant, and no cache answers it."""
         state = self.state
         task.state = WAITING
-        ready = self._ready
-        if ready is not None and ready[task.index] != ready[task.index]:
-            # The arrival or the last predecessor's finish, not the time of admission: deferral is waiting.
-            last = -math.inf if state.graph is None else state.graph.ready.pop(task.index, -math.inf)
-            ready[task.index] = task.ready = max(task.arrival, last)
-        if self.serving is not None:
-            fleet = self.serving.fleets.get(task.shape)
-            if fleet is not None:
-                self._come_to_replicas(task, fleet)
-                return
-        queue = state.queue_of.get(task.shape) if state.queues else None
+        queue = None
+        if not self._by_itself:
+            self._note_ready(task)
+            if self.serving is not None:
+                fleet = self.serving.fleets.get(task.shape)
+                if fleet is not None:
+                    self._come_to_replicas(task, fleet)
+                    return
+            queue = state.queue_of.get(task.shape)
         if queue is not None:
             self._come_to_queue(task, queue, killed)
         else:
             state.waiting[task.index] = task
-            if self._on_ready is not None:
+            on_ready = self._on_ready
+            if on_ready is not None:
                 try:
-                    self._on_ready(task)
+                    on_ready(task)
                 except HetsimError:
                     raise
                 except Exception as error:
@@ -78,6 +79,13 @@ class Waiting:
         ):
             return
         self.clock.round_due = True
+
+    def _note_ready(self, task: Task) -> None:
+        """The arrival or the last predecessor's finish, not the time of admission: deferral is waiting."""
+        ready, graph = self._ready, self.state.graph
+        if ready is not None and ready[task.index] != ready[task.index]:
+            last = -math.inf if graph is None else graph.ready.pop(task.index, -math.inf)
+            ready[task.index] = task.ready = max(task.arrival, last)
 
     def ready_inside(self, task: Task) -> None:
         """A task that only waited for others of its launch was ready with the last of them, or of its others."""

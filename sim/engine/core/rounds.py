@@ -10,6 +10,8 @@ from sim.engine.core.state import RunState
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.policy.contract import Wait
 
+INF = math.inf
+
 LOOP_LIMIT = 10_000
 """Rounds, or decisions, at one instant without any task ending, after which a policy is reported as looping."""
 
@@ -34,13 +36,10 @@ class Rounds:
             return False
         clock.round_due = False
         state.rounds += 1
-        now = clock._now
-        if now != state.instant:
-            state.instant = now
-            state.settled = state.decisions
         state.wake_on = "change"
-        if self._wake.entry >= 0:
-            clock.cancel(self._wake)
+        wake = self._wake
+        if wake.entry >= 0:
+            clock.cancel(wake)
         if state.wanting:
             self.signals.offer()
         return True
@@ -61,7 +60,7 @@ class Rounds:
         if state.wanting:
             state.wake_on = "change"  # whatever comes free may be for a replica
         until = decision.until
-        if until == math.inf:
+        if until == INF:
             if self._wake.entry >= 0:
                 self.clock.cancel(self._wake)
             return
@@ -91,6 +90,9 @@ class Rounds:
     def look_for_loop(self) -> None:
         """Many decisions at one instant are fine while tasks keep starting; going in circles is not."""
         state = self.state
+        known, state.settled_at = state.settled_at, (self.clock._now, state.ended)
+        if known != state.settled_at:
+            state.settled = state.decisions
         made = state.decisions - state.settled
         if made > LOOP_LIMIT + 10 * (len(state.waiting) + len(state.running)):
             raise illegal(state, f"made {made:,} decisions at one instant and no task came to an end: it loops")

@@ -77,9 +77,9 @@ class RunState:
     rounds: int = 0
     decisions: int = 0
     settled: int = 0
-    """Decisions made before this instant, or before the last task ended."""
-    instant: float = -1.0
-    """Time of the last round."""
+    """Decisions made by the last look whether the policy goes in circles that found that it does not."""
+    settled_at: tuple[float, int] = (-1.0, 0)
+    """When it was, and how many tasks had ended."""
     wake_on: str = "change"
     """What the policy waits for besides time: change, fit, release or ready."""
     certain: float = -math.inf

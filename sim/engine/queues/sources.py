@@ -13,9 +13,9 @@ import numpy as np
 from sim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
 from sim.engine.kernel.draws import Draws
 from sim.model.record import UNFINISHED, RunInput
-from sim.model.tasks import Task
+from sim.model.tasks import Shape, Task
 
-BLOCK = 8192
+BLOCK = 4096
 """Tasks taken from the columns at once."""
 
 THINK_BLOCK = 256
@@ -45,13 +45,9 @@ class Sources(Timer):
     """
 
     __slots__ = (
-        "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "to_come", "closed", "_row", "_last",
-        "_delivered", "_base", "_numbers", "_times", "_shapes", "_rows", "_estimates", "_stream_of", "_sent", "_think",
+        "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "thinking", "closed", "_last",
+        "_delivered", "_base", "_at", "_block", "_stream_of", "_sent", "_think",
     )  # fmt: skip
-    _numbers: Sequence[int]
-    _shapes: list[int]
-    _rows: list[tuple[float, ...]]
-    _estimates: list[tuple[float, ...]]
 
     def __init__(
         self,
@@ -82,8 +78,8 @@ class Sources(Timer):
             there[np.concatenate(absent)] = False
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)
-        self.to_come = self._last
-        """Tasks that will certainly still arrive (thinking clients included)."""
+        self.thinking = 0
+        """Clients of closed loops that will send."""
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
@@ -91,61 +87,61 @@ class Sources(Timer):
             self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
             self._sent.append(stream.clients)
             self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
-        self._row = self._base = 0
-        self._times: list[float] = []
+        self._block: list[tuple[int, float, Shape, tuple[float, ...], tuple[float, ...]]] = []
+        """The next rows to arrive, from `_at` on: row, arrival, shape, times and estimates of each."""
+        self._base = self._at = 0
+        """What has arrived before the block, and of it."""
         if self._last:
-            self._load_block()
-            clock.feed_at(self._times[0], self)
+            self._load_block(0)
+
+    @property
+    def to_come(self) -> int:
+        """Tasks that will certainly still arrive (thinking clients included)."""
+        return self._last - self._base - self._at + self.thinking
+
+    def end_now(self) -> None:
+        """Deliver no more."""
+        self._last, self.thinking = self._base + self._at, 0
+        self.clock.feed_time = math.inf
+        self._sent = [len(stream.rows) for stream in self.run.closed]
 
     def begin_at(self, row: int) -> None:
         """Deliver the rows of the table from this one on, and none before; `run` has that table."""
         self.tasks = self.run.tasks
         self._delivered = None
-        self._row = row
         self._last = len(self.tasks)
-        self.to_come = self._last - row
-        self._load_block()
-        self.clock.feed_at(self._times[0], self)
+        self.thinking = 0
+        self._load_block(row)
 
-    def _load_block(self) -> None:
-        first, stop = self._row, min(self._row + BLOCK, self._last)
-        tasks = self.tasks
+    def _load_block(self, first: int) -> None:
+        """Take the next rows from the columns, from this one on."""
+        tasks, stop = self.tasks, min(first + BLOCK, self._last)
         rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
-        self._base = first
-        self._numbers = range(first, stop) if self._delivered is None else rows.tolist()
-        self._times = tasks.arrival[rows].tolist()
-        self._shapes = tasks.shape[rows].tolist()
-        self._rows = list(map(tuple, tasks.time[rows].tolist()))  # tuples: policies cannot write to them
+        self._base, self._at = first, 0
+        numbers = range(first, stop) if self._delivered is None else rows.tolist()
+        shapes = [tasks.shapes[shape] for shape in tasks.shape[rows].tolist()]
+        times = list(map(tuple, tasks.time[rows].tolist()))  # tuples: policies cannot write to them
         same = tasks.estimate is tasks.time
-        self._estimates = self._rows if same else list(map(tuple, tasks.estimate[rows].tolist()))
+        estimates = times if same else list(map(tuple, tasks.estimate[rows].tolist()))
+        self._block = list(zip(numbers, tasks.arrival[rows].tolist(), shapes, times, estimates, strict=True))
+        self.clock.feed_at(self._block[0][1], self)
         self.each_block()
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
 
     def _arrive(self, _: Timer) -> None:
-        offset = self._row - self._base
-        row = self._numbers[offset]
-        tasks = self.tasks
-        task = Task(
-            row,
-            self._times[offset],
-            tasks.shapes[self._shapes[offset]],
-            self._rows[offset],
-            self._estimates[offset],
-            tasks,
-        )
-        self._row = following = self._row + 1
-        if following < self._last:
-            offset += 1
-            if offset == len(self._times):
-                self._load_block()
-                offset = 0
-            self.clock.feed_time = self._times[offset]
+        at, block = self._at, self._block
+        row, arrival, shape, times, estimates = block[at]
+        self._at = at = at + 1
+        if at < len(block):
+            self.clock.feed_time = block[at][1]
+        elif self._base + at < self._last:
+            self._load_block(self._base + at)
         else:
             self.clock.feed_time = math.inf
-        self.to_come -= 1
         self.status[row] = UNFINISHED
-        self.deliver(task)
+        deliver = self.deliver
+        deliver(Task(row, arrival, shape, times, estimates, self.tasks))
 
     # Closed loops -------------------------------------------------------------------------------------------
 
@@ -159,7 +155,7 @@ class Sources(Timer):
             return
         position = self._sent[number]
         self._sent[number] = position + 1
-        self.to_come += 1
+        self.thinking += 1
         self.clock.at(time, ARRIVAL, Later(self._send, number, position, time))
 
     def _send(self, number: int, position: int, time: float) -> None:
@@ -173,7 +169,7 @@ class Sources(Timer):
             tasks.expires[row] = time + stream.patience[position]
         times = tuple(tasks.time[row].tolist())
         estimates = times if tasks.estimate is tasks.time else tuple(tasks.estimate[row].tolist())
-        self.to_come -= 1
+        self.thinking -= 1
         self.status[row] = UNFINISHED
         self.deliver(Task(row, time, tasks.shapes[int(tasks.shape[row])], times, estimates, tasks))
 

@@ -88,18 +88,16 @@ class Capacity(PlacementIndex):
         Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
         unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
         """
-        mode = placement.mode
-        if mode.gpus > 1:
+        mode, devices = placement.mode, placement.devices
+        gpus, device = mode.gpus, devices[0]
+        if gpus > 1:
             return self._quick_gang(placement)
-        device = placement.devices[0]
-        if len(placement.devices) > 1:
-            return -1
         state = self.of[device.index]
-        if state.device is not device or device.type is not mode.type or not state.normal:
+        if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
             return -1
-        if mode.gpus:
-            node = state.node
-            if state.free < mode.share or not node.up:
+        if gpus:
+            node, free = state.node, state.free - mode.share
+            if free < 0 or not node.up:
                 return -1
             if not mode.bare:
                 if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
@@ -111,12 +109,12 @@ class Capacity(PlacementIndex):
                     state.least_room = room
                 node.cpu_free -= mode.millicores
                 node.mem_free -= mode.memory
-            state.free = free = state.free - mode.share
+            state.free = free
             if self.moved is not None:
                 self.moved.append(state)
             if free < WHOLE:
-                kind = state.kind
-                available = node.open[kind] = node.open[kind] & ~state.bit
+                kind, opened = state.kind, node.open
+                opened[kind] = available = opened[kind] & ~state.bit
                 if not available:
                     self.with_open[kind] &= ~node.bit
             if self.noting:
@@ -207,10 +205,11 @@ class Capacity(PlacementIndex):
         if self.moved is not None:
             self.moved.append(state)
         if free >= WHOLE and state.up and not state.asleep:
-            kind = state.kind
-            if not node.open[kind] and node.up:
+            kind, opened = state.kind, node.open
+            available = opened[kind]
+            if not available and node.up:
                 self.with_open[kind] |= node.bit
-            node.open[kind] |= state.bit
+            opened[kind] = available | state.bit
         if self.noting:
             self.log.append(node.index)
 

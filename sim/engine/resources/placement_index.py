@@ -171,9 +171,7 @@ class PlacementIndex:
             node = self.nodes[(mask & -mask).bit_length() - 1]
             available = node.open[index.kind]
             placements = node.gpus[(available & -available).bit_length() - 1].placements
-            if mode in placements:
-                return placements[mode]
-            return self.on_node(mode, node)
+            return placements[mode] if mode in placements else self.on_node(mode, node)
         if index.seen != len(self.log):
             self._refresh(mode, index)
         mask = index.mask

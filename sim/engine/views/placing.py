@@ -39,8 +39,6 @@ class Placing:
         if self._with_items:
             return self._fit_with_items(task)
         modes, first = task.shape.modes, self._capacity.first
-        if len(modes) == 1:
-            return first(modes[0])
         for position in task.modes_by_speed():
             placement = first(modes[position])
             if placement is not None:
@@ -185,7 +183,10 @@ class Placing:
     def over_limit(self, task: Task) -> bool:
         """See the contract: one test where nothing is limited."""
         modes = task.shape.modes
-        if not any(mode.limited for mode in modes):
+        for mode in modes:
+            if mode.limited:
+                break
+        else:  # a loop, as this is asked of every head that does not fit
             return False
         capacity = self._capacity
         for position in task.allowed or range(len(modes)):
