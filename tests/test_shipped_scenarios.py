@@ -108,6 +108,8 @@ def short(name, by=10):
             found[f"workload.{number}.count"] = entry["count"] // by
         elif by > 10 and entry.get("trace", {}).get("format") in ("swf", "openb"):
             found[f"workload.{number}.count"] = 400
+        if entry.get("pipeline", {}).get("items", 0) > 100:
+            found[f"workload.{number}.pipeline.items"] = entry["pipeline"]["items"] // by
         if "gpu_demand" in entry.get("resample", {}):  # a whole cluster is filled, and every round looked at
             found["horizon"] = f"{model.horizon / 20 / by} s"
     return found
@@ -120,11 +122,12 @@ def test_the_folder_has_what_is_shipped_and_nothing_else_is_called_a_scenario():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_path):
-    injected = load(name).raw["policy"] == long_form("constraint_injection")
-    policy = {"name": "constraint_injection", "candidates": 4} if injected else None
-    if injected and not tiers.whole:  # whose programs alone take seconds
-        policy = "heft"
-    result = sim.run(name, policy=policy, overrides=short(name, 10 if tiers.whole else 40), check=True)
+    policy = None
+    if load(name).raw["policy"] == long_form("constraint_injection"):  # the integer programs take seconds
+        own = tiers.whole and name == "cnn-operators"
+        policy = {"name": "constraint_injection", "candidates": 4} if own else "heft"
+    by = 40 if not tiers.whole else 10 if name in LONGER else 20
+    result = sim.run(name, policy=policy, overrides=short(name, by), check=True)
     assert len(result.tasks)
     assert result.metric("completed") > 0 or result.tasks["start"].notna().any()
     loaded = sim.load(result.save(tmp_path / "first"))
@@ -288,7 +291,7 @@ def test_deep_learning_mix():
 def test_fragmented_gpus():
     name = "fragmented-gpus"
     spread, packed = (by_class(name, "whole", "wait_mean", p) for p in (WORST_FIT, BEST_FIT))
-    states(name, "a whole job waits 23 min", spread.mean() / 60)
+    states(name, "a whole job waits 21 min", spread.mean() / 60)
     states(name, "it waits 4 min", packed.mean() / 60)
     assert below(packed, spread)
     loss = [np.mean([run.metric("fragmentation") for run in runs(name, p)]) for p in (WORST_FIT, BEST_FIT)]
@@ -300,10 +303,10 @@ def test_four_generations():
     name = "four-generations"
     fair, line = runs(name), runs(name, "fcfs")
     mean = {p: runs(name, p).metric("response_mean") / 60 for p in ("fcfs", "las", "allox", "isolated")}
-    states(name, "176 min under fcfs, 118 min under las", mean["fcfs"], mean["las"])
-    states(name, "99 min, at 14482 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
-    states(name, "An equal share for each (isolated) takes 164 min", mean["isolated"])
-    states(name, "that do not fit, 115 min", mean["allox"])
+    states(name, "208 min under fcfs, 137 min under las", mean["fcfs"], mean["las"])
+    states(name, "106 min, at 7966 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
+    states(name, "An equal share for each (isolated) takes 168 min", mean["isolated"])
+    states(name, "that do not fit, 111 min", mean["allox"])
     assert fair.metric("slowdown_mean") < line.metric("slowdown_mean")
 
 
@@ -316,11 +319,11 @@ def test_two_jobs_on_one_gpu():
         "fcfs": "fcfs", "sharing": "sharing",
     }  # fmt: skip
     mean = {kind: runs(name, policy).metric("response_mean") / 3600 for kind, policy in policies.items()}
-    states(name, "a mean response of 4.0 h", mean["pairs"])
-    states(name, "(threshold: 3) it is 5.6 h", 3, mean["alone"])
-    states(name, "(pairs: false) 4.9 h", mean["blind"])
-    states(name, "7.5 h under fcfs", mean["fcfs"])
-    states(name, "8.3 h under sharing", mean["sharing"])
+    states(name, "a mean response of 3.7 h", mean["pairs"])
+    states(name, "(threshold: 3) it is 4.5 h", 3, mean["alone"])
+    states(name, "(pairs: false) 4.3 h", mean["blind"])
+    states(name, "5.8 h under fcfs", mean["fcfs"])
+    states(name, "6.2 h under sharing", mean["sharing"])
 
 
 @pytest.mark.slow
@@ -333,18 +336,18 @@ def test_site_with_partitions():
     mean = {key: values.mean() for key, values in waits.items()}
     line, easy, slurm = ({class_: mean[policy, class_] for class_ in ("debugging", "training", "scavenging")}
                          for policy in ("fcfs", "easy_backfill", None))  # fmt: skip
-    states(name, "under fcfs debugging waits 173 min", line["debugging"])
-    states(name, "under easy_backfill 25 min", easy["debugging"])
+    states(name, "under fcfs debugging waits 192 min", line["debugging"])
+    states(name, "under easy_backfill 27 min", easy["debugging"])
     states(name, "debugging waits 15 min", slurm["debugging"])
     requeues = column(name, "preemptions").mean()
-    states(name, "training 1 min instead of 10 min, at 44 requeues", slurm["training"], easy["training"], requeues)
-    states(name, "scavengers wait 127 min instead of 31 min", slurm["scavenging"], easy["scavenging"])
+    states(name, "training 1 min instead of 13 min, at 45 requeues", slurm["training"], easy["training"], requeues)
+    states(name, "scavengers wait 155 min instead of 38 min", slurm["scavenging"], easy["scavenging"])
     assert below(waits[None, "debugging"], waits["easy_backfill", "debugging"])
-    # Waits of training are dominated by the worst run of ten; it gains in each of them (sign test: p = 0.001).
+    # Waits of training are dominated by the worst run of six; it gains in each of them (sign test: p = 0.016).
     assert (waits[None, "training"] < waits["easy_backfill", "training"]).all()
     hung = runs(name, "easy_backfill", overrun)
     waiting = np.mean([run.by("class", ["wait_mean"]).loc["training", "wait_mean"] for run in hung])
-    states(name, "training would wait 8.9 h under easy_backfill", waiting / 3600)
+    states(name, "training would wait 10.4 h under easy_backfill", waiting / 3600)
     for run in runs(name):
         failed = run.tasks[run.tasks["status"] == "failed"]
         assert set(failed["reason"]) == {"time limit"}
@@ -357,15 +360,15 @@ def test_elastic_training():
     rigid = {"workload.vision.scaling": {2: 1.95}, "workload.language.scaling": {2: 1.8}}
     mean = {p: column(name, "response_mean", p) for p in ("fcfs", "las", "optimus", "afs", "speedup_mean")}
     hours = {policy: values.mean() / 3600 for policy, values in mean.items()}
-    states(name, "mean response is 7.0 h and 8.4 h", hours["fcfs"], hours["las"])
-    states(name, "fcfs takes 2.6 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
-    states(name, "2.2 h under optimus, 1.8 h under afs", hours["optimus"], hours["afs"])
+    states(name, "mean response is 9.2 h and 10.8 h", hours["fcfs"], hours["las"])
+    states(name, "fcfs takes 2.9 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
+    states(name, "2.4 h under optimus, 2.0 h under afs", hours["optimus"], hours["afs"])
     stops = column(name, "preemptions", "speedup_mean").mean()
-    states(name, "1.9 h under speedup_mean, at 409 stops", hours["speedup_mean"], stops)
+    states(name, "2.2 h under speedup_mean, at 409 stops", hours["speedup_mean"], stops)
     for elastic in ("optimus", "afs", "speedup_mean"):
         assert below(mean[elastic], mean["fcfs"]) and below(mean[elastic], mean["las"])
     fcfs, speedup_mean = (column(name, "cost_held", policy) for policy in ("fcfs", "speedup_mean"))
-    states(name, "use costs 2583 under fcfs and 2019 under speedup_mean", fcfs.mean(), speedup_mean.mean())
+    states(name, "use costs 2715 under fcfs and 2070 under speedup_mean", fcfs.mean(), speedup_mean.mean())
     saved = by_class(name, "language", "cost_held", "fcfs") - by_class(name, "language", "cost_held", "speedup_mean")
     states(name, "of what that saves, 83 % is on language", 100 * saved.mean() / (fcfs - speedup_mean).mean())
 
@@ -377,9 +380,9 @@ def test_pods_on_parts_of_gpus(tmp_path):
     for path in sorted(tmp_path.iterdir()):
         assert path.read_bytes() == (FOLDER / "clusters" / path.name).read_bytes()
     strict, best, worst = (column(name, "wait_mean", policy) for policy in ("fcfs", BEST_FIT, WORST_FIT))
-    states(name, "pods wait 327 min", strict.mean() / 60)
-    states(name, "they wait 29 min", best.mean() / 60)
-    states(name, "they wait 29 min", worst.mean() / 60)
+    states(name, "pods wait 366 min", strict.mean() / 60)
+    states(name, "they wait 40 min", best.mean() / 60)
+    states(name, "they wait 40 min", worst.mean() / 60)
     assert below(best, strict)
 
 
@@ -474,8 +477,8 @@ def test_popular_inputs():
 
     lru, clock = with_cache("lru"), with_cache("clock")
     alone = with_cache(None)[1]
-    states(name, "51.7 % without the GPU and the mean response falls from 592 ms to 19.0 ms", lru[0], alone, lru[1])
-    states(name, "52.8 %, 18.2 ms", *clock)
+    states(name, "51.8 % without the GPU and the mean response falls from 574 ms to 18.9 ms", lru[0], alone, lru[1])
+    states(name, "52.9 %, 18.1 ms", *clock)
 
 
 def plan_of(name, overrides=None):
@@ -639,9 +642,9 @@ def test_models_larger_than_memory():
     first, earliest = (column(name, "response_mean", p) for p in policies)
     loads = [100 * np.mean([(run.tasks.upload > 0.1).mean() for run in runs(name, p)]) for p in policies]
     states(name, "75 % of them have to load", loads[0])
-    states(name, "34 % load", loads[1])
-    states(name, "the mean response is 0.84 s", first.mean())
-    states(name, "the mean response is 0.51 s", earliest.mean())
+    states(name, "35 % load", loads[1])
+    states(name, "the mean response is 0.86 s", first.mean())
+    states(name, "the mean response is 0.53 s", earliest.mean())
     states(name, "loading one takes 0.75 s", 9 / 12)
     assert below(earliest, first)
 
@@ -674,8 +677,8 @@ def test_time_slices():
     exact_sliced, exact_serial = 1 / 0.3, 1 + 0.7 * (1 + 3**2) / (2 * 0.3)
     assert sliced.interval("response_mean", 0.99).covers(exact_sliced)
     assert serial.interval("response_mean", 0.99).covers(exact_serial)
-    states(name, "is 3.4 s (exact: 3.33 s)", sliced.column("response_mean").mean(), exact_sliced)
-    states(name, "be 12.8 s (exact: 12.67 s)", serial.column("response_mean").mean(), exact_serial)
+    states(name, "is 3.5 s (exact: 3.33 s)", sliced.column("response_mean").mean(), exact_sliced)
+    states(name, "be 12.6 s (exact: 12.67 s)", serial.column("response_mean").mean(), exact_serial)
 
 
 @pytest.mark.slow
@@ -692,9 +695,9 @@ def test_slices_of_one_gpu():
     }
     states(name, "the mean response is 2.9 s", response["mps"].mean())
     states(name, "at a time: 2.7 s", response["mig"].mean())
-    states(name, "longer than under MPS (3.1 against 2.5 s)", large["mig"].mean(), large["mps"].mean())
+    states(name, "longer than under MPS (3.0 against 2.6 s)", large["mig"].mean(), large["mps"].mean())
     states(name, "of 5 % give 2.4 s", 5, response["timeslice"].mean())
-    assert response["exclusive"].mean() == pytest.approx(2.20, abs=0.0055)
+    assert response["exclusive"].mean() == pytest.approx(2.21, abs=0.0055)
     assert below(response["timeslice"], response["mig"])
     assert below(response["mig"], response["mps"])
     assert below(large["mps"], large["mig"])
@@ -872,7 +875,8 @@ def test_async_linear_is_nowhere_behind_serial_greedy(process, rate):
 
     With deterministic arrivals nothing is random, and one run says it all.
     """
-    overrides = {ARRIVALS: {"process": process, "rate": f"{rate}/s"}, "horizon": "40 s", "warmup": 0}
+    # 400 to 14,300 requests a run: the pairs differ by so much more than their noise that six of them tell.
+    overrides = {ARRIVALS: {"process": process, "rate": f"{rate}/s"}, "horizon": "20 s", "warmup": 0, "replications": 6}
     if process == "deterministic":
         own, other = (
             sim.run("async-latency", policy=p, overrides=overrides | {"replications": 1}).metric("response_mean")
@@ -916,7 +920,7 @@ SATURATED = {
     ARRIVALS: {"process": "closed", "clients": 512, "think": 0},
 }  # fmt: skip
 BURST = {
-    "horizon": "4 s", "warmup": "1 s", "replications": 100, "workload.resnet50.until": "3.5 s",
+    "horizon": "4 s", "warmup": "1 s", "replications": 30, "workload.resnet50.until": "3.5 s",
     ARRIVALS: {"process": "piecewise_poisson", "rate": [["0 s", "400/s"], ["2 s", "800/s"], ["2.3 s", "400/s"]]},
 }  # fmt: skip
 
@@ -1083,8 +1087,11 @@ def test_overload():
     """Every admission policy is worth at least twice the goodput of accepting all."""
     name = "overload"
     proposed = load(name).raw["sweep"]["policy"]
-    good = {json.dumps(policy): 100 * column(name, "goodput_fraction", policy) for policy in proposed}
-    fcfs, edf, sjf, feasible, tied = (good[json.dumps(proposed[k])].mean() for k in (0, 1, 2, -2, -1))
+    stated = [proposed[k] for k in (0, 1, 2, -2, -1)]
+    # Of those without a figure two runs are enough: 80 to 95 % against 6 %, with a standard deviation of 2 %.
+    good = {json.dumps(p): 100 * column(name, "goodput_fraction", p, None if p in stated else {"replications": 2})
+            for p in proposed}  # fmt: skip
+    fcfs, edf, sjf, feasible, tied = (good[json.dumps(policy)].mean() for policy in stated)
     states(name, "6 % under fcfs, 20 % under edf and 95 % under sjf", fcfs, edf, sjf)
     states(name, "in time reaches 92 %", feasible)
     states(name, "95 % where admission also chooses", tied)
@@ -1136,9 +1143,9 @@ def test_learned_affinity():
         "patient": {"scheduler": {"name": "sjf", "discipline": "skip"}, "placement": "earliest_finish"}, **mine,
     }.items()}  # fmt: skip
     written = (slowdown[policy] for policy in ("fcfs", "random", "sjf"))
-    states(name, "22.8 under fcfs, 20.0 under random and 2.97 under sjf", *written)
-    states(name, "2.04 (dqn), 2.38 (reinforce) and 1.90 (ppo)", *(slowdown[agent] for agent in mine))
-    states(name, "1.88 under allox, and 1.88 under an sjf", slowdown["allox"], slowdown["patient"])
+    states(name, "20.5 under fcfs, 19.2 under random and 3.04 under sjf", *written)
+    states(name, "1.87 (dqn), 2.40 (reinforce) and 1.80 (ppo)", *(slowdown[agent] for agent in mine))
+    states(name, "1.84 under allox, and 1.81 under an sjf", slowdown["allox"], slowdown["patient"])
 
 
 # README ---------------------------------------------------------------------------------------------------------
