@@ -36,6 +36,7 @@ def pytest_report_header() -> str:
     return "tests: the whole suite" if tiers.whole else "tests: the quick tier (pytest --all runs the slow tests too)"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     whole_gallery = config.getoption("--gallery")
     others = [item for item in items if bool(item.get_closest_marker("gallery")) != whole_gallery]
@@ -47,6 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = tiers.runs_shared(item.path.stem, item.name, getattr(item, "fixturenames", ()))
         if group:
             item.add_marker(pytest.mark.xdist_group(group))
+        mark = item.get_closest_marker("xdist_group")
+        if mark and hasattr(config, "workerinput") and hasattr(item, "_id"):
+            # The scheduler of pytest-xdist knows a group by the end of a node's id, which version 3.8 writes where
+            # pytest 9.2 no longer looks: without this, what a group shares is made once for each test.
+            item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
     if not tiers.whole:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]

@@ -429,7 +429,7 @@ def test_the_load_of_several_generations_is_that_of_all_of_them():
     assert {mode.type.name for mode in newest} == {"a100"}
     tasks = result.record.input.tasks
     work = (tasks.time[:, 0] * np.array([mode.gpus for mode in newest])[tasks.shape]).sum()
-    assert work / (128 * np.ptp(tasks.arrival)) == pytest.approx(3.3, abs=0.05)  # were all of it on the newest
+    assert work / (64 * np.ptp(tasks.arrival)) == pytest.approx(3.4, abs=0.05)  # were all of it on the newest
 
 
 # What is said once ----------------------------------------------------------------------------------------------

@@ -533,10 +533,10 @@ def test_quotas_by_type():
     found = {p: column(name, "response_mean", p) for p in ("fcfs", "sjf", "eft", "heteroprio", "er_ls")}
     planned = column(name, "response_mean", {"name": "as_planned", "by": "eft"})
     quotas = column(name, "response_mean")
-    states(name, "109 s under fcfs and 108 s under sjf", found["fcfs"].mean(), found["sjf"].mean())
-    states(name, "69 s under eft and 155 s where its plan is followed", found["eft"].mean(), planned.mean())
-    states(name, "by sjf on each type: 45 s", quotas.mean())
-    assert len(quotas) >= 10
+    states(name, "105 s under fcfs and 105 s under sjf", found["fcfs"].mean(), found["sjf"].mean())
+    states(name, "69 s under eft and 159 s where its plan is followed", found["eft"].mean(), planned.mean())
+    states(name, "by sjf on each type: 47 s", quotas.mean())
+    assert len(quotas) == 4
     for other in (found["fcfs"], found["sjf"], found["eft"], planned):
         assert below(quotas, other, confidence=0.99)
     comment = SHIPPED[name].path.read_text(encoding="utf-8")

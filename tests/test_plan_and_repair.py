@@ -411,8 +411,8 @@ def makespans(name, policy, error=None):
             "does not plan, after 337, 340, 362 and 382 s", "ends after 295, 300, 323 and 365 s",
         )),
         ("wrong-estimates-graph", "heft", "dmda", 1e3, (
-            "of heft ends after 181, 176, 181 and 305 ms on average", "after 145, 146, 144 and 159 ms",
-            "ends after 145, 142, 144 and 158 ms",
+            "of heft ends after 181, 177, 179 and 293 ms on average", "after 145, 146, 144 and 155 ms",
+            "ends after 145, 143, 145 and 156 ms",
         )),
     ],
 )  # fmt: skip
@@ -425,7 +425,7 @@ def test_repaired_plans_beat_plans_and_no_plans(name, plan, dynamic, unit, tells
         states(name, text, *(unit * spans.mean() for spans in runs_))
     ratios = []
     for planned, decided, repaired in zip(*found.values(), strict=True):
-        assert len(repaired) >= 20
+        assert len(repaired) == (20 if name == "wrong-estimates" else 8)
         better = min(planned, decided, key=np.mean)
         ratios.append(repaired.mean() / better.mean())
         assert ratios[-1] <= 1.02

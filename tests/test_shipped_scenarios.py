@@ -108,6 +108,8 @@ def short(name, by=10):
             found[f"workload.{number}.count"] = entry["count"] // by
         elif by > 10 and entry.get("trace", {}).get("format") in ("swf", "openb"):
             found[f"workload.{number}.count"] = 400
+        if entry.get("pipeline", {}).get("items", 0) > 100:
+            found[f"workload.{number}.pipeline.items"] = entry["pipeline"]["items"] // by
         if "gpu_demand" in entry.get("resample", {}):  # a whole cluster is filled, and every round looked at
             found["horizon"] = f"{model.horizon / 20 / by} s"
     return found
@@ -120,11 +122,12 @@ def test_the_folder_has_what_is_shipped_and_nothing_else_is_called_a_scenario():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_path):
-    injected = load(name).raw["policy"] == long_form("constraint_injection")
-    policy = {"name": "constraint_injection", "candidates": 4} if injected else None
-    if injected and not tiers.whole:  # whose programs alone take seconds
-        policy = "heft"
-    result = sim.run(name, policy=policy, overrides=short(name, 10 if tiers.whole else 40), check=True)
+    policy = None
+    if load(name).raw["policy"] == long_form("constraint_injection"):  # the integer programs take seconds
+        own = tiers.whole and name == "cnn-operators"
+        policy = {"name": "constraint_injection", "candidates": 4} if own else "heft"
+    by = 40 if not tiers.whole else 10 if name in LONGER else 20
+    result = sim.run(name, policy=policy, overrides=short(name, by), check=True)
     assert len(result.tasks)
     assert result.metric("completed") > 0 or result.tasks["start"].notna().any()
     loaded = sim.load(result.save(tmp_path / "first"))
@@ -164,11 +167,15 @@ def test_name_and_description(name):
 @pytest.mark.parametrize("name", spread([name for name in SHIPPED if load(name).raw.get("sweep", {}).get("policy")], 8))
 @pytest.mark.slow
 def test_the_policies_it_proposes_to_compare_can_run(name):
-    for policy in load(name).raw["sweep"]["policy"]:
-        by = 10 if name == "slack-before-the-deadline" else 40  # its first task ends after 1 s of 40
-        less = short(name, by)
-        as_it_is = less.keys() == {"warmup", "replications"} and not load(name).raw.keys() & less.keys()
-        found = runs(name, policy) if as_it_is else sim.run(name, policy=policy, overrides=less)
+    by = 10 if name == "slack-before-the-deadline" else 40  # its first task ends after 1 s of 40
+    less = short(name, by)
+    first = load(name, less)
+    as_it_is = less.keys() == {"warmup", "replications"} and not load(name).raw.keys() & less.keys()
+    for policy in first.raw["sweep"]["policy"]:
+        scenario = load(name, {"policy": policy, **less})
+        for entry in scenario.traces:  # read once for all policies
+            scenario.share_table(entry, first.table(entry))
+        found = runs(name, policy) if as_it_is else sim.run(scenario)
         assert found.metric("completed") > 0 or (name in ENDLESS and found.tasks["start"].notna().any())
 
 
@@ -248,7 +255,7 @@ def test_cnn_operators():
 def test_cnn_alone():
     """Nothing shared: nothing lost."""
     name = "cnn-alone"
-    found = [runs(name, p) for p in ("linear_program", "integer_program", None)]
+    found = [runs(name, p) for p in load(name).raw["sweep"]["policy"]]
     spans = [1e3 * run.metric("makespan") for run in found]
     promised = [1e3 * run.notes["planned_makespan"] for run in found]
     for number in range(2):
@@ -300,10 +307,10 @@ def test_four_generations():
     name = "four-generations"
     fair, line = runs(name), runs(name, "fcfs")
     mean = {p: runs(name, p).metric("response_mean") / 60 for p in ("fcfs", "las", "allox", "isolated")}
-    states(name, "176 min under fcfs, 118 min under las", mean["fcfs"], mean["las"])
-    states(name, "99 min, at 14482 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
-    states(name, "An equal share for each (isolated) takes 164 min", mean["isolated"])
-    states(name, "that do not fit, 115 min", mean["allox"])
+    states(name, "208 min under fcfs, 137 min under las", mean["fcfs"], mean["las"])
+    states(name, "106 min, at 7966 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
+    states(name, "An equal share for each (isolated) takes 168 min", mean["isolated"])
+    states(name, "that do not fit, 111 min", mean["allox"])
     assert fair.metric("slowdown_mean") < line.metric("slowdown_mean")
 
 
@@ -316,11 +323,11 @@ def test_two_jobs_on_one_gpu():
         "fcfs": "fcfs", "sharing": "sharing",
     }  # fmt: skip
     mean = {kind: runs(name, policy).metric("response_mean") / 3600 for kind, policy in policies.items()}
-    states(name, "a mean response of 4.0 h", mean["pairs"])
-    states(name, "(threshold: 3) it is 5.6 h", 3, mean["alone"])
-    states(name, "(pairs: false) 4.9 h", mean["blind"])
-    states(name, "7.5 h under fcfs", mean["fcfs"])
-    states(name, "8.3 h under sharing", mean["sharing"])
+    states(name, "a mean response of 3.7 h", mean["pairs"])
+    states(name, "(threshold: 3) it is 4.5 h", 3, mean["alone"])
+    states(name, "(pairs: false) 4.3 h", mean["blind"])
+    states(name, "5.8 h under fcfs", mean["fcfs"])
+    states(name, "6.2 h under sharing", mean["sharing"])
 
 
 @pytest.mark.slow
@@ -357,15 +364,15 @@ def test_elastic_training():
     rigid = {"workload.vision.scaling": {2: 1.95}, "workload.language.scaling": {2: 1.8}}
     mean = {p: column(name, "response_mean", p) for p in ("fcfs", "las", "optimus", "afs", "speedup_mean")}
     hours = {policy: values.mean() / 3600 for policy, values in mean.items()}
-    states(name, "mean response is 7.0 h and 8.4 h", hours["fcfs"], hours["las"])
-    states(name, "fcfs takes 2.6 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
-    states(name, "2.2 h under optimus, 1.8 h under afs", hours["optimus"], hours["afs"])
+    states(name, "mean response is 9.2 h and 10.8 h", hours["fcfs"], hours["las"])
+    states(name, "fcfs takes 2.9 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
+    states(name, "2.4 h under optimus, 2.0 h under afs", hours["optimus"], hours["afs"])
     stops = column(name, "preemptions", "speedup_mean").mean()
-    states(name, "1.9 h under speedup_mean, at 409 stops", hours["speedup_mean"], stops)
+    states(name, "2.2 h under speedup_mean, at 409 stops", hours["speedup_mean"], stops)
     for elastic in ("optimus", "afs", "speedup_mean"):
         assert below(mean[elastic], mean["fcfs"]) and below(mean[elastic], mean["las"])
     fcfs, speedup_mean = (column(name, "cost_held", policy) for policy in ("fcfs", "speedup_mean"))
-    states(name, "use costs 2583 under fcfs and 2019 under speedup_mean", fcfs.mean(), speedup_mean.mean())
+    states(name, "use costs 2715 under fcfs and 2070 under speedup_mean", fcfs.mean(), speedup_mean.mean())
     saved = by_class(name, "language", "cost_held", "fcfs") - by_class(name, "language", "cost_held", "speedup_mean")
     states(name, "of what that saves, 83 % is on language", 100 * saved.mean() / (fcfs - speedup_mean).mean())
 
@@ -474,8 +481,8 @@ def test_popular_inputs():
 
     lru, clock = with_cache("lru"), with_cache("clock")
     alone = with_cache(None)[1]
-    states(name, "51.7 % without the GPU and the mean response falls from 592 ms to 19.0 ms", lru[0], alone, lru[1])
-    states(name, "52.8 %, 18.2 ms", *clock)
+    states(name, "51.8 % without the GPU and the mean response falls from 574 ms to 18.9 ms", lru[0], alone, lru[1])
+    states(name, "52.9 %, 18.1 ms", *clock)
 
 
 def plan_of(name, overrides=None):
@@ -639,9 +646,9 @@ def test_models_larger_than_memory():
     first, earliest = (column(name, "response_mean", p) for p in policies)
     loads = [100 * np.mean([(run.tasks.upload > 0.1).mean() for run in runs(name, p)]) for p in policies]
     states(name, "75 % of them have to load", loads[0])
-    states(name, "34 % load", loads[1])
-    states(name, "the mean response is 0.84 s", first.mean())
-    states(name, "the mean response is 0.51 s", earliest.mean())
+    states(name, "35 % load", loads[1])
+    states(name, "the mean response is 0.86 s", first.mean())
+    states(name, "the mean response is 0.53 s", earliest.mean())
     states(name, "loading one takes 0.75 s", 9 / 12)
     assert below(earliest, first)
 
@@ -692,9 +699,9 @@ def test_slices_of_one_gpu():
     }
     states(name, "the mean response is 2.9 s", response["mps"].mean())
     states(name, "at a time: 2.7 s", response["mig"].mean())
-    states(name, "longer than under MPS (3.1 against 2.5 s)", large["mig"].mean(), large["mps"].mean())
+    states(name, "longer than under MPS (3.0 against 2.6 s)", large["mig"].mean(), large["mps"].mean())
     states(name, "of 5 % give 2.4 s", 5, response["timeslice"].mean())
-    assert response["exclusive"].mean() == pytest.approx(2.20, abs=0.0055)
+    assert response["exclusive"].mean() == pytest.approx(2.21, abs=0.0055)
     assert below(response["timeslice"], response["mig"])
     assert below(response["mig"], response["mps"])
     assert below(large["mps"], large["mig"])
@@ -872,7 +879,8 @@ def test_async_linear_is_nowhere_behind_serial_greedy(process, rate):
 
     With deterministic arrivals nothing is random, and one run says it all.
     """
-    overrides = {ARRIVALS: {"process": process, "rate": f"{rate}/s"}, "horizon": "40 s", "warmup": 0}
+    # 400 to 14,300 requests a run: the pairs differ by so much more than their noise that six of them tell.
+    overrides = {ARRIVALS: {"process": process, "rate": f"{rate}/s"}, "horizon": "20 s", "warmup": 0, "replications": 6}
     if process == "deterministic":
         own, other = (
             sim.run("async-latency", policy=p, overrides=overrides | {"replications": 1}).metric("response_mean")
@@ -916,7 +924,7 @@ SATURATED = {
     ARRIVALS: {"process": "closed", "clients": 512, "think": 0},
 }  # fmt: skip
 BURST = {
-    "horizon": "4 s", "warmup": "1 s", "replications": 100, "workload.resnet50.until": "3.5 s",
+    "horizon": "4 s", "warmup": "1 s", "replications": 30, "workload.resnet50.until": "3.5 s",
     ARRIVALS: {"process": "piecewise_poisson", "rate": [["0 s", "400/s"], ["2 s", "800/s"], ["2.3 s", "400/s"]]},
 }  # fmt: skip
 
@@ -1136,9 +1144,9 @@ def test_learned_affinity():
         "patient": {"scheduler": {"name": "sjf", "discipline": "skip"}, "placement": "earliest_finish"}, **mine,
     }.items()}  # fmt: skip
     written = (slowdown[policy] for policy in ("fcfs", "random", "sjf"))
-    states(name, "22.8 under fcfs, 20.0 under random and 2.97 under sjf", *written)
-    states(name, "2.04 (dqn), 2.38 (reinforce) and 1.90 (ppo)", *(slowdown[agent] for agent in mine))
-    states(name, "1.88 under allox, and 1.88 under an sjf", slowdown["allox"], slowdown["patient"])
+    states(name, "20.5 under fcfs, 19.2 under random and 3.04 under sjf", *written)
+    states(name, "1.87 (dqn), 2.40 (reinforce) and 1.80 (ppo)", *(slowdown[agent] for agent in mine))
+    states(name, "1.84 under allox, and 1.81 under an sjf", slowdown["allox"], slowdown["patient"])
 
 
 # README ---------------------------------------------------------------------------------------------------------

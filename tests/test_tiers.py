@@ -49,3 +49,13 @@ def test_it_runs_every_policy(kind):
     }[kind]
     assert names | ELSEWHERE.get(kind, set()) == set(CATALOGUE[kind])
     assert not names & ELSEWHERE.get(kind, set())
+
+
+@pytest.mark.xdist_group("tiers")
+def test_the_scheduler_of_processes_knows_the_groups(request):
+    """By the ends of node ids: else what a group shares is made once for each of its tests."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("one process")
+    groups = [(item, mark.args[0]) for item in request.session.items for mark in item.iter_markers("xdist_group")]
+    assert groups
+    assert [item.nodeid for item, group in groups if not item.nodeid.endswith(f"@{group}")] == []

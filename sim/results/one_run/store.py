@@ -20,6 +20,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,13 +49,17 @@ _OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "ener
 
 def versions() -> dict[str, str]:
     """Of Python, the platform and the packages that decide what a run gives."""
-    found = {"python": platform.python_version(), "platform": platform.machine()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    here = {"python": platform.python_version(), "platform": platform.machine()}
+    return here | {package: _version(package) for package in _PACKAGES}
+
+
+@cache
+def _version(package: str) -> str:
+    """Of a package, read once: its metadata are a text to parse, which takes as long as saving a small run."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def write_directory(target: Path, write: Callable[[Path], None], mark: str = MARK) -> Path:

@@ -46,9 +46,9 @@ def shipped() -> list[Shipped]:
 
 def find(name: str) -> Path:
     """The file of a shipped scenario, named `name` or `theme/name`; UnknownName with a suggestion."""
-    known = {one.name: one.path for one in shipped()}
-    known |= {f"{one.theme}/{one.name}": one.path for one in shipped()}
+    every = shipped()
+    known = {one.name: one.path for one in every} | {f"{one.theme}/{one.name}": one.path for one in every}
     if name not in known:
-        names = [one.name for one in shipped()]
+        names = [one.name for one in every]
         raise UnknownName("scenario", name, names, " (hetsim list scenarios; a file needs its path)")
     return known[name]
