@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.engine.flight.links import Flow, Links, Pipe, fair_rates
+from sim.engine.flight.flows import Flow, Pipe, fair_rates
+from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import Clock
 from sim.model.cluster import Cluster, NodeSpec
 

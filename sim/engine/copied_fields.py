@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.flight.launch import Lane, Launch, Part, Timetable
+from sim.engine.flight.launch import Lane, Launch, Timetable
 from sim.engine.flight.links import Links
+from sim.engine.flight.part import Part
 from sim.engine.kernel.draws import Draws
 from sim.engine.queues.sources import Sources
 from sim.engine.resources.occupancy import GpuState
@@ -38,7 +39,7 @@ PLAIN: dict[type, frozenset[str]] = {
     Launch: named("entry number placement cores position decided"),
     GpuState: named("device kind bit free room up asleep normal frequency slowdown ready_at placements layout relaid "
                      "least_room"),
-    Lane: named("upload ready compute download share sliced simple regular direct fetching up down"),
+    Lane: named("upload ready compute download share sliced simple regular direct shared fetching up down"),
     Part: named("device size seconds span alone ask at until delay begun settled moved"),
     Timetable: named("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
                       "busy energy busy_rate watts rate done items stepwise armed due joined computed estimate planned "

@@ -161,6 +161,8 @@ class Simulation:
         state = self.state
         recorder = state.recorder
         for launch in list(state.running.values()):
+            if launch.sketch is not None:
+                launch.sketch[0].write_out(now)
             table = launch.table
             if table is not None:
                 times = self.parts.launches.departures.close(launch, now)

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sim.engine.flight.links import Links, Pipe
+from sim.engine.flight.flows import Pipe
+from sim.engine.flight.links import Links
 from sim.engine.resources.capacity import Capacity
 from sim.engine.resources.occupancy import GpuState
 from sim.model.cluster import Cluster, Device

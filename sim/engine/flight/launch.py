@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sim.engine.flight.flows import Flow
 from sim.engine.flight.links import LinkPath
+from sim.engine.flight.part import Part, insert_part
 from sim.engine.kernel.clock import Timer
-from sim.model.cluster import Device
 from sim.model.fusion import Fusion
 from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
@@ -28,11 +29,14 @@ END, READY, TURN, JOIN, COMPUTED = range(5)
 transfer needs events of its own; it begins to share a compute engine; it has computed, and others depend on that."""
 
 
+Moves = tuple[float, float, float, float]
+"""Bytes and seconds of an upload, and of a download."""
+
 Sketch = tuple[
-    "Lane", float, tuple[float, float, float], tuple[float, ...], float, tuple[float, float, float, float]
-]
-"""The stages of a launch that is on one accelerator with private ways alone, in few numbers: its lane, compute seconds,
-rates, times (as `Timetable.all_times`) and end; bytes and seconds of its upload, and of its download.
+    "Lane", float, tuple[float, float, float], tuple[float, ...], float, Moves, Flow | None, Flow | None
+]  # fmt: skip
+"""The stages of a launch on one accelerator, in few numbers: its lane, compute seconds, rates, times (as
+`Timetable.all_times`), end, what it moves, and its transfers over shared ways (`sim.engine.launching.sketches`).
 
 Most launches with transfers end as they were planned, and nothing looks at them in between.  Whatever looks at one of
 them, or changes what is in flight on its accelerator, asks for `Launch.table`, and finds what would have been there.
@@ -78,10 +82,7 @@ class Launch(Timer):
     def table(self) -> Timetable | None:
         """When its stages are; None for one that only computes.  What has been sketched is written out now."""
         if self.sketch is not None:
-            for launch in self.sketch[0].flights:
-                if launch.sketch is not None:
-                    launch.own_table = _written_out(launch, launch.sketch)
-                    launch.sketch = None
+            self.sketch[0].write_out()
         return self.own_table
 
     @property
@@ -165,77 +166,10 @@ class Terms:
         return self._rows
 
 
-class Part:
-    """One accelerator's part of a transfer stage: its turn at a copy engine.
-
-    `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
-    A transfer with a private line (`alone`) lasts as long as its bytes tell, `delay` + `span` from when it begins.
-    Any other one begins with an event, moves its `legs` one by one, and its end is not known before it comes.
-    """
-
-    # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
-    size = seconds = span = 0.0
-    alone = False
-    ask = at = until = delay = INF
-    begun = False
-    """Has a transfer without a private line had its turn?"""
-    settled = False
-    """Can what must be uploaded not change until its turn comes?"""
-    moved = True
-    """Was there anything to move when its turn came?"""
-    legs: Sequence[Any] = ()
-    flow: Any = None
-
-    def __init__(
-        self, owner: Any, lane: Lane | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
-        seconds: float = 0.0,
-    ):  # fmt: skip
-        """`line`: the way on which it moves `size` bytes, and what takes `seconds` alone; None: told by its legs."""
-        self.owner = owner
-        self.lane = lane
-        self.device = device
-        if line is None:
-            return
-        self.size, self.seconds = size, seconds
-        rate, latency, private = line
-        if not private:
-            self.settled = True
-            return
-        self.alone = True
-        # As `Links.send` calculates it.
-        delay = latency if size else 0.0
-        if rate == INF:
-            delay += seconds
-        else:
-            if seconds:
-                size += seconds * rate
-            self.span = size / rate
-        self.delay = delay
-
-    @property
-    def number(self) -> int:
-        """The place of its launch, or prefetch, in start order."""
-        number: int = self.owner.number
-        return number
-
-    @property
-    def open(self) -> bool:
-        """Must it be begun, once it has its turn?"""
-        return not (self.alone or self.begun)
-
-
-def insert_part(parts: list[Part], part: Part) -> None:
-    """Insert a part in start order."""
-    if parts and parts[-1].number > part.number:
-        parts.append(part)
-        parts.sort(key=lambda one: one.number)
-    else:
-        parts.append(part)
-
-
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
     """The timetable that a sketch stands for, with the launch's parts in the queues of its copy engines."""
-    lane, left, rates, times, end, (up_bytes, up_seconds, down_bytes, down_seconds) = sketch
+    lane, left, rates, times, end, moves, up_flow, down_flow = sketch
+    up_bytes, up_seconds, down_bytes, down_seconds = moves
     device, begin = launch.placement.devices[0], launch.decided
     _, up_at, uploaded, began, computed, down_at = times
     table = Timetable(begin, left, lane.alone)
@@ -250,11 +184,21 @@ def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
         insert_part(lane.uploads, up)  # one that starts now may be there already
         table.up = (up,)
         table.uploaded = table.ready = uploaded
-    if down_at == down_at:
+        if up_flow is not None:
+            up.sent(up_flow)
+    table.stepwise = lane.shared
+    if down_bytes or down_seconds:
         down = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
         down.ask, down.at, down.until = computed, down_at, end
         insert_part(lane.downloads, down)
         table.down = (down,)
+        if down_flow is not None:
+            down.sent(down_flow)
+        elif lane.shared:
+            down.at = lane.download if lane.download > computed else computed
+            lane.download = INF
+            if launch.entry >= 0:
+                table.armed, table.due = computed, TURN
     return table
 
 
@@ -380,7 +324,7 @@ class Lane:
 
     __slots__ = (
         "flights", "uploads", "downloads", "upload", "ready", "compute", "download", "group", "computing", "share",
-        "sliced", "simple", "regular", "direct", "fetching", "alone", "up", "down",
+        "sliced", "simple", "regular", "direct", "shared", "fetching", "alone", "up", "down",
     )  # fmt: skip
 
     def __init__(
@@ -405,13 +349,32 @@ class Lane:
         self.simple = simple
         """Does it only ever serve whole launches of this accelerator alone, one at a time?"""
         self.direct = direct
-        """And with nothing else on its ways?"""
+        """And does a sketch tell all there is of most launches?"""
+        self.shared = not (up.private and down.private)
+        """May anything else be on its ways?"""
         self.regular = regular and (simple or group is not None)
         """Or such as share it with others, and are on no other?"""
         self.fetching = 0
         """Prefetches under way."""
         self.alone = (self,)
         """The lanes of a launch that is on no other."""
+
+    def write_out(self, end: float = 0.0) -> None:
+        """Write out the timetables of launches of which there are sketches; `end`: the end of the run, if it is over.
+
+        What has been booked is sent now, but for what has ended before the end of the run."""
+        for launch in self.flights:
+            drawn = launch.sketch
+            if drawn is not None:
+                up, down = drawn[6:]
+                if up is not None and end <= up.until < INF:
+                    up.then(up)  # type: ignore[misc]
+                if down is not None and down.until < INF:
+                    down.then(down, INF, -INF)  # type: ignore[call-arg, misc]
+        for launch in self.flights:
+            if launch.sketch is not None:
+                launch.own_table = _written_out(launch, launch.sketch)
+                launch.sketch = None
 
     def idle(self, now: float) -> bool:
         """Is nothing in flight here, and nothing asks for an engine?  Then they are all free from now on."""

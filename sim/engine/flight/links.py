@@ -1,17 +1,19 @@
 """Bytes on links: a fluid model in which transfers share every link they cross max-min fairly.
 
 A transfer waits its latency, then flows over its pipes at one rate.  Transfers that are coupled through shared
-pipes form a group; a group keeps one pending event, its next completion.  A pipe used by one transfer alone
-never recomputes anything.
+pipes form a group; a group keeps one pending event, its next completion.  A transfer alone on its pipes may be booked
+(`Links.book`): its end is known, and it needs no event, until another transfer comes to one of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import heappush
 from typing import Any, NamedTuple
 
-from sim.engine.kernel.clock import FINISH, Clock, Timer
+from sim.engine.flight.flows import Flow, FlowGroup, Pipe, fair_rates
+from sim.engine.kernel.clock import FINISH, Clock
 from sim.model.cluster import Cluster, Device, DeviceType
 from sim.model.tasks import Tasks
 
@@ -25,47 +27,6 @@ class LinkPath(NamedTuple):
     """Can nothing else be on it while the accelerator's copy engine serves a launch?"""
 
 
-class Pipe:
-    """One direction of one link (or both, with half duplex): a rate in bytes per second, shared fairly."""
-
-    __slots__ = ("name", "rate", "group")
-
-    def __init__(self, name: str, rate: float):
-        self.name = name
-        self.rate = rate
-        self.group: FlowGroup | None = None
-
-
-class Flow(Timer):
-    """A transfer under way; `done(flow)` is called when its last byte has arrived."""
-
-    __slots__ = ("pipes", "left", "rate", "done", "owner", "group", "ended")
-
-    def __init__(self, pipes: Sequence[Pipe], size: float, done: Callable[[Flow], None], owner: Any):
-        self.entry = -1
-        self.then = None
-        self.pipes = pipes
-        self.left = size
-        self.rate = 0.0
-        self.done = done
-        self.owner = owner
-        self.group: FlowGroup | None = None
-        self.ended = False
-
-
-class FlowGroup(Timer):
-    """Coupled flows and their one pending event."""
-
-    __slots__ = ("flows", "updated", "next")
-
-    def __init__(self, then: Callable[[Any], None], now: float):
-        self.entry = -1
-        self.then = then
-        self.flows: list[Flow] = []
-        self.updated = now
-        self.next: list[Flow] = []
-
-
 class Links:
     """All pipes of a cluster and the flows on them."""
 
@@ -73,6 +34,9 @@ class Links:
         self.clock = clock
         self.moved = 0.0
         """Bytes that began their way over a link so far."""
+        self.sure: Callable[[Flow], None] = _nothing
+        self.unsure: Callable[[Flow], None] = _nothing
+        """Called with a transfer that has been booked later, and with one of which the end is not known any more."""
         self.up_lines: dict[int, LinkPath] = {}
         self.down_lines: dict[int, LinkPath] = {}
         modes = [] if tasks is None else [mode for shape in tasks.shapes for mode in shape.modes]
@@ -151,8 +115,10 @@ class Links:
         seconds: float,
         done: Callable[[Flow], None],
         owner: Any = None,
+        called: float = math.inf,
     ) -> Flow:
-        """Move `size` bytes plus what takes `seconds` alone on the way (its latency included once)."""
+        """Move `size` bytes plus what takes `seconds` alone on the way (its latency included once); `called`: when it
+        was decided that this happens now."""
         pipes, latency = way
         self.moved += size
         delay = latency if size else 0.0
@@ -167,9 +133,73 @@ class Links:
         if delay:
             flow.then = self._join
             self.clock.at(self.clock._now + delay, FINISH, flow)
+            flow.turn = flow.entry
+            flow.called = self.clock._now
         else:
+            flow.called = called
             self._join(flow)
         return flow
+
+    def book(
+        self,
+        way: tuple[Sequence[Pipe], float],
+        size: float,
+        seconds: float,
+        done: Callable[[Flow], None],
+        owner: Any,
+        called: float,
+    ) -> Flow:
+        """`send`, but where nothing else is on the way the transfer is booked: its end is known (`Flow.until`), it
+        needs no event, and `done` is not called.  If another one comes to one of its pipes before its end (`unsure`),
+        it goes on as if it had been sent; once it is alone again, it is booked (`sure`).
+
+        `called`: when it was decided that this happens now.  What began to flow later is still there if it ends now.
+        """
+        pipes, latency = way
+        now = self.clock._now
+        for pipe in pipes:
+            other = pipe.booked
+            if pipe.group is not None or (other is not None and other.until >= now and other.there(now, called)):
+                flow = self.send(way, size, seconds, done, owner, called)
+                flow.bookable = True
+                return flow
+        self.moved += size
+        flow = Flow(pipes, size, done, owner)
+        flow.bookable = True
+        flow.called, flow.turn = called, -1
+        if size and latency:
+            flow.called, flow.turn = now, next(self.clock._eid)  # as the entry of `send`
+        flow.since = now + latency if size else now
+        flow.rate = rate = flow.most
+        if seconds:
+            flow.left = size = size + seconds * rate
+        flow.until = flow.since + size / rate
+        flow.then = self.unbook
+        for pipe in pipes:
+            pipe.booked = flow
+        return flow
+
+    def unbook(
+        self, flow: Flow, turn: float = math.inf, called: float = math.inf, joined: bool = False
+    ) -> None:  # fmt: skip
+        """Give a booked transfer its events, as if it had been sent; `turn` and `called`: of one which joins it now."""
+        for pipe in flow.pipes:
+            if pipe.booked is flow:
+                pipe.booked = None
+        clock = self.clock
+        now = clock._now
+        if not flow.there(now, called):
+            return
+        if flow.since > now or (flow.since == now and flow.turn > turn):
+            flow.then = self._join
+            flow.entry = int(flow.turn)
+            heappush(clock._heap, (flow.since, FINISH, flow.entry, flow))
+        else:
+            group = self._begin(flow, flow.since)
+            if not joined:  # else there is a new reckoning anyway
+                clock.at(flow.until, FINISH, group)
+        flow.until = math.inf
+        self.unsure(flow)
 
     def cancel(self, flow: Flow) -> None:
         """Forget a transfer; what it moved so far is lost."""
@@ -189,21 +219,15 @@ class Links:
             self.clock.at(self.clock._now, FINISH, flow)
             return
         groups: list[FlowGroup] = []
-        rate = math.inf
         for pipe in flow.pipes:
-            if pipe.rate < rate:
-                rate = pipe.rate
+            if pipe.booked is not None:
+                self.unbook(pipe.booked, flow.turn, flow.called, True)
             if pipe.group is not None and pipe.group not in groups:
                 groups.append(pipe.group)
         if not groups:  # alone on its way
             now = self.clock._now
-            flow.group = group = FlowGroup(self._complete, now)
-            for pipe in flow.pipes:
-                pipe.group = group
-            group.flows.append(flow)
-            group.next.append(flow)
-            flow.rate = rate
-            self.clock.at(now + flow.left / rate, FINISH, group)
+            flow.rate = flow.most
+            self.clock.at(now + flow.left / flow.rate, FINISH, self._begin(flow, now))
             return
         group = groups[0]
         for other in groups:
@@ -223,6 +247,15 @@ class Links:
             pipe.group = group
         self._reschedule(group)
 
+    def _begin(self, flow: Flow, since: float) -> FlowGroup:
+        """A group for a flow that is alone on its way."""
+        flow.group = group = FlowGroup(self._complete, since)
+        for pipe in flow.pipes:
+            pipe.group = group
+        group.flows.append(flow)
+        group.next.append(flow)
+        return group
+
     def _free(self, group: FlowGroup, gone: list[Flow]) -> None:
         """Take flows out of their group, and with them the pipes that no other flow in it uses."""
         if len(group.flows) == len(gone):
@@ -234,11 +267,13 @@ class Links:
             return
         group.flows = [flow for flow in group.flows if flow not in gone]
         # A group is never split: rates stay right if its flows no longer share a pipe, they only cost more.
-        used = {pipe for flow in group.flows for pipe in flow.pipes}
         for flow in gone:
             flow.group = None
             for pipe in flow.pipes:
-                if pipe not in used:
+                for other in group.flows:
+                    if pipe in other.pipes:
+                        break
+                else:
                     pipe.group = None
 
     def _complete_empty(self, flow: Flow) -> None:
@@ -261,12 +296,20 @@ class Links:
             self.clock.cancel(group)
             return
         if len(flows) == 1:
-            flow = flows[0]
-            pipes = flow.pipes
-            flow.rate = rate = pipes[0].rate if len(pipes) == 1 else min([pipe.rate for pipe in pipes])
-            group.next = [flow]
+            flow, now = flows[0], self.clock._now
+            flow.rate = rate = flow.most
             left = flow.left
-            self.clock.again(self.clock._now + (left if left > 0.0 else 0.0) / rate, FINISH, group)
+            until = now + (left if left > 0.0 else 0.0) / rate
+            if flow.bookable:
+                self.clock.cancel(group)
+                flow.group = None
+                flow.since, flow.until, flow.turn, flow.then = now, until, -1, self.unbook
+                for pipe in flow.pipes:
+                    pipe.group, pipe.booked = None, flow
+                self.sure(flow)
+                return
+            group.next = [flow]
+            self.clock.again(until, FINISH, group)
             return
         fair_rates(flows)
         remaining = [max(0.0, flow.left) / flow.rate for flow in flows]
@@ -290,40 +333,5 @@ class Links:
             flow.done(flow)
 
 
-def fair_rates(flows: Sequence[Flow]) -> None:
-    """Max-min fair rates by progressive filling: again and again the tightest pipe fixes its flows' rates.
-
-    Reference: Bertsekas, Gallager, Data Networks (1992), ch. 6.5.2.  Cost: O(pipes × flows).
-    """
-    users: dict[Pipe, list[Flow]] = {}
-    for flow in flows:
-        flow.rate = -1.0
-        for pipe in flow.pipes:
-            if pipe in users:
-                users[pipe].append(flow)
-            else:
-                users[pipe] = [flow]
-    if len(users) == 1:
-        ((pipe, _),) = users.items()
-        share = pipe.rate / len(flows)
-        for flow in flows:
-            flow.rate = share
-        return
-    left = {pipe: pipe.rate for pipe in users}
-    count = {pipe: len(on) for pipe, on in users.items()}
-    todo = len(flows)
-    while todo:
-        tightest, share = None, math.inf
-        for pipe, number in count.items():
-            if number and left[pipe] / number < share:
-                tightest, share = pipe, left[pipe] / number
-        assert tightest is not None
-        # Its flows that have no rate yet get equal shares, and take these from the other pipes on their way.
-        for flow in users[tightest]:
-            if flow.rate < 0:
-                flow.rate = share
-                todo -= 1
-                for pipe in flow.pipes:
-                    rest = left[pipe] - share
-                    left[pipe] = rest if rest > 0.0 else 0.0
-                    count[pipe] -= 1
+def _nothing(_: Flow) -> None:
+    """What happens where nobody books."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.engine.flight.data_locations import Way
-from sim.engine.flight.launch import INF, Part
+from sim.engine.flight.launch import INF
+from sim.engine.flight.part import Part
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH, Timer
 from sim.engine.resources.occupancy import GpuState

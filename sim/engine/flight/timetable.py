@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sim.engine.flight.launch import INF, NAN, Lane, Launch, Part, Sketch, Timetable
+from sim.engine.flight.launch import INF, Lane, Launch, Timetable
+from sim.engine.flight.part import Part
 from sim.model.cluster import WHOLE
 
 Rate = Callable[[Launch], None]
@@ -47,41 +48,6 @@ def append(lane: Lane, table: Timetable) -> bool:
         part.until = lane.download = at = at + part.delay + part.span
     table.end = at
     return True
-
-
-def sketch(
-    lane: Lane, now: float, left: float, rates: tuple[float, float, float], moves: tuple[float, float, float, float]
-) -> Sketch | None:  # fmt: skip
-    """`append` on a direct lane, in numbers alone; None, with nothing changed, if it would overtake another."""
-    up_bytes, up_seconds, down_bytes, down_seconds = moves
-    at = now
-    up_at = uploaded = down_at = NAN
-    up = up_bytes or up_seconds
-    if up:
-        if lane.upload > at:
-            at = lane.upload
-        up_at = at
-        rate, latency, _ = lane.up  # as `Part`
-        delay = latency if up_bytes else 0.0
-        uploaded = at = at + (delay + up_seconds) if rate == INF else at + delay + (up_bytes + up_seconds * rate) / rate
-    if at < lane.ready:
-        return None
-    lane.ready = at
-    if up:
-        lane.upload = at
-    if lane.compute > at:
-        at = lane.compute
-    began = at
-    lane.compute = computed = at = at + left / rates[0]
-    if down_bytes or down_seconds:
-        if lane.download > at:
-            at = lane.download
-        down_at = at
-        rate, latency, _ = lane.down
-        delay = latency if down_bytes else 0.0
-        at = at + (delay + down_seconds) if rate == INF else at + delay + (down_bytes + down_seconds * rate) / rate
-        lane.download = at
-    return lane, left, rates, (up_at if up else began, up_at, uploaded, began, computed, down_at), at, moves
 
 
 def append_shared(lane: Lane, table: Timetable) -> bool:

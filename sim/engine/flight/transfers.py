@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sim.engine.flight.data_locations import Places, Way, host, items_of, kept_there, reads
-from sim.engine.flight.launch import Lane, Launch, Part, Terms, Timetable
+from sim.engine.flight.launch import Lane, Launch, Moves, Terms, Timetable
 from sim.engine.flight.links import Links
+from sim.engine.flight.part import Part
 from sim.engine.kernel.clock import Clock
 from sim.engine.resources.capacity import Capacity
 from sim.engine.resources.occupancy import GpuState
@@ -53,9 +54,9 @@ class Transfers:
         self.bytes_in = places.tasks.bytes_in
         self.bytes_out = places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
-        self._in = None if self.bytes_in is None else array("d", self.bytes_in.astype(float).tobytes())
-        self._of_one: dict[Mode, tuple[float, float]] = {}
-        self._out = None if self.bytes_out is None else array("d", self.bytes_out.astype(float).tobytes())
+        self.into = None if self.bytes_in is None else array("d", self.bytes_in.astype(float).tobytes())
+        self.of_one: dict[Mode, tuple[float, float]] = {}
+        self.out = None if self.bytes_out is None else array("d", self.bytes_out.astype(float).tobytes())
 
     # Memory of items ------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class Transfers:
             if not part.alone:
                 table.stepwise = True
 
-    def private(self, launch: Launch) -> tuple[float, float, float, float]:
+    def private(self, launch: Launch) -> Moves:
         """Private bytes and seconds of the upload, and of the download, of tasks that were never stopped."""
         mode, terms = launch.placement.mode, launch.terms
         if terms is None:
@@ -136,8 +137,8 @@ class Transfers:
             assert tasks is not None
             if len(tasks) == 1:
                 row = tasks[0].index
-                up_seconds, down_seconds = self._of_one.get(mode) or self._seconds_of_one(mode)
-                into, out = self._in, self._out
+                up_seconds, down_seconds = self.of_one.get(mode) or self.seconds_of_one(mode)
+                into, out = self.into, self.out
                 return (0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds)
         count = len(launch.tasks) if terms is None else terms.requests.size
         up_seconds, down_seconds = mode.upload.of(count), mode.download.of(count)
@@ -147,9 +148,9 @@ class Transfers:
         up_bytes, down_bytes = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
         return up_bytes, up_seconds, down_bytes, down_seconds
 
-    def _seconds_of_one(self, mode: Mode) -> tuple[float, float]:
+    def seconds_of_one(self, mode: Mode) -> tuple[float, float]:
         """Seconds of the stages of a launch of one task, bytes aside."""
-        found = self._of_one[mode] = mode.upload.of(1), mode.download.of(1)
+        found = self.of_one[mode] = mode.upload.of(1), mode.download.of(1)
         return found
 
     def _batch_bytes(self, launch: Launch, column: Any) -> float:
@@ -272,7 +273,7 @@ class Transfers:
         launch: Launch = part.owner
         part.begun = True
         if part.settled:
-            part.flow = self.links.send(self.links.up(part.device), part.size, part.seconds, self._brought, part)
+            part.flow = self.links.send(self.links.up(part.device), part.size, part.seconds, self.brought, part)
             return
         transfers = self.missing(launch.tasks, launch.placement.mode, part.device, launch.terms)
         part.moved = bool(transfers)
@@ -357,9 +358,10 @@ class Transfers:
     def bring_down(self, part: Part) -> None:
         """The part has the download engine; its path is shared, so its transfer is a flow."""
         part.begun = True
-        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self._brought, part)
+        part.flow = self.links.send(self.links.down(part.device), part.size, part.seconds, self.brought, part)
 
-    def _brought(self, flow: Any) -> None:
+    def brought(self, flow: Any) -> None:
+        """A transfer over one shared way has ended; its owner is the part."""
         part = flow.owner
         part.flow = None
         part.until = self.clock._now

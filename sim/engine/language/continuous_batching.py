@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sim.engine.core.figures import pack_steps
-from sim.engine.flight.links import Flow
+from sim.engine.flight.flows import Flow
 from sim.engine.flight.resident import Resident
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation

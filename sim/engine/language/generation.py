@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from sim.engine.flight.links import Flow
+from sim.engine.flight.flows import Flow
 from sim.model.tasks import Task
 
 NAN = math.nan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.engine.flight.links import Flow, Links
+from sim.engine.flight.flows import Flow
+from sim.engine.flight.links import Links
 from sim.engine.language.generation import Generation
 from sim.model.cluster import Device
 from sim.model.plan import Placement

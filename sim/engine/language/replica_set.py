@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sim.engine.core.rounds import Rounds
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
-from sim.engine.flight.links import Flow
+from sim.engine.flight.flows import Flow
 from sim.engine.kernel.clock import TIMER, Timer
 from sim.engine.language.continuous_batching import Replica
 from sim.engine.language.generation import Generation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Part, Timetable
+from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Timetable
+from sim.engine.flight.part import Part
 
 
 def next_boundary(table: Timetable) -> tuple[float, int]:

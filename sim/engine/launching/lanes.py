@@ -27,6 +27,6 @@ def give_lanes(
             group = ShareGroup(group_due) if kind.sharing.kind in ("timeslice", "mps") else None
             simple = group is None and kind not in tied
             up, down = links.up_lines[gpu.device.index], links.down_lines[gpu.device.index]
-            direct = simple and up.private and down.private and kind.sharing.kind != "mig"
+            direct = simple and kind.sharing.kind != "mig" and up.private == down.private
             sliced, regular = kind.sharing.kind == "timeslice", simple or kind not in ganged
             gpu.lane = Lane(up, down, group, sliced, simple, regular, direct)

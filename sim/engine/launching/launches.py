@@ -16,20 +16,8 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.contention import Member, SharedNetwork
 from sim.engine.flight.data_locations import host, items_of
 from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import (
-    COMPUTED,
-    END,
-    INF,
-    JOIN,
-    READY,
-    TURN,
-    Lane,
-    Launch,
-    Part,
-    ShareGroup,
-    Timetable,
-    insert_part,
-)
+from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, ShareGroup, Timetable
+from sim.engine.flight.part import Part, insert_part
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
 from sim.engine.flight.timetable import (
@@ -40,7 +28,6 @@ from sim.engine.flight.timetable import (
     append_shared,
     data_came,
     download_over,
-    sketch,
 )
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH
@@ -48,6 +35,7 @@ from sim.engine.launching.attained import AttainedService
 from sim.engine.launching.boundaries import next_boundary
 from sim.engine.launching.departures import Departures, written
 from sim.engine.launching.lanes import give_lanes
+from sim.engine.launching.sketches import Sketches
 from sim.engine.resources.occupancy import GpuState, available_at
 from sim.model.record import LAUNCH_COMPLETED
 
@@ -73,12 +61,17 @@ class Launches:
             state.network = SharedNetwork(clock, capacity.cluster, self._paced)
         self.network: SharedNetwork | None = state.network
         self.departures = Departures(state, self.speeds, received)
+        self.sketches = Sketches(state, self.speeds, self.transfers, self._write, self._due)
+        self.boundary = self.sketches.boundary
+        """Called when the entry of a launch has come."""
         give_lanes(capacity, self.links, modes, self._group_due)
 
     # Start --------------------------------------------------------------------------------------------------
 
     def begin(self, launch: Launch) -> None:
         """Compute when the stages of a launch are, once it has taken its devices."""
+        if self.sketches.begin(launch):
+            return
         now = self.clock._now
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
@@ -87,16 +80,7 @@ class Launches:
                 lane: Lane = state.lane
                 tasks = launch._tasks
                 if lane.regular and state.ready_at <= now and (tasks is None or tasks[0]._history is None):
-                    # Most launches by far: nothing that others did delays this one but the engines themselves.
-                    if lane.direct and (launch.terms is not None or len(tasks) == 1):  # type: ignore[arg-type]
-                        speeds = self.speeds
-                        rates = speeds.nominal.get(launch.placement.mode) or speeds.nominal_of(launch)
-                        drawn = sketch(lane, now, work(launch), rates, self.transfers.private(launch))
-                        if drawn is not None:
-                            launch.sketch = drawn
-                            lane.flights.append(launch)
-                            self.clock.at(drawn[4], FINISH, launch)
-                            return
+                    # Nothing that others did delays this one but the engines themselves.
                     self._begin_simply(launch, lane, now)
                     return
         self._begin_delayed(launch, now)
@@ -129,6 +113,7 @@ class Launches:
             table.stepwise = True
         self.speeds.plan(launch)
         for lane in lanes:
+            lane.write_out()
             lane.flights.append(launch)
             if lane.group is not None:
                 table.stepwise = True
@@ -149,6 +134,7 @@ class Launches:
         self.follow(launch)
 
     def _begin_simply(self, launch: Launch, lane: Lane, now: float) -> None:
+        lane.write_out()
         table = launch.own_table = Timetable(now, work(launch), lane.alone)
         if lane.group is None:
             table.rate, table.busy_rate, table.watts = self.speeds.nominal_of(launch)
@@ -269,20 +255,8 @@ class Launches:
         else:
             self.clock.at(time, FINISH, launch)
 
-    def boundary(self, launch: Launch) -> None:
+    def _due(self, launch: Launch) -> None:
         """Handle the boundary that the launch's clock entry stood for."""
-        drawn = launch.sketch
-        if drawn is not None:
-            # As `_complete`, of a launch whose timetable was not asked for.
-            lane, _, (_, busy, watts), times, end, (up, _, down, _) = drawn
-            lane.flights.remove(launch)
-            self.links.moved += up
-            self.links.moved += down
-            self.capacity.quick_give(launch.placement, launch.cores)
-            launch.sketch = None
-            elapsed = times[4] - times[3]
-            self._write(launch, times, end, busy * elapsed, watts * elapsed)
-            return
         table = launch.own_table
         assert table is not None
         if table.due != END:

@@ -78,7 +78,7 @@ class PlacementIndex:
             counted = mode.gpus > 0 and mode.whole and not mode.gpu_memory and mode.type.sharing.kind != "mig"
             counted = counted and mode.node_count == 1
             simple = counted and mode.type.streams == 1
-            bare = simple and mode.bare
+            bare = counted and mode.bare
             index = self.indexes[mode] = ModeIndex(self.types[mode.type], counted, simple, bare)
             if not bare:
                 self.noting = True
@@ -166,8 +166,8 @@ class PlacementIndex:
         index = self.indexes.get(mode) or self.index_of(mode)
         if index.bare:
             mask = self.with_open[index.kind]
-            if not mask:
-                return None
+            if not mask or not index.simple:
+                return self.on_node(mode, self.nodes[(mask & -mask).bit_length() - 1]) if mask else None
             node = self.nodes[(mask & -mask).bit_length() - 1]
             available = node.open[index.kind]
             placements = node.gpus[(available & -available).bit_length() - 1].placements

@@ -1,0 +1,89 @@
+"""Parts of the transfers of a launch, one for each accelerator: data only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sim.engine.flight.flows import Flow
+from sim.engine.flight.links import LinkPath
+from sim.model.cluster import Device
+
+INF = math.inf
+
+
+class Part:
+    """One accelerator's part of a transfer stage: its turn at a copy engine.
+
+    `ask`: when it asks for the engine; `at`: when it gets it; `until`: when it is done.  inf: not known yet.
+    A transfer with a private line (`alone`) lasts as long as its bytes tell, `delay` + `span` from when it begins.
+    Any other one begins with an event, moves its `legs` one by one, and its end is not known before it comes.
+    """
+
+    # Defaults stand in the class: most parts need few of them (measured: a third of what setting all costs).
+    size = seconds = span = 0.0
+    alone = False
+    ask = at = until = delay = INF
+    begun = False
+    """Has a transfer without a private line had its turn?"""
+    settled = False
+    """Can what must be uploaded not change until its turn comes?"""
+    moved = True
+    """Was there anything to move when its turn came?"""
+    legs: Sequence[Any] = ()
+    flow: Any = None
+
+    def __init__(
+        self, owner: Any, lane: Any | None, device: Device, line: LinkPath | None = None, size: float = 0.0,
+        seconds: float = 0.0,
+    ):  # fmt: skip
+        """`line`: the way on which it moves `size` bytes, and what takes `seconds` alone; None: told by its legs."""
+        self.owner = owner
+        self.lane = lane
+        self.device = device
+        if line is None:
+            return
+        self.size, self.seconds = size, seconds
+        rate, latency, private = line
+        if not private:
+            self.settled = True
+            return
+        self.alone = True
+        # As `Links.send` calculates it.
+        delay = latency if size else 0.0
+        if rate == INF:
+            delay += seconds
+        else:
+            if seconds:
+                size += seconds * rate
+            self.span = size / rate
+        self.delay = delay
+
+    def sent(self, flow: Flow) -> None:
+        """It moves over a shared way, and has been sent or booked there."""
+        self.begun = True
+        if flow.until == INF and not flow.ended:
+            flow.bookable = False
+            self.flow = flow
+            flow.owner = self
+
+    @property
+    def number(self) -> int:
+        """The place of its launch, or prefetch, in start order."""
+        number: int = self.owner.number
+        return number
+
+    @property
+    def open(self) -> bool:
+        """Must it be begun, once it has its turn?"""
+        return not (self.alone or self.begun)
+
+
+def insert_part(parts: list[Part], part: Part) -> None:
+    """Insert a part in start order."""
+    if parts and parts[-1].number > part.number:
+        parts.append(part)
+        parts.sort(key=lambda one: one.number)
+    else:
+        parts.append(part)

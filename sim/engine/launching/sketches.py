@@ -1,0 +1,254 @@
+"""Launches of which there is a sketch (`sim.engine.flight.launch.Sketch`): one accelerator, nothing that delays them
+but its engines and the links, and nothing that looks at them.
+
+A transfer over a way that others use too begins in its turn, and its end is known if it is alone there
+(`Links.book`).  Where that is not so, or another one comes, the times that follow are inf until it has ended.
+Whatever else happens to a lane, its sketches are written out as timetables, and nothing stays booked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sim.engine.core.state import RunState
+from sim.engine.flight.durations import work
+from sim.engine.flight.flows import Flow
+from sim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch
+from sim.engine.flight.part import Part
+from sim.engine.flight.rates import Speeds
+from sim.engine.flight.transfers import Transfers
+from sim.engine.kernel.clock import FINISH
+from sim.engine.resources.occupancy import GpuState
+from sim.model.tasks import Mode
+
+
+class Sketches:
+    """Carries launches with a sketch from start to end.
+
+    `ended` is called with one that has ended, its times, its end, its busy seconds and joules; `due` with one that has
+    a timetable, when its entry has come.
+    """
+
+    def __init__(
+        self, state: RunState, speeds: Speeds, transfers: Transfers, ended: Callable[..., None],
+        due: Callable[[Launch], None],
+    ):  # fmt: skip
+        self.clock = state.clock
+        self.capacity = state.capacity
+        self.links = state.links
+        self.speeds = speeds
+        self.transfers = transfers
+        self.ended = ended
+        self.due = due
+        self.items = bool(state.places.items)
+        self.links.sure, self.links.unsure = self._sure, self._unsure
+
+    def begin(self, launch: Launch) -> bool:
+        """Sketch the stages of a launch that starts now; False, with nothing changed, if others must be told of it:
+        it would overtake one, waits for what is not known, or is not alone on one accelerator."""
+        placement, now = launch.placement, self.clock._now
+        devices, mode = placement.devices, placement.mode
+        state = self.capacity.of[devices[0].index]
+        if (
+            self.items or len(devices) > 1 or state.__class__ is not GpuState or not state.normal
+            or state.ready_at > now or not state.lane.direct or state.lane.compute == INF
+        ):  # fmt: skip
+            return False
+        lane: Lane = state.lane
+        brings = self._brings(launch, mode)
+        if brings is None:
+            return False
+        moves, left = brings
+        up_bytes, up_seconds, down_bytes, down_seconds = moves
+        at = now
+        up_at = uploaded = down_at = NAN
+        flow = None
+        up = up_bytes or up_seconds
+        if up:
+            if lane.upload > at:
+                at = lane.upload
+            up_at = at
+            rate, latency, private = lane.up  # as `Part`
+            if private:
+                delay = latency if up_bytes else 0.0
+                if rate == INF:
+                    at += delay + up_seconds
+                else:
+                    at = at + delay + (up_bytes + up_seconds * rate) / rate
+            elif at > now or lane.ready > now:
+                return False
+            else:
+                flow = self.links.book(self.links.up(devices[0]), up_bytes, up_seconds, self._drained, launch, INF)
+                at = flow.until
+            uploaded = at
+        if at < lane.ready:
+            return False
+        lane.ready = at
+        if up:
+            lane.upload = at
+        if lane.compute > at:
+            at = lane.compute
+        rates = self.speeds.nominal.get(mode) or self.speeds.nominal_of(launch)
+        began = at
+        lane.compute = computed = entry = end = at + left / rates[0]
+        if down_bytes or down_seconds:
+            rate, latency, private = lane.down
+            if private:
+                down_at = lane.download if lane.download > computed else computed
+                delay = latency if down_bytes else 0.0
+                if rate == INF:
+                    end = down_at + (delay + down_seconds)
+                else:
+                    end = down_at + delay + (down_bytes + down_seconds * rate) / rate
+                lane.download = entry = end
+            else:
+                end = INF
+        times = up_at if up else began, up_at, uploaded, began, computed, down_at
+        launch.sketch = lane, left, rates, times, end, moves, flow, None
+        lane.flights.append(launch)
+        if entry < INF:
+            self.clock.at(entry, FINISH, launch)
+        return True
+
+    def _brings(self, launch: Launch, mode: Mode) -> tuple[Moves, float] | None:
+        """What a launch moves, and how long it computes; None if it is not what a sketch is for."""
+        tasks = launch._tasks
+        if tasks is not None and (tasks[0]._history is not None or (launch.terms is None and len(tasks) > 1)):
+            return None
+        if launch.terms is not None or mode.curve is not None:
+            return self.transfers.private(launch), work(launch)
+        task = tasks[0]  # type: ignore[index]
+        row = task.index  # from here on as these functions do it
+        up_seconds, down_seconds = self.transfers.of_one.get(mode) or self.transfers.seconds_of_one(mode)
+        into, out = self.transfers.into, self.transfers.out
+        moves = 0.0 if into is None else into[row], up_seconds, 0.0 if out is None else out[row], down_seconds
+        return moves, mode.fixed + task._time[launch.position]
+
+    def boundary(self, launch: Launch, called: float = -INF) -> None:
+        """The launch's entry has come: the turn of its download, or its end.  `called`: if it waited for that turn,
+        when it was told of it."""
+        if launch.sketch is None:
+            self.due(launch)
+            return
+        lane, left, rates, times, end, moves, up_flow, down_flow = launch.sketch
+        if end == INF:
+            now = self.clock._now
+            for other in lane.flights:
+                if other is launch:
+                    break
+                if other.sketch is not None and other.sketch[7] is not None:
+                    return  # its end calls this one
+            if lane.download > now:
+                lane.write_out()
+                return
+            if called < 0.0:
+                called = launch.decided if up_flow is None else times[2]
+            way = self.links.down(launch.placement.devices[0])
+            flow = self.links.book(way, moves[2], moves[3], self._drained, launch, called)
+            lane.download = end = flow.until
+            launch.sketch = lane, left, rates, (*times[:5], now), end, moves, up_flow, flow
+            if end < INF:
+                self.clock.at(end, FINISH, launch)
+            return
+        # As `Launches._complete`.
+        flights = lane.flights
+        if len(flights) == 1:
+            flights.clear()
+        else:
+            flights.remove(launch)
+        if not lane.shared:
+            links = self.links
+            links.moved += moves[0]
+            links.moved += moves[2]
+        self.capacity.quick_give(launch.placement, launch.cores)
+        launch.sketch = None
+        elapsed = times[4] - times[3]
+        self.ended(launch, times, end, rates[1] * elapsed, rates[2] * elapsed)
+        if up_flow is not None:
+            up_flow.owner = None  # a pipe may hold it yet
+        if down_flow is not None:
+            down_flow.owner = None
+            if lane.flights:
+                self._next_download(lane, end)
+
+    def _next_download(self, lane: Lane, now: float) -> None:
+        """The download engine is free: for the first that waits for it."""
+        for launch in lane.flights:
+            drawn = launch.sketch
+            if drawn is not None and drawn[4] == INF and drawn[3][4] <= now and launch.entry < 0:
+                self.boundary(launch, INF)
+                return
+
+    def _drained(self, flow: Any) -> None:
+        """The last byte of a transfer of which the end was not known has come."""
+        launch = flow.owner
+        if launch.__class__ is Part:
+            self.transfers.brought(flow)
+            return
+        now = self.clock._now
+        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        if flow is down_flow:
+            lane.download = now
+            launch.sketch = lane, left, rates, times, now, moves, up_flow, flow
+            self.boundary(launch)
+        elif not self._uploaded(launch, now):
+            lane.write_out()
+            flow.owner = launch.own_table.up[0]
+            self.transfers.brought(flow)
+
+    def _sure(self, flow: Flow) -> None:
+        """A transfer that was not alone on its way is so now, and has been booked."""
+        launch = flow.owner
+        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        if flow is down_flow:
+            lane.download = flow.until
+            launch.sketch = lane, left, rates, times, flow.until, moves, up_flow, flow
+            self.clock.at(flow.until, FINISH, launch)
+        elif not self._uploaded(launch, flow.until):
+            lane.write_out()
+
+    def _uploaded(self, launch: Launch, at: float) -> bool:
+        """It is known when a launch has its data; False, with nothing changed, if what else it needs is not."""
+        lane, left, rates, times, _, moves, up_flow, _ = launch.sketch  # type: ignore[misc]
+        free = _computed_before(lane, launch, at)
+        if free == INF:
+            return False
+        lane.upload = lane.ready = at
+        lane.compute = computed = free + left / rates[0]
+        end = INF if moves[2] or moves[3] else computed
+        times = times[1], times[1], at, free, computed, NAN
+        launch.sketch = lane, left, rates, times, end, moves, up_flow, None
+        self.clock.at(computed, FINISH, launch)
+        return True
+
+    def _unsure(self, flow: Flow) -> None:
+        """The end of a transfer that was booked is not known any more."""
+        launch = flow.owner
+        lane, left, rates, times, _, moves, up_flow, down_flow = launch.sketch
+        drawn: Sketch
+        if flow is down_flow:
+            lane.download = INF
+            drawn = lane, left, rates, times, INF, moves, up_flow, flow
+        else:  # the last one on its lane: no other is sketched behind it before it has its data
+            lane.upload = lane.ready = lane.compute = INF
+            times = times[1], times[1], INF, INF, INF, NAN
+            drawn = lane, left, rates, times, INF, moves, flow, None
+        launch.sketch = drawn
+        self.clock.cancel(launch)
+
+
+def _computed_before(lane: Lane, launch: Launch, at: float) -> float:
+    """When the launch that started last on a lane can compute if it has its data at a time; inf if not known."""
+    free = at
+    for other in lane.flights:
+        if other is launch:
+            break
+        if other.sketch is not None:
+            computed = other.sketch[3][4]
+        else:
+            table: Any = other.own_table
+            computed = INF if table.ready > at else table.compute_end
+        if computed > free:
+            free = computed
+    return free
