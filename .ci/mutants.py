@@ -280,6 +280,9 @@ class MutationRun:
         reached = json.loads(self.forked(self.reach)[1])
         listed = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
         every = [one for file in self.options.files for one in mutants(file)]
+        if self.options.again:
+            wanted = set(self.options.again.read_text(encoding="utf-8").splitlines())
+            every = [one for one in every if one.key in wanted]
         size = min(self.options.sample or len(every), len(every))
         chosen = sorted(random.Random(self.options.seed).sample(every, size))
         self.say(f"{len(every)} mutants, {len(chosen)} are tried")
@@ -379,6 +382,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", required=True)
     parser.add_argument("--sample", type=int, default=0, help="mutants tried of all files together; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--again", type=Path, help="a file with survivors, as printed: only these are tried")
     parser.add_argument("--longest", type=float, default=0.3, help="seconds; slower tests are left out")
     options = parser.parse_args()
     out = os.fdopen(os.dup(1), "w")
