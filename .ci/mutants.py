@@ -263,6 +263,7 @@ class MutationRun:
     def __init__(self, options: argparse.Namespace, out: Any):
         self.options, self.out = options, out
         self.failed = False
+        self.items: list[pytest.Item] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed |= report.failed
@@ -390,7 +391,10 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # forks do not go with threads
     run = MutationRun(options, out)
     plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow"]
-    pytest.main([*options.tests, *plain], plugins=[run])
+    marks = ["-W", "ignore::pytest.PytestUnknownMarkWarning"]  # of xdist
+    pytest.main([*options.tests, *plain, *marks], plugins=[run])
+    if not run.items:
+        sys.exit("pytest could not collect these tests; it says why by itself")
 
 
 if __name__ == "__main__":

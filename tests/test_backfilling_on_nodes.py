@@ -1,0 +1,161 @@
+"""EASY and conservative backfilling on several nodes, against reservations by hand on what every node has free.
+
+EASY: only the head of the queue has a reservation, on one node.  A task behind it starts on the first node with room,
+or else on the first other one, unless the head would lack GPUs on its node when it is to start.
+
+Conservative: at every instant all reservations are made anew, in order of arrival: with exact estimates they come out
+as those that stand, with wrong ones that is the rule.  A task that fits one node takes the first of the nodes on which
+it can begin earliest; a gang that may span nodes is spread where that is earlier, over nodes in their order; one of
+equal parts takes the first nodes that have room for a part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from machines import Job, gpu_mode, simulate
+
+from policies.dynamic.conservative_backfill import ConservativeBackfill
+from policies.dynamic.easy_backfill import EasyBackfill
+from sim.model.cluster import DeviceType, NodeSpec
+
+GPU = DeviceType("g")
+NODES, SIZE = 3, 4
+Taken = list[tuple[float, float, dict[int, int]]]
+"""Begin, end and GPUs by node of what runs and what has a reservation."""
+Chosen = Iterator[tuple[int, dict[int, int]]]
+"""Jobs that start now, and where."""
+
+
+def least_free(taken: Taken, node: int, begin: float, end: float) -> int:
+    """GPUs of a node that stay free from `begin` to `end`."""
+    moments = [begin] + [b for b, _, _ in taken if begin < b < end]
+    return min(SIZE - sum(on.get(node, 0) for b, e, on in taken if b <= at < e) for at in moments)
+
+
+def on_one_node(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    return next(({node: width} for node in range(NODES) if free(node) >= width), None)
+
+
+def spread_out(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    found: dict[int, int] = {}
+    for node in range(NODES):
+        here = min(free(node), width - sum(found.values()))
+        if here:
+            found[node] = here
+    return found if sum(found.values()) == width else None
+
+
+def anywhere(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    return on_one_node(width, free) or spread_out(width, free)
+
+
+def in_two_halves(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    nodes = [node for node in range(NODES) if free(node) >= width // 2]
+    return dict.fromkeys(nodes[:2], width // 2) if len(nodes) > 1 else None
+
+
+def reservation(taken: Taken, now: float, width: int, estimate: float, rule: Any) -> tuple[float, dict[int, int]]:
+    """When and where: the first moment at which something ends and the rule finds room for long enough."""
+    for begin in sorted({now} | {end for _, end, _ in taken if end > now}):
+        found = rule(width, lambda node, at=begin: least_free(taken, node, at, at + estimate))
+        if found is not None:
+            return begin, found
+    raise AssertionError("nothing runs for ever")
+
+
+Row = tuple[float, int, float, float]
+"""Arrival, width, time, estimate."""
+
+
+def conservative(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
+    for job in waiting:
+        _, width, _, estimate = jobs[job]
+        begin, nodes = reservation(taken, now, width, estimate, rule)
+        taken.append((begin, begin + estimate, nodes))
+        if begin == now:
+            yield job, nodes
+
+
+def easy(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
+    shadow, there, needs = math.inf, -1, 0
+    for job in waiting:
+        _, width, _, estimate = jobs[job]
+        places = [node for node in range(NODES) if least_free(taken, node, now, now) >= width]
+        if shadow < math.inf:  # the place that it would take, and those off the node of the head
+            places = places[:1] + [node for node in places if node != there]
+            places = [node for node in places if node != there or now + estimate <= shadow or
+                      least_free(taken, node, shadow, shadow) >= needs + width]  # fmt: skip
+        if places:
+            taken.append((now, now + estimate, {places[0]: width}))
+            yield job, {places[0]: width}
+        elif shadow == math.inf:
+            shadow, on = reservation(taken, now, width, 0.0, rule)
+            (there,), needs = on, width
+
+
+def by_hand(jobs: list[Row], rule: Any, choose: Any) -> list[float]:
+    """The starts, from instant to instant."""
+    start = [math.nan] * len(jobs)
+    where: dict[int, dict[int, int]] = {}
+    running: dict[int, float] = {}
+    waiting, coming = [], list(range(len(jobs)))
+    while coming or waiting:
+        now = min([*(jobs[job][0] for job in coming[:1]), *running.values()])
+        running = {job: end for job, end in running.items() if end > now}
+        while coming and jobs[coming[0]][0] == now:
+            waiting.append(coming.pop(0))
+        taken: Taken = [
+            (now, max(start[job] + jobs[job][3], math.nextafter(now, math.inf)), where[job]) for job in running
+        ]
+        for job, nodes in list(choose(list(waiting), jobs, taken, now, rule)):
+            waiting.remove(job)
+            start[job], where[job], running[job] = now, nodes, now + jobs[job][2]
+    return start
+
+
+def load(seed: int, widths: tuple[int, ...], wrong: bool) -> list[Row]:
+    """Arrivals, widths, times and estimates at random; every other seed in whole seconds, so that much is at once."""
+    random = np.random.default_rng(seed)
+    arrival = np.cumsum(random.exponential(1.0, 40))
+    time = random.lognormal(1.0, 0.8, 40)
+    if seed % 2:
+        arrival, time = np.floor(arrival), np.ceil(time)
+    estimate = time * random.choice([0.5, 1.0, 3.0], 40) if wrong else time
+    width = random.choice(widths, 40)
+    return [(float(a), int(w), float(t), float(e)) for a, w, t, e in zip(arrival, width, time, estimate, strict=True)]
+
+
+RULES: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
+    "one node": (on_one_node, (1, 2, 3, 4), {}),
+    "any nodes": (anywhere, (1, 2, 4, 6), {"span_any": True}),
+    "two halves": (in_two_halves, (2, 4, 8), {"span_any": True, "node_count": 2}),
+}
+
+
+def starts(jobs: list[Row], policy: Any, **parts: Any) -> list[float]:
+    modes = {width: gpu_mode(GPU, width, **parts) for _, width, _, _ in jobs}
+    given = [Job([modes[w]], [t], a, estimates=[e]) for a, w, t, e in jobs]
+    spec = NodeSpec(accelerators=((GPU, SIZE),), count=NODES)
+    found: list[float] = simulate(spec, given, policy).start.tolist()
+    return found
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", RULES)
+def test_conservative_reservations_by_hand(kind, seed, wrong):
+    rule, widths, parts = RULES[kind]
+    jobs = load(seed, widths, wrong)
+    assert starts(jobs, ConservativeBackfill(depth=None), **parts) == by_hand(jobs, rule, conservative)
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
+@pytest.mark.parametrize("seed", range(4))
+def test_easy_backfilling_by_hand(seed, wrong):
+    jobs = load(seed, (1, 2, 3, 4), wrong)
+    assert starts(jobs, EasyBackfill(depth=None)) == by_hand(jobs, on_one_node, easy)
