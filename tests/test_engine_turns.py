@@ -80,12 +80,25 @@ def test_the_latency_of_a_switch_adds_to_that_of_the_link():
 
 
 def test_what_waited_for_a_gang_goes_on_on_each_of_its_devices_when_it_is_stopped():
-    """A gang on two GPUs is stopped at 2 of its 10 s; one launch on each computes [2, 3], and then the gang anew."""
+    """A gang on two GPUs is stopped at 2 of its 10 s and goes elsewhere; what waited on each computes [2, 3]."""
     gpu = DeviceType("g", streams=2)
     jobs = [Job([gpu_mode(gpu, 2)], [10.0]), Job([gpu_mode(gpu)], [1.0]), Job([gpu_mode(gpu)], [1.0])]
-    where = {0: ("n0/g0", "n0/g1"), 1: ("n0/g0",), 2: ("n0/g1",)}
-    record = simulate(node(gpu, 2), jobs, Scripted([stopped(2.0, 0, keep=False)], where))
-    assert record.finish == pytest.approx([13, 3, 3])
+    policy = Scripted(where={0: ("n0/g0", "n0/g1"), 1: ("n0/g0",), 2: ("n0/g1",)})
+
+    def elsewhere(view):
+        policy.where[0] = ("n0/g2", "n0/g3")
+        return [Stop(running(view, 0), keep=False)]
+
+    policy.script = [(2.0, elsewhere)]
+    assert simulate(node(gpu, 4), jobs, policy).finish == pytest.approx([12, 3, 3])
+
+
+def test_an_output_waits_for_the_one_before_it_on_a_shared_way():
+    """No input, C = 1, 4 B at 1 B/s behind a switch: computes [0, 1] [1, 2], downloads [1, 5] [5, 9]."""
+    gpu = DeviceType("g", streams=2, link=Link(upload=1.0, download=1.0))
+    spec = node(gpu, 1, switch_size=2, switch=Link(upload=2.0, download=2.0))
+    record = simulate(spec, [Job([gpu_mode(gpu)], [1.0], bytes_out=4)] * 2)
+    assert record.finish == pytest.approx([5, 9])
 
 
 def test_a_launch_that_was_stopped_shares_its_accelerator_again():
@@ -93,6 +106,15 @@ def test_a_launch_that_was_stopped_shares_its_accelerator_again():
     gpu = DeviceType("g", streams=2, sharing=Sharing("timeslice"))
     record = simulate(node(gpu), [Job([gpu_mode(gpu)], [4.0])] * 2, Scripted([stopped(1.0, 0)]))
     assert record.finish == pytest.approx([8, 8])
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_a_gang_goes_at_the_rate_of_the_device_that_it_shares(shared):
+    """Time slices: beside C = 1 on one of its two GPUs a gang of C = 4 computes at half speed to 2, and ends at 5."""
+    gpu = DeviceType("g", streams=2, sharing=Sharing("timeslice"))
+    jobs = [Job([gpu_mode(gpu, 2)], [4.0]), Job([gpu_mode(gpu)], [1.0])]
+    where = {0: ("n0/g0", "n0/g1"), 1: (f"n0/g{shared}",)}
+    assert simulate(node(gpu, 2), jobs, Scripted(where=where)).finish == pytest.approx([5, 2])
 
 
 def test_an_output_goes_on_to_other_devices_in_equal_parts():
