@@ -21,7 +21,8 @@ from machines import Job, gpu_mode, simulate
 
 from policies.dynamic.conservative_backfill import ConservativeBackfill
 from policies.dynamic.easy_backfill import EasyBackfill
-from sim.model.cluster import DeviceType, NodeSpec
+from sim.model.cluster import Cluster, DeviceType, NodeSpec
+from sim.model.faults import FaultEvent
 
 GPU = DeviceType("g")
 NODES, SIZE = 3, 4
@@ -159,3 +160,18 @@ def test_conservative_reservations_by_hand(kind, seed, wrong):
 def test_easy_backfilling_by_hand(seed, wrong):
     jobs = load(seed, (1, 2, 3, 4), wrong)
     assert starts(jobs, EasyBackfill(depth=None)) == by_hand(jobs, on_one_node, easy)
+
+
+@pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])
+def test_what_a_failed_device_makes_impossible_holds_nobody_up(policy):
+    """One GPU of two is down from 1 to 5: the pair that came at 2 has no place before, and a single one passes it."""
+    spec = NodeSpec(accelerators=((GPU, 2),))
+    down = Cluster([spec]).by_name["n0/g1"].index
+    faults = [FaultEvent(1.0, down, "down"), FaultEvent(5.0, down, "up")]
+    jobs = [Job([gpu_mode(GPU, 2)], [3.0], 2.0), Job([gpu_mode(GPU)], [2.0], 2.0)]
+    assert simulate(spec, jobs, policy(depth=None), faults=faults).start.tolist() == [5, 2]
+
+
+def test_a_round_costs_something_where_every_waiting_task_may_have_a_reservation():
+    problem: Any = None
+    assert ConservativeBackfill(depth=None).round_cost(problem) > 0 == ConservativeBackfill(depth=5).round_cost(problem)
