@@ -13,19 +13,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from machines import Job, gpu_mode, simulate
+from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
 from policies.dynamic.conservative_backfill import ConservativeBackfill
 from policies.dynamic.easy_backfill import EasyBackfill
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
+from sim.engine.simulation import Simulation
+from sim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
 from sim.model.faults import FaultEvent
+from sim.model.randomness import RandomTree
+from sim.model.record import RunInput
 
 GPU = DeviceType("g")
-NODES, SIZE = 3, 4
+CPU = DeviceType("cpu", kind="cpu")
+NODES, SIZE, LIMIT, ALL, JOBS = 3, 4, 7, -1, 30
 Taken = list[tuple[float, float, dict[int, int]]]
 """Begin, end and GPUs by node of what runs and what has a reservation."""
 Chosen = Iterator[tuple[int, dict[int, int]]]
@@ -33,8 +38,10 @@ Chosen = Iterator[tuple[int, dict[int, int]]]
 
 
 def least_free(taken: Taken, node: int, begin: float, end: float) -> int:
-    """GPUs of a node that stay free from `begin` to `end`."""
+    """GPUs of a node that stay free from `begin` to `end`; of ALL: what a limit on all of them leaves."""
     moments = [begin] + [b for b, _, _ in taken if begin < b < end]
+    if node == ALL:
+        return min(LIMIT - sum(sum(on.values()) for b, e, on in taken if b <= at < e) for at in moments)
     return min(SIZE - sum(on.get(node, 0) for b, e, on in taken if b <= at < e) for at in moments)
 
 
@@ -58,6 +65,10 @@ def anywhere(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
 def in_two_halves(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
     nodes = [node for node in range(NODES) if free(node) >= width // 2]
     return dict.fromkeys(nodes[:2], width // 2) if len(nodes) > 1 else None
+
+
+def within_limit(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    return on_one_node(width, free) if free(ALL) >= width else None
 
 
 def reservation(taken: Taken, now: float, width: int, estimate: float, rule: Any) -> tuple[float, dict[int, int]]:
@@ -122,27 +133,32 @@ def by_hand(jobs: list[Row], rule: Any, choose: Any) -> list[float]:
 def load(seed: int, widths: tuple[int, ...], wrong: bool) -> list[Row]:
     """Arrivals, widths, times and estimates at random; every other seed in whole seconds, so that much is at once."""
     random = np.random.default_rng(seed)
-    arrival = np.cumsum(random.exponential(1.0, 40))
-    time = random.lognormal(1.0, 0.8, 40)
+    arrival = np.cumsum(random.exponential(1.0, JOBS))
+    time = random.lognormal(1.0, 0.8, JOBS)
     if seed % 2:
         arrival, time = np.floor(arrival), np.ceil(time)
-    estimate = time * random.choice([0.5, 1.0, 3.0], 40) if wrong else time
-    width = random.choice(widths, 40)
+    estimate = time * random.choice([0.5, 1.0, 3.0], JOBS) if wrong else time
+    width = random.choice(widths, JOBS)
     return [(float(a), int(w), float(t), float(e)) for a, w, t, e in zip(arrival, width, time, estimate, strict=True)]
 
 
-RULES: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
-    "one node": (on_one_node, (1, 2, 3, 4), {}),
-    "any nodes": (anywhere, (1, 2, 4, 6), {"span_any": True}),
-    "two halves": (in_two_halves, (2, 4, 8), {"span_any": True, "node_count": 2}),
+BOUND = Partition("p", mask=(1 << NODES) - 1, max_gpus=LIMIT)
+RULES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
+    "one node": (on_one_node, (1, 2, 3, 4), partial(gpu_mode, GPU)),
+    "any nodes": (anywhere, (1, 2, 4, 6), partial(gpu_mode, GPU, span_any=True)),
+    "two halves": (in_two_halves, (2, 4, 8), partial(gpu_mode, GPU, span_any=True, node_count=2)),
+    "a limit on all": (within_limit, (1, 2, 3, 4), partial(gpu_mode, GPU, partition=BOUND)),
+    "cores of any nodes": (anywhere, (1, 2, 4, 6), partial(cpu_mode, CPU, span_any=True)),
 }
 
 
-def starts(jobs: list[Row], policy: Any, **parts: Any) -> list[float]:
-    modes = {width: gpu_mode(GPU, width, **parts) for _, width, _, _ in jobs}
+def starts(jobs: list[Row], policy: Any, mode: Any) -> list[float]:
+    modes = {width: mode(width) for _, width, _, _ in jobs}
     given = [Job([modes[w]], [t], a, estimates=[e]) for a, w, t, e in jobs]
-    spec = NodeSpec(accelerators=((GPU, SIZE),), count=NODES)
-    found: list[float] = simulate(spec, given, policy).start.tolist()
+    cluster = Cluster([NodeSpec(cpus=SIZE, cpu_type=CPU, accelerators=((GPU, SIZE),), count=NODES)])
+    cluster.partitions = {"p": BOUND}
+    run = RunInput("test", cluster, tasks_of(given), policy, random=RandomTree(1))
+    found: list[float] = Simulation(run, check=True).run().start.tolist()
     return found
 
 
@@ -150,16 +166,16 @@ def starts(jobs: list[Row], policy: Any, **parts: Any) -> list[float]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", RULES)
 def test_conservative_reservations_by_hand(kind, seed, wrong):
-    rule, widths, parts = RULES[kind]
+    rule, widths, mode = RULES[kind]
     jobs = load(seed, widths, wrong)
-    assert starts(jobs, ConservativeBackfill(depth=None), **parts) == by_hand(jobs, rule, conservative)
+    assert starts(jobs, ConservativeBackfill(depth=None), mode) == by_hand(jobs, rule, conservative)
 
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
 @pytest.mark.parametrize("seed", range(4))
 def test_easy_backfilling_by_hand(seed, wrong):
     jobs = load(seed, (1, 2, 3, 4), wrong)
-    assert starts(jobs, EasyBackfill(depth=None)) == by_hand(jobs, on_one_node, easy)
+    assert starts(jobs, EasyBackfill(depth=None), partial(gpu_mode, GPU)) == by_hand(jobs, on_one_node, easy)
 
 
 @pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])
