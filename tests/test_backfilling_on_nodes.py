@@ -27,6 +27,7 @@ from sim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
 from sim.model.faults import FaultEvent
 from sim.model.randomness import RandomTree
 from sim.model.record import RunInput
+from sim.model.tasks import StageTime, Stopping
 
 GPU = DeviceType("g")
 CPU = DeviceType("cpu", kind="cpu")
@@ -152,9 +153,9 @@ RULES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
 }
 
 
-def starts(jobs: list[Row], policy: Any, mode: Any) -> list[float]:
+def starts(jobs: list[Row], policy: Any, mode: Any, **more: Any) -> list[float]:
     modes = {width: mode(width) for _, width, _, _ in jobs}
-    given = [Job([modes[w]], [t], a, estimates=[e]) for a, w, t, e in jobs]
+    given = [Job([modes[w]], [t], a, estimates=[e], **more) for a, w, t, e in jobs]
     cluster = Cluster([NodeSpec(cpus=SIZE, cpu_type=CPU, accelerators=((GPU, SIZE),), count=NODES)])
     cluster.partitions = {"p": BOUND}
     run = RunInput("test", cluster, tasks_of(given), policy, random=RandomTree(1))
@@ -176,6 +177,24 @@ def test_conservative_reservations_by_hand(kind, seed, wrong):
 def test_easy_backfilling_by_hand(seed, wrong):
     jobs = load(seed, (1, 2, 3, 4), wrong)
     assert starts(jobs, EasyBackfill(depth=None), partial(gpu_mode, GPU)) == by_hand(jobs, on_one_node, easy)
+
+
+def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never_saved():
+    """A second of upload and two of download for each job; in whole seconds, so that sums are exact."""
+    jobs = load(1, (1, 2, 3, 4), False)
+    mode = partial(gpu_mode, GPU, upload=StageTime(per_item=1.0), download=StageTime(per_item=2.0))
+    found = starts(jobs, ConservativeBackfill(depth=None), mode, stopping=Stopping(restore=3.0))
+    assert found == by_hand([(a, w, t + 3, e + 3) for a, w, t, e in jobs], on_one_node, conservative)
+
+
+@pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])
+def test_who_fits_and_is_held_back_is_told_why(policy):
+    """Of four GPUs one runs to 10 with 3, and the head needs all: a long one could run on the last and must not, one
+    that is too wide cannot."""
+    jobs = [Job([gpu_mode(GPU, w)], [t], a) for a, w, t in [(0, 3, 10), (1, 4, 5), (2, 1, 20), (3, 2, 1)]]
+    record = simulate(NodeSpec(accelerators=((GPU, 4),)), jobs, policy(depth=None))
+    assert record.start.tolist() == [0, 10, 15, 15]
+    assert record.holds == [(2.0, 2, "reservation")]
 
 
 @pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])

@@ -14,6 +14,7 @@ from sim.model.plan import Placement
 from sim.model.record import COMPLETED
 from sim.model.tasks import StageTime
 from sim.policy import Scheduler, Set, Start, Stop
+from sim.results.one_run.result import Result
 
 
 def stages(gpu, gpus=1, up=0.0, down=0.0, **more):
@@ -77,6 +78,7 @@ def test_the_latency_of_a_switch_adds_to_that_of_the_link():
     spec = node(gpu, 2, switch_size=2, switch=Link(upload=10.0, download=10.0, latency=0.25))
     record = simulate(spec, [Job([gpu_mode(gpu)], [1.0], bytes_in=3, bytes_out=3)])
     assert record.finish == pytest.approx([8.5])
+    assert Result(record).metric("bytes_moved") == 6
 
 
 def test_what_waited_for_a_gang_goes_on_on_each_of_its_devices_when_it_is_stopped():
