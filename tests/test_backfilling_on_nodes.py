@@ -164,7 +164,7 @@ def starts(jobs: list[Row], policy: Any, mode: Any, **more: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("kind", RULES)
 def test_conservative_reservations_by_hand(kind, seed, wrong):
     rule, widths, mode = RULES[kind]
@@ -181,7 +181,7 @@ def test_easy_backfilling_by_hand(seed, wrong):
 
 def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never_saved():
     """A second of upload and two of download for each job; in whole seconds, so that sums are exact."""
-    jobs = load(1, (1, 2, 3, 4), False)
+    jobs = load(9, (1, 2, 3, 4), False)
     mode = partial(gpu_mode, GPU, upload=StageTime(per_item=1.0), download=StageTime(per_item=2.0))
     found = starts(jobs, ConservativeBackfill(depth=None), mode, stopping=Stopping(restore=3.0))
     assert found == by_hand([(a, w, t + 3, e + 3) for a, w, t, e in jobs], on_one_node, conservative)

@@ -112,6 +112,7 @@ def test_where_modes_fit_after_random_changes(seed, limit):
         if act < 0.55:
             nodes = [node.index for node in cluster.nodes if books.fits(node, mode)]
             assert capacity.mask(mode) == sum(1 << number for number in nodes), mode.name
+            assert len(capacity.log) <= limit or mode.bare
             placement = capacity.first(mode)
             assert (placement is None) == (not nodes), mode.name
             if placement is not None:
@@ -121,9 +122,12 @@ def test_where_modes_fit_after_random_changes(seed, limit):
                 books.take(placement, slowly)
                 assert {state.device for state in moved} == (set(placement.devices) if mode.gpus else set())
         elif act < 0.9 and books.taken:
-            releases = capacity.releases
-            books.give(int(random.integers(len(books.taken))), slowly)
+            releases, number = capacity.releases, int(random.integers(len(books.taken)))
+            given = books.taken[number][0]
+            moved.clear()
+            books.give(number, slowly)
             assert capacity.releases > releases
+            assert {state.device for state in moved} == (set(given.devices) if given.mode.gpus else set())
         elif off and random.random() < 0.6:
             books.toggle(*off.pop())
         else:
@@ -141,6 +145,22 @@ def test_where_modes_fit_after_random_changes(seed, limit):
         assert state.cores == (1 << state.node.cpus) - 1
         assert all((gpu.free, gpu.room) == (gpu.device.type.streams * WHOLE, 10) for gpu in state.gpus)
     assert 0 < capacity.peak_memory() <= 10
+
+
+def test_without_accelerators_none_of_their_memory_is_ever_held():
+    assert Capacity(Cluster([NodeSpec(cpus=1)])).peak_memory() == 0
+
+
+def test_a_gang_over_nodes_stays_in_its_partition():
+    """Three of its GPUs are on one of the partition's nodes and one is on the other; both other nodes are free."""
+    mode = Mode("gang", ONE, gpus=4, share=WHOLE, span_any=True, partition=Partition("p", mask=0b0110))
+    capacity = Capacity(Cluster(NODES))
+    placement = capacity.first(mode)
+    assert placement is not None
+    assert [device.name for device in placement.devices] == ["n1/g0", "n1/g1", "n1/g2", "n2/g0"]
+    assert capacity.refusal(placement) is None
+    capacity.take(placement, None)
+    assert capacity.first(mode) is None
 
 
 def refused(mode: Mode, *names: str, **parts: Any) -> str:
