@@ -242,6 +242,17 @@ def test_two_jobs_on_one_uplink(rule: str, shorter: float, longer: float) -> Non
     assert found["racks"].tolist() == [2, 2]
 
 
+def test_jobs_of_two_nodes_share_links_as_well() -> None:
+    """Each has a node in both of two racks: seconds on the uplinks from a run in which nobody delays it."""
+    policy = {"scheduler": "fcfs", "placement": "spread_racks"}
+    steps = {
+        rule: sim.run(scenario([10, 10], rule, nodes=2, racks={"nodes": 3}, policy=policy)).tasks["step"].to_numpy()
+        for rule in ("none", "random")
+    }
+    assert (steps["none"] > 1.5).all()
+    assert steps["random"] == pytest.approx(step_times([1, 1], (steps["none"] - 1).tolist()), rel=1e-9)
+
+
 def test_jobs_that_slow_each_other_down_bring_their_results_home_afterwards() -> None:
     """As above on GPUs, with a second of download each: the links are left when a job has computed."""
     described = scenario([10, 5])

@@ -69,17 +69,17 @@ def test_requests_asked_for_one_by_one_go_as_those_that_nobody_asks_for(rate, gp
     assert (together.tasks["status"] == "expired").any()
 
 
-@pytest.mark.parametrize("overhead", [0.0, 0.25])
-def test_the_stages_of_a_batch_by_hand(overhead):
-    """One request: 0.264 ms, and 600 kB at 5 GB/s after 10 us; 14.264 ms, longer on a GPU whose preemption costs a
-    share of the rate; 0.05 ms, and 40 kB at 4 GB/s after 10 us."""
+@pytest.mark.parametrize(("overhead", "size"), [(0.0, 600e3), (0.25, 600e3), (0.25, 0)])
+def test_the_stages_of_a_batch_by_hand(overhead, size):
+    """One request: 0.264 ms, and 600 kB, if any, at 5 GB/s after 10 us; 14.264 ms, longer on a GPU whose preemption
+    costs a share of the rate; 0.05 ms, and 40 kB at 4 GB/s after 10 us."""
     pcie = {"upload": "5 GB/s", "download": "4 GB/s", "latency": "10 us"}
     described = scenario(horizon=None, pcie=pcie)
-    described["workload"][0] |= {"bytes_in": "600 kB", "bytes_out": "40 kB", "count": 1}
+    described["workload"][0] |= {"bytes_in": f"{size} B", "bytes_out": "40 kB", "count": 1}
     if overhead:
         described["cluster"]["nodes"]["gpus"]["preemption"] = {"kind": "flep", "overhead": overhead}
     task = run(described).tasks.iloc[0]
-    expected = [0.264e-3 + 0.12e-3 + 1e-5, 14.264e-3 * (1 + overhead), 0.05e-3 + 1e-5 + 1e-5]
+    expected = [0.264e-3 + (0.12e-3 + 1e-5 if size else 0), 14.264e-3 * (1 + overhead), 0.05e-3 + 1e-5 + 1e-5]
     assert [task["upload"], task["compute"], task["download"]] == pytest.approx(expected, rel=1e-9)
 
 
