@@ -263,6 +263,7 @@ class MutationRun:
     def __init__(self, options: argparse.Namespace, out: Any):
         self.options, self.out = options, out
         self.failed = False
+        self.items: list[pytest.Item] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed |= report.failed
@@ -272,6 +273,7 @@ class MutationRun:
         self.items, self.files = session.items, {str(Path(file).resolve()): file for file in self.options.files}
         for name in [*PRELOADED, *(file.removesuffix(".py").replace("/", ".") for file in self.options.files)]:
             __import__(name)
+        gc.unfreeze()  # else what conftest.py froze is not found
         functions = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
         self.functions = {path: [f for f in functions if f.__code__.co_filename == path] for path in self.files}
         gc.collect()
@@ -279,17 +281,21 @@ class MutationRun:
         reached = json.loads(self.forked(self.reach)[1])
         listed = EQUIVALENT.read_text(encoding="utf-8").splitlines() if EQUIVALENT.exists() else []
         every = [one for file in self.options.files for one in mutants(file)]
+        if self.options.again:
+            wanted = set(self.options.again.read_text(encoding="utf-8").splitlines())
+            every = [one for one in every if one.key in wanted]
         size = min(self.options.sample or len(every), len(every))
         chosen = sorted(random.Random(self.options.seed).sample(every, size))
         self.say(f"{len(every)} mutants, {len(chosen)} are tried")
-        counts: Counter[str] = Counter()
+        counts: dict[str, Counter[str]] = {file: Counter() for file in self.options.files}
         for one in chosen:
             verdict = "equivalent" if one.key in listed else self.judge(one, reached[one.file])
-            counts[verdict] += 1
+            counts[one.file][verdict] += 1
             if verdict == "survived":
                 self.say(one.key)
-        score = counts["killed"] / max(1, counts["killed"] + counts["survived"])
-        self.say(f"{', '.join(f'{count} {what}' for what, count in counts.items())}: {score:.1%}")
+        for name, found in [*(counts.items() if len(counts) > 1 else ()), ("all", sum(counts.values(), Counter()))]:
+            score = found["killed"] / max(1, found["killed"] + found["survived"])
+            self.say(f"{name}: {', '.join(f'{count} {what}' for what, count in found.items())}: {score:.1%}")
         return True
 
     def say(self, text: str) -> None:
@@ -350,21 +356,25 @@ class MutationRun:
     def judge(self, mutant: Mutant, reached: Reached) -> str:
         low, high = mutant.lines
         chosen = [(seconds, number) for seconds, number, lines in reached if any(low <= at <= high for at in lines)]
-        limit = max(3.0, 4 * sum(seconds for seconds, _ in chosen))
-        status = self.forked(self.attempt, mutant, [number for _, number in chosen], limit)[0]
+        status = self.forked(self.attempt, mutant, chosen)[0]
         return {0: "survived", 3: "unchanged"}.get(status, "killed")
 
-    def attempt(self, mutant: Mutant, numbers: list[int], limit: float) -> tuple[int, str]:
+    def attempt(self, mutant: Mutant, tests: list[tuple[float, int]]) -> tuple[int, str]:
+        """Each test gets some times as long as it took with tracing: a mutant may well loop for ever."""
         for one in (signal.SIGVTALRM, signal.SIGALRM):
             signal.signal(one, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_VIRTUAL, limit)
-        signal.alarm(int(10 * limit))
         try:
             if not install(mutant, self.functions[str(Path(mutant.file).resolve())]):
                 return 3, ""
         except ValueError:  # a closure has another number of variables
             return 3, ""
-        return (0, "") if all(self.passes(number) for number in numbers) else (1, "")
+        for seconds, number in tests:
+            limit = max(2.0, 4 * seconds)
+            signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+            signal.alarm(int(10 * limit))
+            if not self.passes(number):
+                return 1, ""
+        return 0, ""
 
 
 def main() -> None:
@@ -373,6 +383,7 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", required=True)
     parser.add_argument("--sample", type=int, default=0, help="mutants tried of all files together; 0: all")
     parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("--again", type=Path, help="a file with survivors, as printed: only these are tried")
     parser.add_argument("--longest", type=float, default=0.3, help="seconds; slower tests are left out")
     options = parser.parse_args()
     out = os.fdopen(os.dup(1), "w")
@@ -380,7 +391,10 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # forks do not go with threads
     run = MutationRun(options, out)
     plain = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=", "-m", "not slow"]
-    pytest.main([*options.tests, *plain], plugins=[run])
+    marks = ["-W", "ignore::pytest.PytestUnknownMarkWarning"]  # of xdist
+    pytest.main([*options.tests, *plain, *marks], plugins=[run])
+    if not run.items:
+        sys.exit("pytest could not collect these tests; it says why by itself")
 
 
 if __name__ == "__main__":

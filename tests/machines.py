@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from oracle.engine.simulation import Simulation as Oracle
 
 from sim.engine.simulation import Simulation
 from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, micro_share
@@ -87,19 +86,13 @@ def simulation(
     jobs: Sequence[Job] | Tasks,
     scheduler: Scheduler | None = None,
     items: Sequence[Item] = (),
-    former: bool = False,
     **more: Any,
 ) -> Simulation:
-    """A simulation with the invariants on; `former`: on the engine that is kept as an oracle, all stages one by one."""
+    """A simulation with the invariants on."""
     specs = [nodes] if isinstance(nodes, NodeSpec) else list(nodes)
     tasks = jobs if isinstance(jobs, Tasks) else tasks_of(jobs, items)
     run = RunInput("test", Cluster(specs), tasks, scheduler or ListScheduler(), random=RandomTree(1), **more)
-    return engine(run, former)
-
-
-def engine(run: RunInput, former: bool = False) -> Any:
-    """The engine, or the one that is kept as an oracle, with the invariants on."""
-    return Oracle(run, check=True, fast=False) if former else Simulation(run, check=True)
+    return Simulation(run, check=True)
 
 
 def simulate(*arguments: Any, **named: Any) -> Record:

@@ -4,13 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from machines import engine
-from tiers import spread
 
 import sim
 from policies.batching.common.linear_fit import LinearFit
 from sim.errors import ScenarioError
-from sim.results.one_run.result import Result
 from sim.scenario.scenario import load
 
 A_UP, A_CALC, B_CALC = 0.114e-3, 1.264e-3, 13e-3
@@ -65,15 +62,6 @@ def test_one_stream_is_serial_greedy():
     mine = sim.run(scenario(400, streams=1))
     serial = sim.run(scenario(400, streams=1), policy={"batching": "serial_greedy"})
     assert mine.tasks["finish"].equals(serial.tasks["finish"])
-
-
-@pytest.mark.parametrize("policy", spread([{}, {"margin": 0}, {"rule": "slides", "window": 2}, {"max_batch": 1}], 2))
-@pytest.mark.parametrize("noise", [0, 0.2])
-def test_both_ways_through_the_engine_give_the_same_tables(policy, noise):
-    loaded = load(scenario(200, noise=noise, horizon=5, **policy))
-    quick, full = (Result(engine(loaded.build(), former).run()) for former in (False, True))
-    assert quick.tasks.equals(full.tasks)
-    assert quick.launches.equals(full.launches)
 
 
 # How many -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Batching policies: what defines each, on systems small enough to reckon by hand; both ways of the engine agree."""
+"""Batching policies: what defines each, on systems small enough to reckon by hand; checking changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from machines import engine
 from tiers import spread
 
 from policies.batching.batopt import BatOpt, best_threshold, mean_responses
@@ -71,8 +70,8 @@ def system(
     return RunInput("t", cluster, tasks, ListScheduler(), random=RandomTree(1), services=services, batching=policies)
 
 
-def run(policies, arrivals, *, former=False, **more):
-    return Result(engine(system(policies, arrivals, **more), former).run())
+def run(policies, arrivals, *, check=True, **more):
+    return Result(Simulation(system(policies, arrivals, **more), check=check).run())
 
 
 def poisson(rate, count, seed=1):
@@ -92,7 +91,7 @@ def total(size):
     return 0.00015 + 0.000114 * size + FIXED + PER_ITEM * size + 0.00005
 
 
-# Both ways of the engine ----------------------------------------------------------------------------------------
+# Every policy, checked and not -----------------------------------------------------------------------------------
 
 EVERY = {
     "batopt": (BatOpt, {"max_batch": 16, "window": 0.2}),
@@ -127,12 +126,12 @@ def test_every_registered_policy_is_here():
 @pytest.mark.parametrize(
     ("rate", "noise", "gpus"), spread([(450, 0.05, 1), (60, 0.0, 1), (900, 0.0, 1), (900, 0.0, 2)], 1)
 )
-def test_both_ways_of_the_engine_give_the_same_tables(name, rate, noise, gpus):
+def test_checking_changes_nothing_and_every_request_has_one_fate(name, rate, noise, gpus):
     make, parameters = EVERY[name]
     count = 400
     priority = np.random.default_rng(3).integers(0, 3, count)
     options = {"slo": 0.12, "noise": noise, "gpus": gpus, "priority": priority}
-    one, other = (run(make(**parameters), poisson(rate, count), former=former, **options) for former in (False, True))
+    one, other = (run(make(**parameters), poisson(rate, count), check=check, **options) for check in (True, False))
     pd.testing.assert_frame_equal(one.tasks, other.tasks, check_exact=True)
     pd.testing.assert_frame_equal(one.launches, other.launches, check_exact=True)
     status = one.tasks["status"].value_counts().to_dict()
@@ -145,8 +144,8 @@ def test_two_services_of_each_policy_share_a_gpu(name):
     make, parameters = EVERY[name]
     columns = [poisson(150, 200), poisson(150, 200, seed=2)]
     results = [
-        run([make(**parameters), make(**parameters)], columns, former=former, slo=[0.12, 0.2], priority=np.zeros(400))
-        for former in (False, True)
+        run([make(**parameters), make(**parameters)], columns, check=check, slo=[0.12, 0.2], priority=np.zeros(400))
+        for check in (True, False)
     ]
     pd.testing.assert_frame_equal(results[0].tasks, results[1].tasks, check_exact=True)
     assert set(results[0].tasks["status"]) <= {"completed", "rejected", "expired"}

@@ -8,6 +8,7 @@ from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
 from sim.engine.flight import rates
 from sim.model.cluster import DeviceType, NodeSpec, Power, Sharing
 from sim.policy import Set
+from sim.results.one_run.result import Result
 
 
 def node(kind: DeviceType, count: int = 1) -> NodeSpec:
@@ -104,8 +105,8 @@ def test_dynamic_energy_grows_with_the_cube_of_frequency():
     gpu = DeviceType("g", power=Power(idle=50, busy=250))
     for frequency, expected in ((1.0, 800.0), (0.5, 200.0)):
         script = [(0.0, lambda view, f=frequency: [Set(view.cluster.by_name["n0/g0"], f)])]
-        record = simulate(node(gpu), [Job([gpu_mode(gpu)], [4.0])], Scripted(script), former=True)
-        assert record.energy == pytest.approx([expected])
+        record = simulate(node(gpu), [Job([gpu_mode(gpu)], [4.0])], Scripted(script))
+        assert Result(record).tasks["energy_j"].tolist() == pytest.approx([expected])
 
 
 def test_shared_busy_time_is_not_counted_twice():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, simulation, stage_times
@@ -189,26 +187,6 @@ def test_many_zero_length_tasks_are_no_loop():
     jobs = tasks_of([Job([mode], [0.0])] * 15_000)
     record = Simulation(RunInput("zero", Cluster([node(gpu)]), jobs, ListScheduler())).run()
     assert (record.finish == 0).all()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_all_stages_one_by_one_give_the_same_tables(seed):
-    """Random plain loads with gangs, CPUs and memory: at once and stage by stage, equal to the last bit."""
-    rng = np.random.default_rng(seed)
-    gpu, cpu = DeviceType("g", memory=16), DeviceType("cpu", kind="cpu")
-    modes = [[gpu_mode(gpu, g, millicores=1000, gpu_memory=int(m))] for g, m in ((1, 8), (2, 16), (0.5, 4), (4, 1))]
-    modes.append([cpu_mode(cpu, 2, memory=3), gpu_mode(gpu)])
-    times = np.cumsum(rng.exponential(0.2, 300))
-    jobs = []
-    for time in times:
-        choice = modes[rng.integers(len(modes))]
-        jobs.append(Job(choice, rng.exponential(1, len(choice)).tolist(), arrival=float(time)))
-    spec = NodeSpec(cpus=8, cpu_type=cpu, memory=10, accelerators=((gpu, 4),), count=2)
-    quick, full = simulate(spec, jobs), simulate(spec, jobs, former=True)
-    for name in ("status", "ready", "start", "finish", "mode", "place"):
-        assert np.array_equal(getattr(quick, name), getattr(full, name), equal_nan=True), name
-    assert full.compute == pytest.approx(quick.finish - quick.start)
-    assert math.isclose(quick.end, full.end)
 
 
 class Looks(ListScheduler):

@@ -6,6 +6,7 @@ import random
 from fractions import Fraction
 from math import factorial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ import pytest
 
 import sim
 import sim.plots
+from sim.engine.flight.contention import ContendingJobs, Stake
 from sim.errors import ScenarioError, UsageError
-from sim.theory.contention import EXACT, random_of_many, step_times
+from sim.theory.contention import EXACT, RULES, random_of_many, step_times
 
 # Closed forms ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +171,41 @@ def _steps(compute: list[float], share: list[float], link: list[float]) -> np.nd
     return sim.run(run).tasks["step"].to_numpy()
 
 
+# The jobs on one link -------------------------------------------------------------------------------------------
+
+
+def on_a_link(own: list[float], phases: list[list[tuple[float, float]]]) -> ContendingJobs:
+    """Jobs that compute for `own` seconds and send in phases of (seconds, slack)."""
+    group = ContendingJobs(0)
+    for rest, mine in zip(own, phases, strict=True):
+        member: Any = SimpleNamespace(alone=rest + sum(seconds for seconds, _ in mine))
+        group.add(Stake(member, group, mine))
+    return group
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("count", [1, 2, 12, EXACT, EXACT + 1])
+def test_jobs_on_a_link_go_by_the_formulas_whoever_came_and_went(count: int, rule: Any) -> None:
+    draw = np.random.default_rng(count)
+    own, link = draw.uniform(0.0, 3.0, count + 3), draw.uniform(0.1, 2.0, count + 3)
+    group = on_a_link(own.tolist(), [[(seconds, 0.0)] for seconds in link])
+    gone = draw.permutation(count + 3)[:3]
+    for stake in [group.stakes[number] for number in gone]:
+        group.drop(stake)
+    own, link = np.delete(own, gone), np.delete(link, gone)
+    alone = own + link
+    expected = dict(zip(alone.tolist(), (step_times(own.tolist(), link.tolist(), rule) / alone).tolist(), strict=True))
+    found = {stake.member.alone: ratio for stake, ratio in zip(group.stakes, group.ratios(rule), strict=True)}
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_delay_counts_as_far_as_it_exceeds_what_hides_it() -> None:
+    """Two jobs compute 1 s and send 3 s, aligned: each is delayed by 3 s.  Of one a third of that falls on a phase
+    with 0.4 s of slack, the rest on one with 1.5 s: 0.6 + 0.5 s are left, of a step of 4 s."""
+    group = on_a_link([1.0, 1.0], [[(1.0, 0.4), (2.0, 1.5)], [(3.0, 0.0)]])
+    assert group.ratios("aligned") == pytest.approx([1 + 1.1 / 4, 1 + 3 / 4])
+
+
 # Scenarios ------------------------------------------------------------------------------------------------------
 
 
@@ -194,13 +231,37 @@ def scenario(
     [("random", 12.5, 22.5), ("aligned", 15, 25), ("interleaved", 10, 20), ("none", 10, 20)],
 )
 def test_two_jobs_on_one_uplink(rule: str, shorter: float, longer: float) -> None:
-    found = sim.run(scenario([10, 5], rule), check=True).tasks.set_index("class")
+    result = sim.run(scenario([10, 5], rule), check=True)
+    assert result.devices["busy"].sum() == pytest.approx(3 * (shorter + longer)), "each on three nodes"
+    found = result.tasks.set_index("class")
     assert found.loc["j1", "finish"] == pytest.approx(shorter, rel=1e-12)
     assert found.loc["j0", "finish"] == pytest.approx(longer, rel=1e-12)
     assert found["contention"].to_numpy() == pytest.approx([shorter - 10] * 2, abs=1e-9)
     assert found["communication"].to_numpy() == pytest.approx([10, 5])
     assert found["step"].to_numpy() == pytest.approx([longer / 10, shorter / 5])
     assert found["racks"].tolist() == [2, 2]
+
+
+def test_jobs_of_two_nodes_share_links_as_well() -> None:
+    """Each has a node in both of two racks: seconds on the uplinks from a run in which nobody delays it."""
+    policy = {"scheduler": "fcfs", "placement": "spread_racks"}
+    steps = {
+        rule: sim.run(scenario([10, 10], rule, nodes=2, racks={"nodes": 3}, policy=policy)).tasks["step"].to_numpy()
+        for rule in ("none", "random")
+    }
+    assert (steps["none"] > 1.5).all()
+    assert steps["random"] == pytest.approx(step_times([1, 1], (steps["none"] - 1).tolist()), rel=1e-9)
+
+
+def test_jobs_that_slow_each_other_down_bring_their_results_home_afterwards() -> None:
+    """As above on GPUs, with a second of download each: the links are left when a job has computed."""
+    described = scenario([10, 5])
+    del described["cluster"]["nodes"]["cpus"]
+    described["cluster"]["nodes"] |= {"gpus": {"type": "g", "count": 1}, "pcie": {"download": "1 GB/s"}}
+    for job in described["workload"]:
+        job |= {"gpus": 1, "gpu_time": job.pop("cpu_time"), "bytes_out": "3 GB"}
+    found = sim.run(described, check=True).tasks.set_index("class")
+    assert found.loc[["j0", "j1"], "finish"].tolist() == pytest.approx([23.5, 13.5], rel=1e-12)
 
 
 def test_a_ring_is_indifferent_to_its_racks_and_an_all_to_all_is_not() -> None:

@@ -9,7 +9,6 @@ import inspect
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from machines import engine
 from tiers import examples, some
 
 from policies.admission.accept_all import AcceptAll
@@ -121,16 +120,6 @@ def test_every_planner_refuses_or_keeps_every_invariant(name):
         assert (record.status == COMPLETED).all()
         assert audit(record) == []
     assert planned
-
-
-@quiet
-@given(systems())
-def test_all_stages_one_by_one_give_the_same_tables(system):
-    quick = Simulation(system.run_input(ListScheduler(discipline="skip")), check=True).run()
-    full = engine(system.run_input(ListScheduler(discipline="skip")), former=True).run()
-    for column in ("status", "start", "finish", "mode", "place"):
-        assert (getattr(quick, column) == getattr(full, column)).all(), column
-    assert audit(full) == []
 
 
 @quiet

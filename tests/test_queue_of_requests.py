@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from cases import FAULT, service
-from machines import engine
 
+from sim.engine.simulation import Simulation
 from sim.model.record import EXPIRED
 from sim.results.one_run.result import Result
 from sim.scenario.scenario import load
@@ -45,7 +45,9 @@ def scenario(name, asked, jobs):
 @pytest.mark.parametrize("jobs", [False, True], ids=["alone", "with tasks"])
 @pytest.mark.parametrize("name", CASES)
 def test_it_makes_no_difference_whether_each_request_is_asked_about(name, jobs):
-    silent, asked = (Result(engine(load(scenario(name, one, jobs)).build(3)).run()) for one in (False, True))
+    silent, asked = (
+        Result(Simulation(load(scenario(name, one, jobs)).build(3), check=True).run()) for one in (False, True)
+    )
     for table in ("tasks", "launches", "devices"):
         pd.testing.assert_frame_equal(getattr(silent, table), getattr(asked, table), check_exact=True)
     tasks = silent.tasks
@@ -56,7 +58,7 @@ def test_it_makes_no_difference_whether_each_request_is_asked_about(name, jobs):
 @pytest.mark.parametrize("name", [name for name in CASES if "patience" in str(CASES[name])])
 def test_patience_ends_at_its_time_or_as_the_request_gets_there(name):
     run = load(scenario(name, False, False)).build(3)
-    record = engine(run).run()
+    record = Simulation(run, check=True).run()
     gone = np.flatnonzero(record.status == EXPIRED)
     there = run.tasks.arrival + run.services[0].request_delay
     assert set(map(record.reasons.get, gone.tolist())) == {"patience ended"}

@@ -130,6 +130,10 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
     result = sim.run(name, policy=policy, overrides=short(name, by), check=True)
     assert len(result.tasks)
     assert result.metric("completed") > 0 or result.tasks["start"].notna().any()
+    if not tiers.whole:
+        from test_digests import digests_of, same  # which imports this file
+
+        same(name, digests_of(result))
     loaded = sim.load(result.save(tmp_path / "first"))
     for table in ("tasks", "launches", "devices", "timeline"):
         pd.testing.assert_frame_equal(getattr(loaded, table), getattr(result, table), check_exact=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from machines import engine
 
 import sim
+from sim.engine.simulation import Simulation
 from sim.policy import ListScheduler, Start, Stop
 from sim.policy.batching import Batching, Take
 from sim.results.one_run.result import Result
@@ -68,7 +68,7 @@ def scenario(asked, scheduler, gpus=1, **more):
 
 def run(described):
     inputs = load(described).build(1)
-    return Result(engine(inputs).run()), inputs.scheduler
+    return Result(Simulation(inputs, check=True).run()), inputs.scheduler
 
 
 def test_what_is_seen_is_the_same_however_requests_come_and_fits_the_records():

@@ -49,7 +49,7 @@ class Reserving(Backfilling):
         """Running tasks that have passed their estimates."""
 
     def round_cost(self, problem: PlanProblem) -> float:
-        return ROUND_COST if self.window.size is None else 0.0
+        return ROUND_COST if self.window.size == math.inf else 0.0
 
     def begin(self, view: View) -> None:
         self._occupancy = Occupancy(view)

@@ -1,0 +1,212 @@
+"""EASY and conservative backfilling on several nodes, against reservations by hand on what every node has free.
+
+EASY: only the head of the queue has a reservation, on one node.  A task behind it starts on the first node with room,
+or else on the first other one, unless the head would lack GPUs on its node when it is to start.
+
+Conservative: at every instant all reservations are made anew, in order of arrival: with exact estimates they come out
+as those that stand, with wrong ones that is the rule.  A task that fits one node takes the first of the nodes on which
+it can begin earliest; a gang that may span nodes is spread where that is earlier, over nodes in their order; one of
+equal parts takes the first nodes that have room for a part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
+
+from policies.dynamic.conservative_backfill import ConservativeBackfill
+from policies.dynamic.easy_backfill import EasyBackfill
+from sim.engine.simulation import Simulation
+from sim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
+from sim.model.faults import FaultEvent
+from sim.model.randomness import RandomTree
+from sim.model.record import RunInput
+from sim.model.tasks import StageTime, Stopping
+
+GPU = DeviceType("g")
+CPU = DeviceType("cpu", kind="cpu")
+NODES, SIZE, LIMIT, ALL, JOBS = 3, 4, 7, -1, 30
+Taken = list[tuple[float, float, dict[int, int]]]
+"""Begin, end and GPUs by node of what runs and what has a reservation."""
+Chosen = Iterator[tuple[int, dict[int, int]]]
+"""Jobs that start now, and where."""
+
+
+def least_free(taken: Taken, node: int, begin: float, end: float) -> int:
+    """GPUs of a node that stay free from `begin` to `end`; of ALL: what a limit on all of them leaves."""
+    moments = [begin] + [b for b, _, _ in taken if begin < b < end]
+    if node == ALL:
+        return min(LIMIT - sum(sum(on.values()) for b, e, on in taken if b <= at < e) for at in moments)
+    return min(SIZE - sum(on.get(node, 0) for b, e, on in taken if b <= at < e) for at in moments)
+
+
+def on_one_node(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    return next(({node: width} for node in range(NODES) if free(node) >= width), None)
+
+
+def spread_out(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    found: dict[int, int] = {}
+    for node in range(NODES):
+        here = min(free(node), width - sum(found.values()))
+        if here:
+            found[node] = here
+    return found if sum(found.values()) == width else None
+
+
+def anywhere(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    return on_one_node(width, free) or spread_out(width, free)
+
+
+def in_two_halves(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    nodes = [node for node in range(NODES) if free(node) >= width // 2]
+    return dict.fromkeys(nodes[:2], width // 2) if len(nodes) > 1 else None
+
+
+def within_limit(width: int, free: Callable[[int], int]) -> dict[int, int] | None:
+    return on_one_node(width, free) if free(ALL) >= width else None
+
+
+def reservation(taken: Taken, now: float, width: int, estimate: float, rule: Any) -> tuple[float, dict[int, int]]:
+    """When and where: the first moment at which something ends and the rule finds room for long enough."""
+    for begin in sorted({now} | {end for _, end, _ in taken if end > now}):
+        found = rule(width, lambda node, at=begin: least_free(taken, node, at, at + estimate))
+        if found is not None:
+            return begin, found
+    raise AssertionError("nothing runs for ever")
+
+
+Row = tuple[float, int, float, float]
+"""Arrival, width, time, estimate."""
+
+
+def conservative(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
+    for job in waiting:
+        _, width, _, estimate = jobs[job]
+        begin, nodes = reservation(taken, now, width, estimate, rule)
+        taken.append((begin, begin + estimate, nodes))
+        if begin == now:
+            yield job, nodes
+
+
+def easy(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
+    shadow, there, needs = math.inf, -1, 0
+    for job in waiting:
+        _, width, _, estimate = jobs[job]
+        places = [node for node in range(NODES) if least_free(taken, node, now, now) >= width]
+        if shadow < math.inf:  # the place that it would take, and those off the node of the head
+            places = places[:1] + [node for node in places if node != there]
+            places = [node for node in places if node != there or now + estimate <= shadow or
+                      least_free(taken, node, shadow, shadow) >= needs + width]  # fmt: skip
+        if places:
+            taken.append((now, now + estimate, {places[0]: width}))
+            yield job, {places[0]: width}
+        elif shadow == math.inf:
+            shadow, on = reservation(taken, now, width, 0.0, rule)
+            (there,), needs = on, width
+
+
+def by_hand(jobs: list[Row], rule: Any, choose: Any) -> list[float]:
+    """The starts, from instant to instant."""
+    start = [math.nan] * len(jobs)
+    where: dict[int, dict[int, int]] = {}
+    running: dict[int, float] = {}
+    waiting, coming = [], list(range(len(jobs)))
+    while coming or waiting:
+        now = min([*(jobs[job][0] for job in coming[:1]), *running.values()])
+        running = {job: end for job, end in running.items() if end > now}
+        while coming and jobs[coming[0]][0] == now:
+            waiting.append(coming.pop(0))
+        taken: Taken = [
+            (now, max(start[job] + jobs[job][3], math.nextafter(now, math.inf)), where[job]) for job in running
+        ]
+        for job, nodes in list(choose(list(waiting), jobs, taken, now, rule)):
+            waiting.remove(job)
+            start[job], where[job], running[job] = now, nodes, now + jobs[job][2]
+    return start
+
+
+def load(seed: int, widths: tuple[int, ...], wrong: bool) -> list[Row]:
+    """Arrivals, widths, times and estimates at random; every other seed in whole seconds, so that much is at once."""
+    random = np.random.default_rng(seed)
+    arrival = np.cumsum(random.exponential(1.0, JOBS))
+    time = random.lognormal(1.0, 0.8, JOBS)
+    if seed % 2:
+        arrival, time = np.floor(arrival), np.ceil(time)
+    estimate = time * random.choice([0.5, 1.0, 3.0], JOBS) if wrong else time
+    width = random.choice(widths, JOBS)
+    return [(float(a), int(w), float(t), float(e)) for a, w, t, e in zip(arrival, width, time, estimate, strict=True)]
+
+
+BOUND = Partition("p", mask=(1 << NODES) - 1, max_gpus=LIMIT)
+RULES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
+    "one node": (on_one_node, (1, 2, 3, 4), partial(gpu_mode, GPU)),
+    "any nodes": (anywhere, (1, 2, 4, 6), partial(gpu_mode, GPU, span_any=True)),
+    "two halves": (in_two_halves, (2, 4, 8), partial(gpu_mode, GPU, span_any=True, node_count=2)),
+    "a limit on all": (within_limit, (1, 2, 3, 4), partial(gpu_mode, GPU, partition=BOUND)),
+    "cores of any nodes": (anywhere, (1, 2, 4, 6), partial(cpu_mode, CPU, span_any=True)),
+}
+
+
+def starts(jobs: list[Row], policy: Any, mode: Any, **more: Any) -> list[float]:
+    modes = {width: mode(width) for _, width, _, _ in jobs}
+    given = [Job([modes[w]], [t], a, estimates=[e], **more) for a, w, t, e in jobs]
+    cluster = Cluster([NodeSpec(cpus=SIZE, cpu_type=CPU, accelerators=((GPU, SIZE),), count=NODES)])
+    cluster.partitions = {"p": BOUND}
+    run = RunInput("test", cluster, tasks_of(given), policy, random=RandomTree(1))
+    found: list[float] = Simulation(run, check=True).run().start.tolist()
+    return found
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
+@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("kind", RULES)
+def test_conservative_reservations_by_hand(kind, seed, wrong):
+    rule, widths, mode = RULES[kind]
+    jobs = load(seed, widths, wrong)
+    assert starts(jobs, ConservativeBackfill(depth=None), mode) == by_hand(jobs, rule, conservative)
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
+@pytest.mark.parametrize("seed", range(4))
+def test_easy_backfilling_by_hand(seed, wrong):
+    jobs = load(seed, (1, 2, 3, 4), wrong)
+    assert starts(jobs, EasyBackfill(depth=None), partial(gpu_mode, GPU)) == by_hand(jobs, on_one_node, easy)
+
+
+def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never_saved():
+    """A second of upload and two of download for each job; in whole seconds, so that sums are exact."""
+    jobs = load(9, (1, 2, 3, 4), False)
+    mode = partial(gpu_mode, GPU, upload=StageTime(per_item=1.0), download=StageTime(per_item=2.0))
+    found = starts(jobs, ConservativeBackfill(depth=None), mode, stopping=Stopping(restore=3.0))
+    assert found == by_hand([(a, w, t + 3, e + 3) for a, w, t, e in jobs], on_one_node, conservative)
+
+
+@pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])
+def test_who_fits_and_is_held_back_is_told_why(policy):
+    """Of four GPUs one runs to 10 with 3, and the head needs all: a long one could run on the last and must not, one
+    that is too wide cannot."""
+    jobs = [Job([gpu_mode(GPU, w)], [t], a) for a, w, t in [(0, 3, 10), (1, 4, 5), (2, 1, 20), (3, 2, 1)]]
+    record = simulate(NodeSpec(accelerators=((GPU, 4),)), jobs, policy(depth=None))
+    assert record.start.tolist() == [0, 10, 15, 15]
+    assert record.holds == [(2.0, 2, "reservation")]
+
+
+@pytest.mark.parametrize("policy", [EasyBackfill, ConservativeBackfill])
+def test_what_a_failed_device_makes_impossible_holds_nobody_up(policy):
+    """One GPU of two is down from 1 to 5: the pair that came at 2 has no place before, and a single one passes it."""
+    spec = NodeSpec(accelerators=((GPU, 2),))
+    down = Cluster([spec]).by_name["n0/g1"].index
+    faults = [FaultEvent(1.0, down, "down"), FaultEvent(5.0, down, "up")]
+    jobs = [Job([gpu_mode(GPU, 2)], [3.0], 2.0), Job([gpu_mode(GPU)], [2.0], 2.0)]
+    assert simulate(spec, jobs, policy(depth=None), faults=faults).start.tolist() == [5, 2]
+
+
+def test_a_round_costs_something_where_every_waiting_task_may_have_a_reservation():
+    problem: Any = None
+    assert ConservativeBackfill(depth=None).round_cost(problem) > 0 == ConservativeBackfill(depth=5).round_cost(problem)
