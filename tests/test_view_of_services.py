@@ -176,7 +176,7 @@ def test_requests_that_wait_for_others_first_stand_where_they_became_ready():
     run = load(scenario(False, "fcfs")).build(1)
     run.tasks.predecessors = [(row - 10,) if row >= 10 and row % 3 == 0 else () for row in range(len(run.tasks))]
     scheduler = Counts()
-    record = engine(replace(run, scheduler=scheduler)).run()
+    record = Simulation(replace(run, scheduler=scheduler)).run()
     assert scheduler.wrong == [] and scheduler.most > 5
     later = record.ready > record.input.tasks.arrival
     assert later.sum() > 20
