@@ -217,12 +217,12 @@ def test_judging_knows_when_intervals_hold():
     assert rows["twin"]["width_90"] < 1.0 < rows["waits of the user"]["width_90"]
 
 
-def limited(jobs, now, **limits):
+def limited(jobs, now, overrides=(), **limits):
     nodes = [{"name": name, "cpus": 2, "partitions": ["batch"]} for name in "ab"]
     past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
     past.labels["partition"][:] = "batch"
     cluster = SnapshotCluster(nodes, {"site": {"partitions": {"batch": limits}}})
-    return Twin(jobs, now, past, cluster, 3600.0, "easy_backfill").forecast(2)
+    return Twin(jobs, now, past, cluster, 3600.0, "easy_backfill", overrides).forecast(2)
 
 
 def in_batch(name, begun=math.nan, nodes=()):
@@ -236,6 +236,13 @@ def test_limits_of_partitions_count_what_runs():
     told = limited(jobs, now, max_cpus=2)
     assert np.allclose(told.starts, 200.0, atol=0.1) and not told.notes
     assert np.allclose(limited(jobs, now).starts, 0.0, atol=0.1)
+
+
+def test_a_site_that_is_replaced_keeps_the_jobs_that_run():
+    now, site = 100_000.0, {"partitions": {"batch": {"max_cpus": 2}}}
+    jobs = [in_batch("r1", now - 100.0, ("a",)), in_batch("r2", now - 300.0, ("b",)), in_batch("w")]
+    told = limited(jobs, now, overrides={"site": site})
+    assert np.allclose(told.starts, 200.0, atol=0.1) and told.held[0, 0] == 2 and not told.notes
 
 
 def test_where_more_runs_than_a_limit_allows_the_last_to_end_are_waited_for():
@@ -357,12 +364,14 @@ def test_the_command_tells_tables_json_and_a_page(files):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("--policy", "heft"), 3, "plans all tasks beforehand"),
+        (("--policy", "heft"), 3, "is told of all tasks beforehand"),
         (("--hours", "700"), 3, "too few for 700 h ahead"),
         (("--what-if", "without=g7"), 2, "no node g7"),
         (("--what-if", "without"), 2, "KEY=VALUE"),
         (("--what-if", "without="), 2, "names no node"),
         (("--what-if", "site.partitions.batch.max_gpus=many"), 3, "--what-if site.partitions.batch.max_gpus: "),
+        (("--what-if", "site=3"), 3, "--what-if site: site: expected"),
+        (("--what-if", "site.partitions=3"), 3, "--what-if site.partitions: site.partitions: expected"),
         (("--judge", "2"), 2, "--judge looks at the history alone"),
         (("--now", "2026-03-12T08:30:00"), 2, "before the start of 2 jobs"),
         (("--now", "soon"), 2, "not a date"),

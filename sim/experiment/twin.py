@@ -27,7 +27,9 @@ from sim.model.record import RunInput
 from sim.model.tasks import Shape
 from sim.policy.contract import Scheduler
 from sim.policy.remaining import rows_of
-from sim.scenario.scenario import Overrides, load
+from sim.scenario import overrides as setting
+from sim.scenario.file import document as documents
+from sim.scenario.scenario import Overrides, assignments, from_document
 from sim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from sim.workload.logs.recorded_log import HeldOverTime
 from sim.workload.readers.snapshot import SnapshotJob
@@ -126,20 +128,20 @@ class Twin:
     def _build(self, cluster: SnapshotCluster, policy: Any, overrides: Overrides) -> None:
         document: dict[str, Any] = {**cluster.more, "name": "twin", "policy": policy}
         pinned = {f"of {job.id}": {"nodes": list(job.nodes)} for job in self.running if job.nodes}
-        site = dict(document.get("site") or {})
         with TemporaryDirectory() as folder:
             path = Path(folder) / "jobs.csv"
             self._write(path, set(pinned))
             document["cluster"] = {"nodes": cluster.nodes}
             document["workload"] = [{"name": "jobs", "span": "any", "unfit": "leave_out",
                                      "trace": {"format": "tasks", "path": str(path)}}]  # fmt: skip
-            if pinned:
-                document["site"] = {**site, "partitions": {**(site.get("partitions") or {}), **pinned}}
-            loaded = load(document, overrides)
+            described = documents.from_mapping(document)
+            setting.apply(described, assignments(overrides))
+            _pin(described, pinned)  # after all that may replace the site
+            loaded = from_document(described, Path())
             self.run: RunInput = loaded.build()
             self._policy = loaded.policies.scheduler
         if type(self.run.scheduler).prepare is not Scheduler.prepare:
-            text = f"{self._policy.name} plans all tasks beforehand, the drawn ones too; name a dynamic policy"
+            text = f"{self._policy.name} is told of all tasks beforehand, the drawn ones too; name a dynamic policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         row = {name: number for number, name in enumerate(map(str, self.run.tasks.id))}  # type: ignore[arg-type]
         self._rows = {kind: [row.get(f"{kind}:{k}", -1) for k in range(count)] for kind, count in
@@ -297,6 +299,17 @@ class Twin:
             here = [k for k, job in enumerate(self.running) if name in job.nodes]
             found[name] = ends[:, here].max(axis=1)
         return found
+
+
+def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
+    """Add a partition for each job that runs; to a site that is none, which is said later, nothing."""
+    site = described.data.get("site")
+    site = {} if site is None else site
+    if pinned and isinstance(site, dict):
+        partitions = site.get("partitions")
+        partitions = {} if partitions is None else partitions
+        if isinstance(partitions, dict):
+            described.data["site"] = {**site, "partitions": {**partitions, **pinned}}
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:
