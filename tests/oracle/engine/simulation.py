@@ -150,7 +150,7 @@ class Simulation(Arrivals, Decisions, Endings):
         """Hand the problem (to policies that plan) and the view to the policy, once."""
         if type(scheduler).prepare is not Scheduler.prepare:
             if self.serving is not None:
-                what = f"{self.input.policy} plans all tasks beforehand, and requests to language models are none"
+                what = f"{self.input.policy} is told of all tasks beforehand, and requests to language models are none"
                 raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             from oracle.engine.rehearsal import problem_of  # which builds simulations
 
