@@ -278,6 +278,48 @@ def test_who_overruns_its_estimate_ends_at_once():
     assert now == 4.5 and told.finish.tolist() == [4.5, 6.5]
 
 
+class Expects(Asks):
+    """Imagines two more arrivals of what waits at the fork."""
+
+    def schedule(self, view):
+        self.rounds += 1
+        if self.rounds == 1:
+            like = view.waiting()[0]
+            coming = [(view.now + 50.0, like), (view.now + 40.0, like)]
+            self.told.append(view.fork(base("fcfs"), coming=coming).run())
+        yield from self.base.schedule(view)
+
+
+def test_arrivals_that_are_imagined_send_their_data_and_keep_their_limits():
+    """Each moves 1 GB at 1 GB/s and computes 2 s; the second limits its tasks to half a second."""
+    nodes = {"cpus": 1, "gpus": {"type": "v100", "count": 1, "pcie": {"upload": "1 GB/s", "download": "1 GB/s"}}}
+    tasks = {"gpu_time": "2 s", "bytes_in": "1 GB", "arrivals": {"process": "all_at_once", "count": 1}}
+    run = load({"cluster": {"nodes": nodes}, "workload": tasks}).build()
+    policy = Expects("fcfs", ())
+    Simulation(replace(run, scheduler=policy)).run()
+    (told,) = policy.told
+    assert told.finish.tolist() == [3.0, 43.0, 53.0]
+    policy = Expects("fcfs", ())
+    limited = replace(run.tasks, time_limit=np.array([0.5]))
+    Simulation(replace(run, scheduler=policy, tasks=limited, grace=0.0)).run()
+    (told,) = policy.told
+    assert told.finish.tolist() == [0.5, 40.5, 50.5]
+
+
+@pytest.mark.parametrize(("scheduler", "decisions", "said"), [
+    ("sjf", (), "goes on with a scheduler such as ListScheduler"), (Asks, (), r"make one: Asks\(\.\.\.\)"),
+    (None, (), "not None"), (base("fcfs"), 7, "takes a list of decisions, not 7"),
+])  # fmt: skip
+def test_what_a_fork_takes_is_said(scheduler, decisions, said):
+    class Forks(Scheduler):
+        def schedule(self, view):
+            view.fork(scheduler, decisions)
+            yield from ()
+
+    with pytest.raises(UsageError, match=said):
+        Simulation(replace(random_system(1).run_input(None), scheduler=Forks())).run()
+
+
 @pytest.mark.parametrize(("scheduler", "said"), [("heft", "plans all tasks beforehand")])
 def test_what_cannot_go_on_is_said(scheduler, said):
     run = random_system(1).run_input(None)

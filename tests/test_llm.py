@@ -567,7 +567,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         ({}, {"tokens": {"prompt": 10}}, {}, "output"),
         ({}, {"gpu_time": "1 s"}, {}, "gpu_time cannot be given with"),
         ({"device": "cpu"}, {}, {}, "no accelerator cpu"),
-        ({}, {}, {"policy": "mct"}, "plans all tasks beforehand"),
+        ({}, {}, {"policy": "mct"}, "is told of all tasks beforehand"),
         ({}, {}, {"policy": {"batching": "serial_greedy"}}, "forms whole batches"),
     ],
 )

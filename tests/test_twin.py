@@ -60,6 +60,9 @@ def test_a_snapshot_says_what_runs_and_what_waits(tmp_path):
         (line(1, "RUNNING"), "a job that runs has no start"),
         (line(1).replace("02:00:00", "soon"), "is not a time such as"),
         (line(1, reason="Dependency"), "has no jobs that run or wait"),
+        (line(1).replace("02:00:00", "soon"), ":2: column TIME_LIMIT:"),
+        (line("1_[x-3]"), r':2: column JOBID: "1_\[x-3\]" is no job or array'),
+        (f"{running(1)}\n{running(1)}", ":3: column JOBID: job 1 stands in line 2 already"),
     ],
 )
 def test_what_is_wrong_in_a_snapshot_is_said(tmp_path, bad, said):
@@ -70,10 +73,43 @@ def test_what_is_wrong_in_a_snapshot_is_said(tmp_path, bad, said):
 @pytest.mark.parametrize(
     ("text", "found"),
     [("gres/gpu:a100:2", (2, "a100")), ("gres:gpu:4", (4, "")), ("gpu:3", (3, "")), ("gres/gpu=2", (2, "")),
-     ("gres/gpu:v100=8", (8, "v100")), ("N/A", (0, "")), ("", (0, ""))],
+     ("gres/gpu:v100=8", (8, "v100")), ("N/A", (0, "")), ("", (0, "")), ("gres/gpu:2080ti:2", (2, "2080ti")),
+     ("gpu:1g.5gb:3", (3, "1g.5gb")), ("gres/gpu", (1, "")), ("gres/gpu:a100", (1, "a100")),
+     ("gres/gpu:a100:1,gres/gpu:v100:2", (3, "")), ("gres:gpu:2,gres:mps:50", (2, "")),
+     ("cpu=8,mem=4G,node=2,billing=8,gres/gpu=4,gres/gpu:a100=4", (4, "a100"))],
 )  # fmt: skip
 def test_gpus_as_slurm_writes_them(text, found):
     assert gpus_of(text) == found
+
+
+def test_forms_in_which_squeue_prints_what_it_prints(tmp_path):
+    """Limits that are not set, round numbers in units, lists of tasks cut short, a line for each partition."""
+    lines = [line(1).replace("02:00:00", "NOT_SET"), line(2).replace("|8|", "|2K|"), line("3_[1-2,5,1...%4]"),
+             line(4), line(4, partition="short"), line("5_[0-9:4]")]  # fmt: skip
+    found = read(write(tmp_path / "q", *lines), NODES)
+    assert [job.id for job in found.jobs] == ["1", "2", "3_1", "3_2", "3_5", "4", "5_0", "5_4", "5_8"]
+    assert found.jobs[0].limit == math.inf and found.jobs[1].cpus == 2048
+    said = "\n".join(found.notes)
+    assert "array 3 are cut short" in said and "1 jobs left out: they stand there already" in said
+
+
+@pytest.mark.parametrize("kept", [
+    line(2, "REQUEUE_HOLD"), line(2, "SE"), line(2, "RESV_DEL_HOLD"), line(2, reason="JobHoldMaxRequeue"),
+    line(2, reason="(job requeued in held state)"), line(2, reason="PartitionTimeLimit"),
+])  # fmt: skip
+def test_jobs_that_someone_has_to_release_are_left_out(tmp_path, kept):
+    found = read(write(tmp_path / "q", line(1), kept, line(3, "REQUEUE_FED")), NODES)
+    assert [job.id for job in found.jobs] == ["1", "3"] and list(found.left_out.values()) == [1]
+
+
+def test_gpus_by_job_stand_in_the_allocation(tmp_path):
+    """--gpus=8 over two nodes: nothing by node, and eight in all."""
+    text = write(tmp_path / "q", line(1)).read_text().replace("TRES_PER_NODE", "TRES_ALLOC")
+    (tmp_path / "q").write_text(text.replace("gres/gpu:1|1|", "cpu=8,node=2,gres/gpu=8|2|"))
+    (job,) = read(tmp_path / "q", NODES).jobs
+    assert job.gpus == 8 and job.count == 2
+    (tmp_path / "q").write_text(text.replace("TRES_ALLOC", "FEATURES"))
+    assert "no column TRES_PER_NODE" in read(tmp_path / "q", NODES).notes[0]
 
 
 # Models ---------------------------------------------------------------------------------------------------------
@@ -181,6 +217,42 @@ def test_judging_knows_when_intervals_hold():
     assert rows["twin"]["width_90"] < 1.0 < rows["waits of the user"]["width_90"]
 
 
+def limited(jobs, now, overrides=(), **limits):
+    nodes = [{"name": name, "cpus": 2, "partitions": ["batch"]} for name in "ab"]
+    past = history(np.arange(100) * 600.0, 500.0, limit=1000.0)
+    past.labels["partition"][:] = "batch"
+    cluster = SnapshotCluster(nodes, {"site": {"partitions": {"batch": limits}}})
+    return Twin(jobs, now, past, cluster, 3600.0, "easy_backfill", overrides).forecast(2)
+
+
+def in_batch(name, begun=math.nan, nodes=()):
+    return SnapshotJob(name, 0, "ann", "batch", 0.0, begun, 1000.0, 1.0, nodes=nodes)
+
+
+def test_limits_of_partitions_count_what_runs():
+    """A job runs on each of two nodes of two cores; with a limit of two cores the third waits for the first end."""
+    now = 100_000.0
+    jobs = [in_batch("r1", now - 100.0, ("a",)), in_batch("r2", now - 300.0, ("b",)), in_batch("w")]
+    told = limited(jobs, now, max_cpus=2)
+    assert np.allclose(told.starts, 200.0, atol=0.1) and not told.notes
+    assert np.allclose(limited(jobs, now).starts, 0.0, atol=0.1)
+
+
+def test_a_site_that_is_replaced_keeps_the_jobs_that_run():
+    now, site = 100_000.0, {"partitions": {"batch": {"max_cpus": 2}}}
+    jobs = [in_batch("r1", now - 100.0, ("a",)), in_batch("r2", now - 300.0, ("b",)), in_batch("w")]
+    told = limited(jobs, now, overrides={"site": site})
+    assert np.allclose(told.starts, 200.0, atol=0.1) and told.held[0, 0] == 2 and not told.notes
+
+
+def test_where_more_runs_than_a_limit_allows_the_last_to_end_are_waited_for():
+    now = 100_000.0
+    jobs = [in_batch("r1", now - 300.0, ("a",)), in_batch("r2", now - 100.0, ("b",)), in_batch("w")]
+    told = limited(jobs, now, max_cpus=1)
+    assert np.allclose(told.starts, 400.0, atol=0.1) and np.allclose(told.free["a"], 200.0)
+    assert told.held[:, 0].tolist() == [2.0, 2.0] and "more runs in partition batch" in told.notes[0]
+
+
 def test_jobs_of_several_nodes_take_equal_parts_of_as_many():
     """Two nodes of three are in use: the job for two waits for them, and that for one does not."""
     past = history(np.arange(100) * 600.0, 500.0, limit=1000.0, cpus=8.0)
@@ -282,8 +354,9 @@ def test_the_command_tells_tables_json_and_a_page(files):
     first, changed = found["jobs"][0], found["what_if"]["jobs"]
     assert 0 < first["start_p5"] <= first["start_p50"] <= first["start_p95"] <= first["start_by_limits"] <= 5400
     assert len(changed) == 6  # what ran on g2 waits as well
+    assert "1 jobs run on nodes that are not there; they begin again" in found["what_if"]["notes"]
     assert "data:image/png" in (files / "page.html").read_text()
-    text = call(files, "-q", "--job", "10").stdout
+    text = call(files, "-q", "--job", "10", "--policy", "{name: fcfs, discipline: skip}").stdout
     assert found["widened_by"] is None and "errors are learned from 30 or more" in call(files).stderr
     assert "by time limits" in text and "\n10 " in text and "\n11 " not in text
 
@@ -291,10 +364,15 @@ def test_the_command_tells_tables_json_and_a_page(files):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("--policy", "heft"), 3, "plans all tasks beforehand"),
+        (("--policy", "heft"), 3, "is told of all tasks beforehand"),
         (("--hours", "700"), 3, "too few for 700 h ahead"),
         (("--what-if", "without=g7"), 2, "no node g7"),
         (("--what-if", "without"), 2, "KEY=VALUE"),
+        (("--what-if", "without="), 2, "names no node"),
+        (("--what-if", "site.partitions.batch.max_gpus=many"), 3, "--what-if site.partitions.batch.max_gpus: "),
+        (("--what-if", "site=3"), 3, "--what-if site: site: expected"),
+        (("--what-if", "site.partitions=3"), 3, "--what-if site.partitions: site.partitions: expected"),
+        (("--judge", "2"), 2, "--judge looks at the history alone"),
         (("--now", "2026-03-12T08:30:00"), 2, "before the start of 2 jobs"),
         (("--now", "soon"), 2, "not a date"),
         (("--job", "77"), 2, "no job of that id waits"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ LOCAL = "1970-01-02"
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True)
 @click.option("--look-back", type=Whole(min=0, max=1000), default=8, show_default=True, metavar="N",
               help="Earlier snapshots of the history, to widen the intervals by their errors; 0: samples alone.")
-@click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME", help="How the cluster schedules.")
+@click.option("--policy", default="easy_backfill", show_default=True, metavar="NAME",
+              help="How the cluster schedules; parameters as in '{name: sjf, discipline: skip}'.")
 @SET
 @click.option("--site", type=FILE, metavar="YAML", help="A file with site: (limits of partitions, quotas, ...).")
 @click.option("--what-if", "changes", multiple=True, metavar="KEY.PATH=VALUE",
@@ -74,22 +75,24 @@ def twin(
     log, table = _history(history)
     more = _site(site)
     if judge is not None:
-        if out is not None or changes:
-            raise click.UsageError("--judge prints a table; --out and --what-if are for forecasts")
-        _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), as_json, quiet)
+        if out is not None or changes or only or now is not None or squeue is not None:
+            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --out are for forecasts"
+            raise click.UsageError(text)
+        _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), overrides, as_json, quiet)
         return
     assert squeue is not None and nodes is not None
     listed, snapshot = _snapshot(squeue, nodes)
     _check_waiting(only, snapshot, squeue)
     known = _Known(snapshot.jobs, _time_of(snapshot, now), log, more, hours, overrides, seed)
+    kept, other, altered = _changed(listed, changes, policy)
     widened, before = known.widened(listed, policy, look_back, quiet)
     made = [known.forecast(listed, policy, samples)]
     if changes:
-        kept, other, altered = _changed(listed, changes, policy)
         made.append(known.forecast(kept, other, samples, altered))
     for one in made:
         one.widening = widened
     notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
+    notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
     _report(made, known, changes, only, notes, out, as_json)
     for remark in notes:
         console.note(remark, quiet)
@@ -160,10 +163,16 @@ class _Known:
 
     def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
         """What comes on these nodes."""
+        from sim.errors import ScenarioError
         from sim.experiment.twin import Twin
 
         overrides = (*self.overrides, *altered)
-        model = Twin(self.jobs, self.now, self.log, _cluster(listed, self.more), self.hours * 3600, policy, overrides)
+        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        try:
+            model = Twin(self.jobs, self.now, self.log, cluster, horizon, _policy(policy), overrides)
+        except ScenarioError as error:
+            named = {f"--set {text.partition('=')[0]}": f"--what-if {text.partition('=')[0]}" for text in altered}
+            raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
         return model.forecast(samples, self.seed)
 
     def widened(
@@ -176,8 +185,9 @@ class _Known:
         if not count:
             return None, []
         instants = earlier_instants(float(self.log.submit[0]), self.now, self.hours * 3600, count)
-        pasts = look_back(self.log, _cluster(listed, self.more), instants, self.hours * 3600, EARLIER_SAMPLES, policy,
-                          self.seed, lambda text: console.note(text, quiet), self.overrides)  # fmt: skip
+        cluster, horizon = _cluster(listed, self.more), self.hours * 3600
+        pasts = look_back(self.log, cluster, instants, horizon, EARLIER_SAMPLES, _policy(policy), self.seed,
+                          lambda text: console.note(text, quiet), self.overrides)  # fmt: skip
         found = widening(pasts, self.now)
         if found is not None:
             return found, []
@@ -191,6 +201,13 @@ def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotClust
     from sim.experiment.twin import SnapshotCluster
 
     return SnapshotCluster(nodes, more)
+
+
+def _policy(text: str) -> Any:
+    """The policy as a scenario has it."""
+    from sim.experiment.policies import named_policy
+
+    return named_policy(text)[1]
 
 
 def _there(path: Path) -> Path:
@@ -286,6 +303,8 @@ def _changed(
             raise UsageError(f'--what-if needs KEY=VALUE, not "{change}"')
         if key == "without":
             gone = hosts(value)
+            if not gone:
+                raise UsageError("--what-if without= names no node; it takes a list such as n[1-4],n7")
             unknown = [name for name in gone if name not in {str(node.get("name", "")) for node in listed}]
             if unknown:
                 raise UsageError(f"--what-if without: the cluster has no node {unknown[0]}")
@@ -301,7 +320,7 @@ def _changed(
 
 def _judge(
     log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
-    as_json: bool, quiet: bool,
+    overrides: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     from sim.experiment.from_log import inferred_nodes
     from sim.experiment.twin_judge import first_instant, judge, with_limits
@@ -310,8 +329,8 @@ def _judge(
     listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
     instants, horizon, samples, policy, seed = asked
     log, cluster = with_limits(log, _cluster(listed, more), table, first_instant(log, horizon))
-    judged = judge(log, cluster, instants, horizon, samples, policy, seed,
-                   lambda text: console.note(text, quiet))  # fmt: skip
+    judged = judge(log, cluster, instants, horizon, samples, _policy(policy), seed,
+                   lambda text: console.note(text, quiet), overrides)  # fmt: skip
     if as_json:
         console.as_json({"jobs": len(judged.actual), "instants": judged.instants, "horizon": judged.horizon,
                          "beyond_horizon": float(judged.beyond.mean()), "methods": judged.table()})  # fmt: skip

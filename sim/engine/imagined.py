@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -85,6 +85,11 @@ def imagine(
     if run.language:
         raise UsageError("the answers of language models have lengths that no policy knows: such a run has no forks "
                          "for policies")  # fmt: skip
+    if not isinstance(scheduler, Scheduler):
+        made = f"; make one: {scheduler.__name__}(...)" if isinstance(scheduler, type) else ""
+        raise UsageError(f"a fork goes on with a scheduler such as ListScheduler(order=...), not {scheduler!r}{made}")
+    if not isinstance(decisions, Iterable):
+        raise UsageError(f"a fork takes a list of decisions, not {decisions!r}")
     _check_coming(state, coming)
     tasks = _as_known(run.tasks, state.clock._now)
     if coming:
@@ -111,6 +116,7 @@ def imagine(
     new = copy.state
     if coming:
         new.recorder.extend(len(coming))
+        copy.launches.transfers.read_columns()
         new.sources.begin_at(len(run.tasks))
     new.may_strand = True
     new.input.scheduler = new.scheduler = mine

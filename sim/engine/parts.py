@@ -115,7 +115,7 @@ class Parts:
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         if type(scheduler).prepare is not Scheduler.prepare:
             if self.serving is not None:
-                what = f"{run.policy} plans all tasks beforehand, and requests to language models are none"
+                what = f"{run.policy} is told of all tasks beforehand, and requests to language models are none"
                 raise ScenarioError(Problem(f"{what}; name a dynamic policy", key="policy.scheduler"))
             begun = perf_counter()
             call(state, scheduler.prepare, problem_of())

@@ -18,13 +18,18 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.resources.partition_limits import Budget
 from sim.engine.simulation import Simulation
 from sim.errors import Problem, ScenarioError
 from sim.experiment.widening import SHARES, Widening
+from sim.model.cluster import Partition
 from sim.model.record import RunInput
+from sim.model.tasks import Shape
 from sim.policy.contract import Scheduler
 from sim.policy.remaining import rows_of
-from sim.scenario.scenario import Overrides, load
+from sim.scenario import overrides as setting
+from sim.scenario.file import document as documents
+from sim.scenario.scenario import Overrides, assignments, from_document
 from sim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from sim.workload.logs.recorded_log import HeldOverTime
 from sim.workload.readers.snapshot import SnapshotJob
@@ -108,7 +113,8 @@ class Twin:
         self.run_times = RunTimes(self.history.take(np.flatnonzero(self.history.end <= now)))
         self.arrivals = ArrivalTimes(self.history, horizon, now)
         names = {str(node.get("name", "")) for node in cluster.nodes}
-        # What ran on a node that has gone begins again.
+        gone = sum(job.runs and not names.issuperset(job.nodes) for job in jobs)
+        self._again = [f"{gone:,} jobs run on nodes that are not there; they begin again"] if gone else []
         jobs = [replace(job, start=math.nan, nodes=()) if job.runs and not names.issuperset(job.nodes) else job
                 for job in jobs]  # fmt: skip
         self.running = [job for job in jobs if job.runs]
@@ -122,25 +128,26 @@ class Twin:
     def _build(self, cluster: SnapshotCluster, policy: Any, overrides: Overrides) -> None:
         document: dict[str, Any] = {**cluster.more, "name": "twin", "policy": policy}
         pinned = {f"of {job.id}": {"nodes": list(job.nodes)} for job in self.running if job.nodes}
-        site = dict(document.get("site") or {})
         with TemporaryDirectory() as folder:
             path = Path(folder) / "jobs.csv"
             self._write(path, set(pinned))
             document["cluster"] = {"nodes": cluster.nodes}
             document["workload"] = [{"name": "jobs", "span": "any", "unfit": "leave_out",
                                      "trace": {"format": "tasks", "path": str(path)}}]  # fmt: skip
-            if pinned:
-                document["site"] = {**site, "partitions": {**(site.get("partitions") or {}), **pinned}}
-            loaded = load(document, overrides)
+            described = documents.from_mapping(document)
+            setting.apply(described, assignments(overrides))
+            _pin(described, pinned)  # after all that may replace the site
+            loaded = from_document(described, Path())
             self.run: RunInput = loaded.build()
             self._policy = loaded.policies.scheduler
         if type(self.run.scheduler).prepare is not Scheduler.prepare:
-            text = f"{self._policy.name} plans all tasks beforehand, the drawn ones too; name a dynamic policy"
+            text = f"{self._policy.name} is told of all tasks beforehand, the drawn ones too; name a dynamic policy"
             raise ScenarioError(Problem(text, key="policy.scheduler"))
         row = {name: number for number, name in enumerate(map(str, self.run.tasks.id))}  # type: ignore[arg-type]
         self._rows = {kind: [row.get(f"{kind}:{k}", -1) for k in range(count)] for kind, count in
                       (("r", len(self.running)), ("w", len(self.waiting)), ("h", len(self.history)))}  # fmt: skip
-        self.notes = self._left_out()
+        self.notes = self._again + self._left_out()
+        self._count_in_partitions(set(pinned))
         gpus = sum(device.type.kind != "cpu" for device in self.run.cluster.devices)
         self.unit = "GPUs" if gpus else "cores"
         self.capacity = float(gpus or sum(node.cpus for node in self.run.cluster.nodes))
@@ -159,6 +166,35 @@ class Twin:
             self._rows[kind] = [row for _, row in kept]
             jobs[:] = [job for job, _ in kept]
         return notes
+
+    def _count_in_partitions(self, pinned: set[str]) -> None:
+        """Let the limits of partitions count the jobs that run there, each of which is bound to its own nodes.
+
+        Where more run than a limit allows, those that end last by their time limits are counted: until they end nothing
+        else may start.
+        """
+        tasks, cluster = self.run.tasks, self.run.cluster
+        default = next((one for one in cluster.partitions.values() if one.default), None)
+        cpus = {node.name: node.cpu for node in cluster.nodes}
+        shapes, counted, beyond = list(tasks.shapes), dict[Partition, Budget](), dict[str, int]()
+        rows = dict(zip((job.id for job in self.running), self._rows["r"], strict=True))
+        for job in sorted(self.running, key=lambda job: -self._told(job, self.now - job.start)):
+            partition = cluster.partitions.get(job.partition, default)
+            if partition is None or not partition.limited or f"of {job.id}" not in pinned:
+                continue
+            code = tasks.shape[rows[job.id]]
+            shape = shapes[code]
+            budget = counted.setdefault(partition, Budget(partition))
+            devices = [cpus[name] for name in job.nodes]
+            if budget.refusal(shape.modes[0], devices) is not None:
+                beyond[partition.name] = beyond.get(partition.name, 0) + 1
+                continue
+            budget.take(shape.modes[0], devices)
+            modes = [replace(mode, partition=partition, pinned=mode.nodes) for mode in shape.modes]
+            shapes[code] = Shape(modes, shape.stopping, shape.preemptible)
+        self.run = replace(self.run, tasks=replace(tasks, shapes=shapes))
+        self.notes += [f"more runs in partition {name} than its limits allow: {count:,} jobs are beyond them"
+                       for name, count in beyond.items()]  # fmt: skip
 
     def _write(self, path: Path, pinned: set[str]) -> None:
         """All jobs as one table; times mean nothing yet."""
@@ -263,6 +299,17 @@ class Twin:
             here = [k for k, job in enumerate(self.running) if name in job.nodes]
             found[name] = ends[:, here].max(axis=1)
         return found
+
+
+def _pin(described: documents.Document, pinned: Mapping[str, Any]) -> None:
+    """Add a partition for each job that runs; to a site that is none, which is said later, nothing."""
+    site = described.data.get("site")
+    site = {} if site is None else site
+    if pinned and isinstance(site, dict):
+        partitions = site.get("partitions")
+        partitions = {} if partitions is None else partitions
+        if isinstance(partitions, dict):
+            described.data["site"] = {**site, "partitions": {**partitions, **pinned}}
 
 
 def _cells(name: str, labels: tuple[str, ...], nodes: float, cpus: float, gpus: float, kind: str) -> tuple[Any, ...]:

@@ -87,6 +87,7 @@ def judge(
     policy: Any = POLICY,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
+    overrides: Overrides = (),
 ) -> JudgedForecasts:
     """Judge forecasts at instants spread evenly over the last half of the time between the first and last submission.
 
@@ -102,13 +103,13 @@ def judge(
     actual: list[float] = []
     used = []
     early = earlier_instants(low, begin, horizon, EARLIER)
-    pasts = look_back(history, cluster, early, horizon, samples, policy, seed + instants, progress)
+    pasts = look_back(history, cluster, early, horizon, samples, policy, seed + instants, progress, overrides)
     for number, now in enumerate(points):
         jobs, rows = snapshot_of(history, now)
         if not any(not job.runs for job in jobs) or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
-        told = Twin(jobs, now, history, cluster, horizon, policy).forecast(samples, seed + number)
+        told = Twin(jobs, now, history, cluster, horizon, policy, overrides).forecast(samples, seed + number)
         told.widening = widening(pasts, now)
         pasts.append(_past(told, rows, history, now))
         past = history.take(np.flatnonzero(history.start <= now))

@@ -115,6 +115,8 @@ class Mode:
     packed layout."""
     parts: tuple[Mode, ...] = ()
     """Of a launch of several kernels as one (`sim.model.fusion`): the mode of each of its tasks."""
+    pinned: int | None = None
+    """Bitmask of nodes that take the place of those of its partition, whose limits still count it."""
 
     nodes: int | None = field(init=False)
     """Bitmask of the nodes that it may use; None: all."""
@@ -130,7 +132,8 @@ class Mode:
 
     def __post_init__(self) -> None:
         bound = self.partition
-        object.__setattr__(self, "nodes", None if bound is None else bound.mask)
+        inside = None if bound is None else bound.mask
+        object.__setattr__(self, "nodes", inside if self.pinned is None else self.pinned)
         object.__setattr__(self, "limited", bound is not None and bound.limited)
         stages = (self.upload, self.table, self.download)
         scattered = any(isinstance(stage, StageTable) and bool(stage.spread) for stage in stages)
@@ -152,6 +155,7 @@ class Mode:
             memory=-(-self.memory // parts),
             gpu_memory=self.gpu_memory,
             partition=self.partition,
+            pinned=self.pinned,
         )
 
     def base(self, count: int) -> float:

@@ -210,7 +210,7 @@ def load(
 
 def from_document(document: Document, base: Path, overrides: Overrides = ()) -> Scenario:
     """The scenario in a document; changes the document."""
-    setting.apply(document, _assignments(overrides))
+    setting.apply(document, assignments(overrides))
     model, problems = check(document, base)
     policies, policy_problems = check_policies(document, base)
     traces, trace_problems = check_traces(document, base)
@@ -273,7 +273,8 @@ def _path(source: str | Path) -> Path:
     return find(str(source))
 
 
-def _assignments(overrides: Overrides) -> list[tuple[str, Any]]:
+def assignments(overrides: Overrides) -> list[tuple[str, Any]]:
+    """The values to change, by path; UsageError for a text that is none."""
     if isinstance(overrides, Mapping):
         return [(str(key), documents.from_mapping(value).data) for key, value in overrides.items()]
     return [setting.parse_assignment(text) for text in overrides]

@@ -23,7 +23,7 @@ from sim.theory.partition import EqualDevices, PipelinePartition, Ways, seconds_
 PipelineOrder = Literal["gpipe", "1f1b", "interleaved", "forward"]
 """`forward` alone is inference."""
 MAX_PASSES = 20_000
-"""A step of more passes is laid out with fewer micro-batches: nobody could see them."""
+"""A step of more passes is laid out with fewer micro-batches: there is no room to show them."""
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,15 @@ class Transfers:
         self.arrived = arrived
         self.cleared = cleared
         self.asked = asked
-        self.bytes_in = places.tasks.bytes_in
-        self.bytes_out = places.tasks.bytes_out
+        self.of_one: dict[Mode, tuple[float, float]] = {}
+        self.read_columns()
+
+    def read_columns(self) -> None:
+        """Take the bytes of all tasks from their table; again where rows were added to it."""
+        self.bytes_in = self.places.tasks.bytes_in
+        self.bytes_out = self.places.tasks.bytes_out
         # Python numbers at hand: one of an array takes a quarter of the time of one of a NumPy column.
         self.into = None if self.bytes_in is None else array("d", self.bytes_in.astype(float).tobytes())
-        self.of_one: dict[Mode, tuple[float, float]] = {}
         self.out = None if self.bytes_out is None else array("d", self.bytes_out.astype(float).tobytes())
 
     # Memory of items ------------------------------------------------------------------------------------------

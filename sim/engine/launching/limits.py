@@ -25,8 +25,7 @@ class TimeLimits:
         self.clock = state.clock
         self.signals = signals
         self.grace = grace
-        assert state.tasks.time_limit is not None
-        self.limit = state.tasks.time_limit
+        self.state = state
         self._used: dict[int, float] = {}
         """Seconds that earlier launches of a task took, by its row."""
         self._timers: dict[int, Timer] = {}
@@ -35,7 +34,9 @@ class TimeLimits:
 
     def watch(self, launch: Launch) -> None:
         """A launch has begun, or one that only computes may take longer than it was to (its devices slow down)."""
-        left = min(float(self.limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
+        limit = self.state.tasks.time_limit  # of a fork it may have more rows than when the run began
+        assert limit is not None
+        left = min(float(limit[task.index]) - self._used.get(task.index, 0.0) for task in launch.tasks)
         end = launch.decided + left + self.grace
         if end == math.inf or launch.number in self._timers:
             return

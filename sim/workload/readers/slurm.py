@@ -38,10 +38,10 @@ OPTIONAL = (
     "State", "Timelimit", "AllocTRES", "ReqTRES", "NodeList", "Priority", "User", "Partition", "Account", "QOS",
 )  # fmt: skip
 NO_TIME = ("", "None", "Unknown", "N/A")
-NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown")
+NO_LIMIT = ("", "UNLIMITED", "Partition_Limit", "INVALID", "None", "Unknown", "NOT_SET")
 DOWN = frozenset(
     ("DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING", "FUTURE", "INVAL", "INVALID_REG", "MAINT",
-     "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "REBOOT", "REBOOT_ISSUED", "UNKNOWN")
+     "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DRAIN", "REBOOT", "REBOOT_ISSUED", "UNKNOWN")
 )  # fmt: skip
 """States of nodes that take no jobs."""
 TAKES_JOBS = frozenset(
@@ -163,13 +163,13 @@ def _bytes(text: str) -> float:
     return float(math.floor(float(match[1]) * _FACTOR[match[2]]))
 
 
-def limit_of(log: JobLog, line: int, cell: str) -> float | None:
+def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> float | None:
     """Seconds of `1-02:03:04`, `02:03:04`, `03:04` (minutes and seconds) or `30` (minutes); NaN without a limit."""
     if cell in NO_LIMIT:
         return math.nan
     match = _LIMIT.fullmatch(cell)
     if not match:
-        log.wrong(line, "Timelimit", f"{shown(cell)} is not a time such as 1-12:00:00")
+        log.wrong(line, column, f"{shown(cell)} is not a time such as 1-12:00:00")
         return None
     days, *parts = match.groups()
     numbers = [float(part) for part in parts if part is not None]
@@ -180,7 +180,7 @@ def limit_of(log: JobLog, line: int, cell: str) -> float | None:
 
 
 def hosts(text: str) -> list[str]:
-    """The names in a list such as `n[01-03,7],login`."""
+    """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
     found: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         before, bracket, rest = part.partition("[")
@@ -188,12 +188,13 @@ def hosts(text: str) -> list[str]:
         if not bracket:
             found.append(part)
             continue
+        further = hosts(after) if after else [""]
         for piece in inside.split(","):
             low, dash, high = piece.partition("-")
+            numbers = [piece]
             if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
-                found += [f"{before}{number:0{len(low)}d}{after}" for number in range(int(low), int(high) + 1)]
-            else:
-                found.append(f"{before}{piece}{after}")
+                numbers = [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
+            found += [f"{before}{number}{end}" for number in numbers for end in further]
     return found
 
 

@@ -4,7 +4,10 @@
 
 Any columns in any order, separated by bars; needed are JOBID, PARTITION, USER, STATE (or ST), SUBMIT_TIME, START_TIME,
 TIME_LIMIT and CPUS.  START_TIME of a job that waits is when Slurm expects it to start, if it does.  TRES_PER_NODE (or
-GRES) tells the GPUs, by node as NODES counts them.  Of arrays that wait (12_[1-8%4]) each task is a job.
+GRES) tells the GPUs, by node as NODES counts them; GPUs asked for by job or by task (--gpus) stand in TRES_ALLOC alone
+(squeue -O tres-alloc), which goes first where it is there.  Of arrays that wait (12_[1-8%4]) each task is a job; of
+lists that squeue cuts short (12_[1,3,5...]) those that it shows.  A job that waits in several partitions may have a
+line for each, of which the first counts.
 Jobs that hold their devices (RUNNING, COMPLETING, SUSPENDED, ...) run; PENDING ones wait, but for those that a hold, a
 dependency or a begin time keeps (JobHeldUser, Dependency, BeginTime, ...), which are left out and counted: nothing
 here says when these may start.
@@ -24,21 +27,25 @@ from sim.workload.rows.csv_table import CsvTable
 from sim.workload.rows.job_log import JobLog, LogCut
 
 NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
-OPTIONAL = ("STATE", "ST", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON", "ACCOUNT", "QOS",
-            "PRIORITY")  # fmt: skip
+OPTIONAL = ("STATE", "ST", "TRES_ALLOC", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON",
+            "ACCOUNT", "QOS", "PRIORITY")  # fmt: skip
 RUNNING = {"RUNNING": "R", "COMPLETING": "CG", "CONFIGURING": "CF", "SUSPENDED": "S", "STOPPED": "ST",
            "STAGE_OUT": "SO", "RESIZING": "RS", "SIGNALING": "SI"}  # fmt: skip
 """States in which a job holds devices, in long and short."""
-WAITING = {"PENDING": "PD", "REQUEUED": "RQ", "REQUEUE_HOLD": "RH", "SPECIAL_EXIT": "SE"}
+WAITING = {"PENDING": "PD", "REQUEUED": "RQ", "REQUEUE_FED": "RF"}
+KEPT = {"REQUEUE_HOLD": "RH", "SPECIAL_EXIT": "SE", "RESV_DEL_HOLD": "RD"}
+"""States of jobs that wait until someone releases them."""
 OVER = {"COMPLETED": "CD", "CANCELLED": "CA", "FAILED": "F", "TIMEOUT": "TO", "NODE_FAIL": "NF", "PREEMPTED": "PR",
         "BOOT_FAIL": "BF", "DEADLINE": "DL", "OUT_OF_MEMORY": "OOM", "REVOKED": "RV"}  # fmt: skip
-HELD = ("Held", "Dependency", "BeginTime", "Reservation", "InvalidQOS", "InvalidAccount", "BadConstraints",
-        "PartitionDown", "PartitionInactive")  # fmt: skip
-"""Parts of the reasons for which a job waits for something else than room."""
+HELD = ("held", "hold", "dependency", "begintime", "reservation", "invalidqos", "invalidaccount", "badconstraints",
+        "partitiondown", "partitioninactive", "partitionnodelimit", "partitiontimelimit")  # fmt: skip
+"""Parts of the reasons, in lower case, for which a job waits for something else than room."""
 MAX_ARRAY = 10_000
 
-_ARRAY = re.compile(r"(\d+)_\[([\d,:-]+)(?:%\d+)?\]")
-_GPUS = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][^:=,]*))?[:=](\d+)")
+_ARRAY = re.compile(r"(\d+)_\[([\d,:-]+)(\.\.\.)?(?:%\d+)?\]")
+_PIECE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_GPUS = re.compile(r"(?:gres[:/])?gpu(?:[:=](.*))?")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMG])")
 
 
 @dataclass
@@ -82,6 +89,7 @@ class Snapshot:
     jobs: list[SnapshotJob]
     left_out: dict[str, int] = field(default_factory=dict)
     latest: float = -math.inf
+    remarks: list[str] = field(default_factory=list)
 
     def leave_out(self, reason: str) -> None:
         """Count a job that is not among those of the snapshot."""
@@ -89,7 +97,8 @@ class Snapshot:
 
     @property
     def notes(self) -> list[str]:
-        return [f"{self.path}: {count:,} jobs left out: {reason}" for reason, count in self.left_out.items()]
+        out = [f"{self.path}: {count:,} jobs left out: {reason}" for reason, count in self.left_out.items()]
+        return [*out, *(f"{self.path}: {remark}" for remark in self.remarks)]
 
 
 def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
@@ -101,12 +110,13 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
     table = CsvTable(log, NEEDED, OPTIONAL, "|")
     if not (table.has["STATE"] or table.has["ST"]):
         log.fail('no column "STATE" (or "ST")', 1)
-    if not (table.has["TRES_PER_NODE"] or table.has["GRES"]):
-        log.notes.append(f"{path}: no column TRES_PER_NODE (%b), so no job holds GPUs")
     partitions = list(dict.fromkeys(name for inside in nodes.values() for name in inside))
     found = Snapshot(path, [])
+    if not (table.has["TRES_ALLOC"] or table.has["TRES_PER_NODE"] or table.has["GRES"]):
+        found.remarks.append("no column TRES_PER_NODE (%b), so no job holds GPUs")
+    lines: dict[str, int] = {}
     for line, cells in table:
-        _job(log, found, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions)
+        _job(log, found, line, dict(zip((*NEEDED, *OPTIONAL), cells, strict=True)), nodes, partitions, lines)
     log.row_problems.fail_if_any()
     if not found.jobs:
         log.fail("has no jobs that run or wait")
@@ -114,18 +124,21 @@ def read(path: Path, nodes: dict[str, list[str]]) -> Snapshot:
 
 
 def _job(
-    log: JobLog, found: Snapshot, line: int, cell: dict[str, str], nodes: dict[str, list[str]], partitions: list[str]
-) -> None:
+    log: JobLog, found: Snapshot, line: int, cell: dict[str, str], nodes: dict[str, list[str]], partitions: list[str],
+    lines: dict[str, int],
+) -> None:  # fmt: skip
     runs = _runs(log, found, line, cell)
     if runs is None:
         return
     submit = log.date(line, "SUBMIT_TIME", cell["SUBMIT_TIME"])
     begun = _start(log, line, cell["START_TIME"], runs)
-    limit, cpus = limit_of(log, line, cell["TIME_LIMIT"]), log.number(line, "CPUS", cell["CPUS"])
-    count = log.number(line, "NODES", cell["NODES"].partition("-")[0], blank=1.0)
+    limit = limit_of(log, line, cell["TIME_LIMIT"], "TIME_LIMIT")
+    cpus = log.number(line, "CPUS", _plain(cell["CPUS"]))
+    count = log.number(line, "NODES", _plain(cell["NODES"].partition("-")[0]), blank=1.0)
     if submit is None or limit is None or cpus is None or count is None:
         return
-    gpus, kind = gpus_of(cell["TRES_PER_NODE"] or cell["GRES"])
+    gpus, kind = gpus_of(cell["TRES_ALLOC"] or cell["TRES_PER_NODE"] or cell["GRES"])
+    whole = gpus if cell["TRES_ALLOC"] else gpus * count
     places = hosts(cell["NODELIST"] or cell["NODELIST(REASON)"]) if runs else []
     for place in places:
         if place not in nodes:
@@ -134,11 +147,18 @@ def _job(
     inside = _partition(log, line, cell["PARTITION"], partitions)
     rank = log.number(line, "PRIORITY", cell["PRIORITY"], blank=math.nan) if cell["PRIORITY"] else math.nan
     found.latest = max(found.latest, submit, begun if runs and not math.isnan(begun) else -math.inf)
-    for name in _ids(cell["JOBID"]):
+    for name in _ids(log, found, line, cell["JOBID"]):
+        if name in lines:
+            if runs:
+                log.wrong(line, "JOBID", f"job {name} stands in line {lines[name]} already")
+            else:
+                found.leave_out("they stand there already, as of another partition")
+            continue
+        lines[name] = line
         start, expected = (begun, math.nan) if runs else (math.nan, begun)
         found.jobs.append(SnapshotJob(
             name, line, cell["USER"], inside, submit, start, math.inf if math.isnan(limit) else limit, cpus,
-            gpus * count, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
+            whole, kind, tuple(places), cell["ACCOUNT"], cell["QOS"], _or_nan(rank), expected,
             count=max(count, float(len(places))),
         ))  # fmt: skip
 
@@ -151,13 +171,13 @@ def _runs(log: JobLog, found: Snapshot, line: int, cell: dict[str, str]) -> bool
     if _is(state, OVER):
         found.leave_out("over already")
         return None
-    if not _is(state, WAITING):
-        names = list((RUNNING | WAITING | OVER).keys())
+    if not _is(state, WAITING | KEPT):
+        names = list((RUNNING | WAITING | KEPT | OVER).keys())
         log.wrong(line, "STATE", f"{shown(state)} is no state of a job that is known here{suggestion(state, names)}")
         return None
     reason = cell["REASON"] or cell["NODELIST(REASON)"].strip("()")
-    if any(part in reason for part in HELD):
-        found.leave_out(f"they wait for something else than room ({reason})")
+    if _is(state, KEPT) or any(part in reason.lower() for part in HELD):
+        found.leave_out(f"they wait for something else than room ({state if _is(state, KEPT) else reason})")
         return None
     return False
 
@@ -193,19 +213,46 @@ def _or_nan(value: float | None) -> float:
 
 
 def gpus_of(text: str) -> tuple[float, str]:
-    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gpu:4` or `N/A`."""
-    match = _GPUS.search(text)
-    return (float(match[2]), match[1] or "") if match else (0.0, "")
+    """GPUs and their type in `gres:gpu:a100:2`, `gres/gpu=2`, `gpu:2080ti:4`, `gres/gpu` (one) or `N/A`.
+
+    Of several types all are counted, and none is told.
+    """
+    typed: dict[str, float] = {}
+    for part in re.sub(r"\([^)]*\)", "", text).split(","):
+        match = _GPUS.fullmatch(part.strip())
+        if match:
+            kind, _, number = re.sub("=", ":", match[1] or "").rpartition(":")
+            if not number.isdecimal():  # a type without a number
+                kind, number = f"{kind}:{number}".strip(":"), "1"
+            typed[kind] = typed.get(kind, 0.0) + float(number)
+    whole = typed.pop("", 0.0)  # beside types it counts them once more, as accounts do
+    kinds = [kind for kind, count in typed.items() if count]
+    return (whole if whole and not kinds else sum(typed.values()), kinds[0] if len(kinds) == 1 else "")
 
 
-def _ids(text: str) -> list[str]:
+def _plain(text: str) -> str:
+    """A count without the units in which squeue prints round ones: 2K is 2048."""
+    match = _COUNT.fullmatch(text)
+    return f"{float(match[1]) * 1024 ** ('KMG'.index(match[2]) + 1):.0f}" if match else text
+
+
+def _ids(log: JobLog, found: Snapshot, line: int, text: str) -> list[str]:
     """The jobs of an array that waits, or the one."""
-    match = _ARRAY.fullmatch(text)
-    if not match:
+    if "[" not in text:
         return [text]
+    match = _ARRAY.fullmatch(text)
+    pieces = match[2].split(",") if match else []
+    if match and match[3]:
+        pieces = pieces[:-1]  # empty, or cut itself
+        found.remarks.append(f"the tasks of array {match[1]} are cut short, and those not shown are left out; "
+                             "with SLURM_BITSTR_LEN=0 squeue shows all")  # fmt: skip
+    bounds = [_PIECE.fullmatch(piece) for piece in pieces]
+    if match is None or not all(bounds):
+        log.wrong(line, "JOBID", f"{shown(text)} is no job or array such as 12_[1-8,10%4]")
+        return []
     numbers: list[int] = []
-    for part in match[2].split(","):
-        bounds, _, step = part.partition(":")
-        low, dash, high = bounds.partition("-")
-        numbers += range(int(low), int(high if dash else low) + 1, int(step or 1))
-    return [f"{match[1]}_{number}" for number in numbers[:MAX_ARRAY]]
+    for one in filter(None, bounds):
+        numbers += range(int(one[1]), int(one[2] or one[1]) + 1, int(one[3] or 1) or 1)[: MAX_ARRAY - len(numbers)]
+    if len(numbers) == MAX_ARRAY:
+        found.remarks.append(f"of array {match[1]} only the first {MAX_ARRAY:,} tasks are looked at")
+    return [f"{match[1]}_{number}" for number in numbers]
