@@ -51,10 +51,12 @@ class Compute:
 
     def _admit(self, gpu: GpuState) -> None:
         """Give the compute engine to launches at the head of its queue, in start order, while shares last."""
-        while gpu.engines.queue and gpu.up:
+        while gpu.engines.queue:
             launch = gpu.engines.queue[0]
             share = launch.placement.mode.share
             gpus = [self.capacity.of[device.index] for device in launch.placement.devices]
+            if not all(other.up and other.node.up for other in gpus):
+                return
             for other in gpus:
                 engines = other.engines
                 sliced = other.device.type.sharing.kind == "timeslice"
