@@ -46,7 +46,7 @@ def test_what_ran_falls_back_to_its_last_checkpoint(tmp_path, stopping, finish):
 @pytest.mark.parametrize("lost", ["n0", "n0/g0"])
 @pytest.mark.parametrize("duplex", ["full", "half"])
 def test_nothing_takes_its_turn_on_a_device_that_fails(tmp_path, lost, duplex):
-    """When it fails, the first of four computes, the next waits for that, the third uploads, the last waits for that."""
+    """When it fails, the first of four computes, the next waits for that, the third uploads, the last waits for it."""
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 4}, "gpu_time": "10 s", "bytes_in": "1 MB"}
     link = {"upload": "1 MB/s", "duplex": duplex}
     nodes = {"cpus": 4, "gpus": {"type": "g", "count": 1, "streams": 4}, "pcie": link}
