@@ -135,7 +135,7 @@ def test_devices_of_another_cluster_are_refused_by_name():
 def test_decisions_made_of_the_wrong_things_are_shown():
     assert "its placement is None" in error_of(lambda view: (Start(task, None) for task in view.waiting()))
     assert "neither a task nor a list" in error_of(lambda view: [Start("t", view.first(MODE))])
-    assert "is not a task" in error_of(lambda view: [Stop(None)])
+    assert "is neither a task nor a device" in error_of(lambda view: [Stop(None)])
 
 
 def test_schedule_must_give_decisions():

@@ -43,6 +43,21 @@ def test_what_ran_falls_back_to_its_last_checkpoint(tmp_path, stopping, finish):
     assert result.launches["lost"].sum() == pytest.approx(4.0 if not stopping else 1.0)
 
 
+@pytest.mark.parametrize("lost", ["n0", "n0/g0"])
+@pytest.mark.parametrize("duplex", ["full", "half"])
+def test_nothing_takes_its_turn_on_a_device_that_fails(tmp_path, lost, duplex):
+    """When it fails, the first of four computes, the next waits for that, the third uploads, the last waits for it."""
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 4}, "gpu_time": "10 s", "bytes_in": "1 MB"}
+    link = {"upload": "1 MB/s", "duplex": duplex}
+    nodes = {"cpus": 4, "gpus": {"type": "g", "count": 1, "streams": 4}, "pcie": link}
+    result = run([events(tmp_path, [f"2.5,{lost},down,", f"6,{lost},up,"])], [job], nodes)
+    ended = result.launches[:4]
+    assert ended["outcome"].tolist() == ["lost"] * 4
+    assert ended["upload_start"].tolist() == pytest.approx([0, 1, 2, np.nan], nan_ok=True)
+    assert ended["compute_start"].tolist() == pytest.approx([1, np.nan, np.nan, np.nan], nan_ok=True)
+    assert result.tasks["start"].tolist() == [0, 1, 2, 9]
+
+
 def test_a_straggler_takes_longer_while_it_is_slow(tmp_path):
     result = run([events(tmp_path, ["5,n0/g0,slow,2", "9,n0/g0,slow,1"])])
     assert result.tasks["finish"][0] == pytest.approx(9 + (5 - 2))

@@ -302,3 +302,11 @@ def test_measured_steps_are_stretched_too():
     line = broken(faults, arrival, prompt, output, service)
     table = broken(faults, arrival, prompt, output, {**service, "step": tables})
     assert np.allclose(line.finish, table.finish, rtol=1e-9)
+
+
+def test_what_has_lost_its_replica_runs_nowhere_at_the_horizon():
+    """The one device fails while the second token is made, and comes up again after the end."""
+    record = broken(events((READ + F / 2, 0, "down"), (12, 0, "up")), [0], [100], [6], horizon="10 s")
+    assert record.launches["outcome"].tolist() == [LAUNCH_LOST]
+    assert record.launches["end"].tolist() == [READ + F / 2]
+    assert record.launches["busy"].sum() == pytest.approx(READ + F / 2)

@@ -161,12 +161,9 @@ class Devices:
             state.normal = False
         run.recorder.device_log.append((run.clock._now, device.index, "up" if up else "down", 0.0))
         lost = [device] if device.type.kind != "cpu" else [device, *run.input.cluster.nodes[device.node].accelerators]
-        residents = []
-        for launch in {launch.number: launch for one in lost for launch in launches_on(run, one)}.values():
-            if isinstance(launch, Resident):
-                residents.append(launch)
-            else:
-                self.interrupts.stop(launch, keep=True, fault=True)
+        there = {launch.number: launch for one in lost for launch in launches_on(run, one)}.values()
+        residents = [launch for launch in there if isinstance(launch, Resident)]
+        self.interrupts.lose(launch for launch in there if not launch.resident)
         if not up and run.places.items:
             for one in lost:
                 self._lose_data(one)
@@ -192,10 +189,11 @@ class Devices:
         run.lost_items.update(dict.fromkeys(items))
         if not items:
             return
-        for launch in list(run.running.values()):
-            early = launch.table is not None and launch.table.stage(run.clock._now) < RESTORE
-            if early and any(lost_input(run, task) is not None for task in launch.tasks):
-                self.interrupts.stop(launch, keep=True, fault=True)
+        early = [launch for launch in run.running.values()
+                 if launch.table is not None and launch.table.stage(run.clock._now) < RESTORE]  # fmt: skip
+        self.interrupts.lose(
+            launch for launch in early if any(lost_input(run, task) is not None for task in launch.tasks)
+        )
         blocked = [] if run.graph is None else list(run.graph.blocked.values())
         for task in [*run.waiting.values(), *blocked]:
             lost = lost_input(run, task)

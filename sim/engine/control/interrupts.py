@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sim.engine.control.completion import Completion
 from sim.engine.control.waiting import Waiting
 from sim.engine.core.policy_errors import illegal
@@ -28,12 +30,21 @@ class Interrupts:
         self.stops = stops
         self.limits = limits
 
-    def stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
+    def lose(self, launches: Iterable[Launch]) -> None:
+        """A device of each has failed, or what it uploads is lost: their tasks fall back to their last checkpoints."""
+        for launch in launches:
+            self._stop(launch, keep=True, fault=True)
+        self.stops.follow()
+
+    def stop(self, launch: Launch, keep: bool) -> None:
         """Its tasks wait again."""
+        if not all(task.shape.preemptible for task in launch.tasks):
+            raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
+        self._stop(launch, keep)
+
+    def _stop(self, launch: Launch, keep: bool, fault: bool = False) -> None:
         tasks = launch.tasks
         keep = keep and launch.fusion is None
-        if not fault and not all(task.shape.preemptible for task in tasks):
-            raise illegal(self.state, f"stopped {launch.task}, which is not preemptible")
         note_start(self.state, launch, self.stops.stop(launch, keep, fault=fault)[0])
         if self.limits is not None:
             self.limits.over(launch, keep and not fault)

@@ -116,7 +116,8 @@ def malformed(run: RunState, decision: Any) -> str | None:
     if isinstance(decision, Stop) and isinstance(decision.task, Device):
         return None if known(run, decision.task) else f"yields {decision!r}: it is not a device of this cluster"
     if isinstance(decision, Stop | Move | Reject | Annotate) and not isinstance(decision.task, Task):
-        return f"yields {decision!r}: {decision.task!r} is not a task"
+        what = "neither a task nor a device" if isinstance(decision, Stop) else "not a task"
+        return f"yields {decision!r}: {decision.task!r} is {what}"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
         return f"yields {decision!r}: {decision.until!r} is not a time"
     if isinstance(decision, Set | Fetch | Drop) and not known(run, decision.device):

@@ -377,6 +377,8 @@ class Recorder:
         assert batch is not None
         rows, tasks = self._launches, self.run.tasks
         running = (status == UNFINISHED) & (place >= 0) & (batch < 0)
+        for service in self.run.language:  # a request that has lost its replica waits for another one
+            running[service.rows] = False
         # What has no place was answered from a cache.
         plain = np.flatnonzero(((status == COMPLETED) & (batch < 0) & (place >= 0)) | running)
         began = start[plain]

@@ -7,7 +7,7 @@ import math
 from sim.engine.flight import durations
 from sim.engine.flight.data_locations import host
 from sim.engine.flight.history import History
-from sim.engine.flight.launch import COMPUTE, DOWNLOAD, Launch, Timetable
+from sim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
 from sim.engine.flight.links import Links
 from sim.engine.launching.launches import Launches
 from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
@@ -27,6 +27,9 @@ class Stops:
         self.links = launches.links
         self.count = 0
         """Launches that have ended before their time."""
+        self._left: dict[Lane, None] = {}
+        self._moved: dict[Launch, None] = {}
+        """Where launches were lost to a fault that is not over, and gangs that they slowed."""
 
     def stop(
         self, launch: Launch, keep: bool, outcome: int = LAUNCH_STOPPED, fault: bool = False, killed: bool = False
@@ -34,9 +37,11 @@ class Stops:
         """End a launch before its time.  Returns its times (`Timetable.times`).
 
         Transfers under way are lost; finished computing stays if `keep`, after a fault only up to the last
-        checkpoint.  `killed`: its tasks end with it, which is no preemption.
+        checkpoint.  `killed`: its tasks end with it, which is no preemption.  After the last launch that a fault ends
+        `follow` is called: none of them takes the turn of another one.
         """
         self.count += 1
+        at_once = not fault
         if launch.fusion is not None:
             keep = fault = False  # nothing of it is anywhere before it is over: all of it again
         launches = self.launches
@@ -77,10 +82,19 @@ class Stops:
             self.recorder.detail("migrations" if outcome == LAUNCH_MOVED else "preemptions")[task.index] += 1
         if saving:
             self._occupy(launch, now + saving)
-        launches.moved(moved)
-        if table.lanes:
-            launches.follow_lanes(table.lanes)
+        self._left.update(dict.fromkeys(table.lanes))
+        self._moved.update(dict.fromkeys(moved))
+        if at_once:
+            self.follow()
         return times
+
+    def follow(self) -> None:
+        """Launches that waited behind those that were stopped take their turns."""
+        left, moved = tuple(self._left), [gang for gang in self._moved if gang._tasks != ()]
+        self._left, self._moved = {}, {}
+        self.launches.moved(moved)
+        if left:
+            self.launches.follow_lanes(left)
 
     def _write(
         self,
