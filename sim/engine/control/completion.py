@@ -166,7 +166,7 @@ class Completion:
             self.rounds.look_whether_drained()
 
     def _tell(self, task: Task) -> None:
-        """Those who want to hear that a task has completed."""
+        """Tell the hooks that a task has completed."""
         if self._on_finished is not None:
             call(self.state, self._on_finished, task)
         if self._admitted_finished is not None:

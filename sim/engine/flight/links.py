@@ -334,4 +334,4 @@ class Links:
 
 
 def _nothing(_: Flow) -> None:
-    """What happens where nobody books."""
+    """What happens where nothing books."""
