@@ -14,6 +14,7 @@ import pytest
 import sim
 import sim.plots
 from sim.errors import ScenarioError, UsageError
+from sim.report.overview import overview
 from sim.theory.contention import EXACT, random_of_many, step_times
 
 # Closed forms ---------------------------------------------------------------------------------------------------
@@ -242,6 +243,21 @@ def test_the_table_of_links_and_the_metrics() -> None:
     assert found.metric("cross_rack_fraction") == pytest.approx(2 / 3)
     assert found.metric("network_utilization") == pytest.approx((10 + 15 + 5) / 22.5 / 3)
     assert found.metric("bubble_fraction") == 0
+
+
+def test_the_summary_tells_steps_and_links() -> None:
+    """GPUs and cores that wait for the network are busy: the summary says what of that is no computing."""
+
+    def told(found: Any) -> dict[str, str]:
+        return {line.split("  ")[0]: " ".join(line.split()[1:]) for line in overview(found)}
+
+    found = told(sim.run(scenario([10, 5])))
+    assert found["steps"] == "communication 42.9 %, contention 14.3 % of the jobs' device time"
+    assert found["network"] == "uplinks of racks 44.4 % busy, 66.7 % of the bytes across racks"
+    one = scenario([10], network="25 GB/s")
+    one["cluster"].pop("racks")
+    assert told(sim.run(one))["network"] == "links of nodes 25 % busy", "three of six, half of the time"
+    assert not {"steps", "network"} & set(told(sim.run("first-steps")))
 
 
 def test_a_run_that_was_saved_has_its_links(tmp_path: Path) -> None:

@@ -572,8 +572,7 @@ class _Ways:
                 refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
-                parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
-                refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
+                refused.append(too_large(state, kept, device.memory, device.name))
                 continue
             exchange = max(
                 (_step(self.context.cluster, spec, nodes, model, plan, machine_of(spec, gpus, device, peak, training))
@@ -607,6 +606,13 @@ class _Ways:
 
 
 GIB = 2**30
+
+
+def too_large(state: float, kept: float, room: float, device: str) -> str:
+    """Why a plan does not fit, with all figures; sum and memory in GB too, as scenarios and tables have them."""
+    parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
+    whole = f"{(state + kept) / 1e9:.4g} GB"
+    return f"{parts} ({whole}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def _given(own: T | None, default: T | None) -> T | None:
