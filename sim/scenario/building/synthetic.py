@@ -581,7 +581,11 @@ class _Ways:
             narrowest = min(spec.island_size or gpus for spec in specs)
             if plan.tensor > min(gpus, narrowest):
                 text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
-                self.context.warnings.append(f"{self.label[0]}: {text}: a step takes {slowest:.4g} s")
+                inside = plan.tensor <= gpus  # from island to island of one node
+                rates = [pcie_of(device)] if inside else [min(s.network.upload, s.network.download) for s in specs]
+                free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
+                told = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
+                self.context.warnings.append(f"{self.label[0]}: {text}: {told}")
             held = math.ceil(state + kept) if device.memory is not None else 0
             self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
         return refused
