@@ -98,10 +98,11 @@ def _told(schedule: PipelineSchedule) -> str:
     return ", ".join(parts)
 
 
-def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, ...]:
+def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     """The color of a chunk: later ones towards white, so that all are told apart."""
     share = 0.0 if chunks == 1 else 0.55 * chunk / (chunks - 1)
-    return tuple(part + (1 - part) * share for part in to_rgb(color))
+    red, green, blue = (part + (1 - part) * share for part in to_rgb(color))
+    return red, green, blue
 
 
 def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Patch]:
