@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from machines import Job, Scripted, gpu_mode, running, simulate, simulation
 from tiers import spread
 
+import sim
 from sim.errors import PolicyError, RunError, UsageError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
 from sim.model.plan import Placement
@@ -347,3 +349,25 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
         sources.Task = original
     assert run.state.ended == 3000
     assert most <= 200
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda view: view.free("gpuu"), 'asks for devices "gpuu", which are none here; did you mean "gpu"?'),
+        (lambda view: view.num_waiting("cup"), 'asks for devices "cup"'),
+        (lambda view: view.backlog(class_="trian"), 'asks for tasks of the class "trian", which is none here; did you mean'),
+    ],
+)
+def test_a_misspelt_name_is_no_zero(ask, said):
+    class Asks(ListScheduler):
+        def schedule(self, view):
+            assert view.free("gpu") == view.free("k20") == 1 and view.free("npu") == view.backlog("npu") == 0
+            ask(view)
+            yield from super().schedule(view)
+
+    sim.register("asks", Asks, kind="scheduler")
+    jobs = {"name": "train", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 2}}
+    scenario = {"cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "k20", "count": 1}}]}, "workload": [jobs]}
+    with pytest.raises(PolicyError, match=re.escape(said)):
+        sim.run(scenario, policy="asks")

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import factorial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,7 +16,8 @@ import sim
 import sim.plots
 from sim.engine.flight.contention import ContendingJobs, Stake
 from sim.errors import ScenarioError, UsageError
-from sim.theory.contention import EXACT, RULES, random_of_many, step_times
+from sim.report.overview import overview
+from sim.theory.contention import EXACT, Contention, random_of_many, step_times
 
 # Closed forms ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ def on_a_link(own: list[float], phases: list[list[tuple[float, float]]]) -> Cont
     return group
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", get_args(Contention))
 @pytest.mark.parametrize("count", [1, 2, 12, EXACT, EXACT + 1])
 def test_jobs_on_a_link_go_by_the_formulas_whoever_came_and_went(count: int, rule: Any) -> None:
     draw = np.random.default_rng(count)
@@ -303,6 +304,21 @@ def test_the_table_of_links_and_the_metrics() -> None:
     assert found.metric("cross_rack_fraction") == pytest.approx(2 / 3)
     assert found.metric("network_utilization") == pytest.approx((10 + 15 + 5) / 22.5 / 3)
     assert found.metric("bubble_fraction") == 0
+
+
+def test_the_summary_tells_steps_and_links() -> None:
+    """GPUs and cores that wait for the network are busy: the summary says what of that is no computing."""
+
+    def told(found: Any) -> dict[str, str]:
+        return {line.split("  ")[0]: " ".join(line.split()[1:]) for line in overview(found)}
+
+    found = told(sim.run(scenario([10, 5])))
+    assert found["steps"] == "communication 42.9 %, contention 14.3 % of the jobs' device time"
+    assert found["network"] == "uplinks of racks 44.4 % busy, 66.7 % of the bytes across racks"
+    one = scenario([10], network="25 GB/s")
+    one["cluster"].pop("racks")
+    assert told(sim.run(one))["network"] == "links of nodes 25 % busy", "three of six, half of the time"
+    assert not {"steps", "network"} & set(told(sim.run("first-steps")))
 
 
 def test_a_run_that_was_saved_has_its_links(tmp_path: Path) -> None:

@@ -77,7 +77,8 @@ def test_less_communication_and_less_waiting_take_less_time() -> None:
 @pytest.mark.parametrize(
     ("keys", "key", "sentence"),
     [
-        ({"recomputation": "none"}, "training", "45.74 GiB of weights and their states and 51.75 GiB of activations"),
+        ({"recomputation": "none"}, "training", "45.74 GiB of weights and their states and 51.75 GiB of activations "
+         "(104.7 GB) are more than the 74.51 GiB (80 GB) of one"),
         ({"pipeline": 97}, "training.pipeline", "97 stages are more than the 96 layers"),
         ({"pipeline": 10}, "training.pipeline", "96 layers do not divide into 10 equal parts"),
         ({"tensor": 7}, "training.tensor", "96 heads do not divide into 7 equal parts"),
@@ -118,6 +119,11 @@ def test_what_lies_beyond_an_island_goes_over_pcie() -> None:
     more = 6 * 12 * (64 + 7) * 2 * 7 / 8 * 2 * 2048 * 12288 * (1 / 25e9 - 1 / 240e9)
     assert cut - whole == pytest.approx(more, rel=1e-9)
     assert price(4, 4)[0] == pytest.approx(price(None, 4)[0]), "fits into an island"
+    given = training(nodes=8, tensor=8, pipeline=8, batch=64)
+    given["cluster"]["nodes"][0] |= {"island": 4}
+    (free,) = sim.run(given).warnings
+    assert free.endswith(f"a step takes {whole:.4g} s; pcie has no rate, so that the way beyond takes no time")
+    assert "no rate" not in told[0]
 
 
 def test_ranks_beyond_an_island_send_over_pcie() -> None:

@@ -463,8 +463,19 @@ def test_the_summary_and_explain_tell_of_requests(tmp_path: Path) -> None:
     assert "request 4 of pipe (fcfs): 2 stages, arrived at 0 s, its first stage began at 12 s" in told
     assert "it waited 12 s in all" in told
     found = json.loads(shown("explain", out, 4, "--json"))
-    assert (found["stages"], found["wait"], found["status"]) == (2, 12, "completed")
+    assert (found["items"], found["stages"], found["wait"], found["status"]) == (1, 2, 12, "completed")
     assert "task 4/2" in shown("explain", out, "4/2")
+
+
+def test_explain_tells_items_from_stages(tmp_path: Path) -> None:
+    """Three items at once: the second waits 3 s and the third 6 s for the first stage, of the 11 s that all take."""
+    out = tmp_path / "out"
+    sim.run(pipeline(tmp_path, pipeline={"items": 3})).save(out)
+    told = shown("explain", out, 0)
+    assert "request 0 of pipe (fcfs): 3 items through 2 stages, arrived at 0 s" in told
+    assert "its items waited 9 s in all, summed over items that wait at the same time" in told
+    found = json.loads(shown("explain", out, 0, "--json"))
+    assert (found["items"], found["stages"], found["wait"]) == (3, 2, 9)
 
 
 @pytest.mark.slow

@@ -216,13 +216,38 @@ def test_the_picture_shows_each_pass_for_as_long_as_it_takes() -> None:
     assert ax.get_title(loc="left") == "1F1B, 4 stages × 8 micro-batches, bubble 27.3 %"
 
 
+def legend(ax: Any) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_the_legend_tells_what_shades_and_thin_bars_are() -> None:
+    stages = equal(4)
+    assert legend(sim.plots.pipeline(pipeline_schedule(stages, 8, "1f1b"))) == ["forward", "backward", "idle (bubble)"]
+    drawn = replace(pipeline_schedule(stages, 8, "interleaved", chunks=2), after=(("gradients", 0.05),))
+    assert 0.0005 < 0.05 / drawn.makespan < 0.002, "thin, and seen"
+    assert legend(sim.plots.pipeline(drawn)) == [
+        "forward", "backward", "lighter: later chunks", "gradients", "idle (bubble)"]  # fmt: skip
+
+
+def test_a_stream_of_requests_has_items_and_no_bubble() -> None:
+    """How much of the first few items is idle time depends on how many are drawn, not on the plan."""
+    ax = sim.plots.pipeline(pipeline_schedule(equal(2), 8, "forward"))
+    assert ax.get_title(loc="left") == "forward only, 2 stages × 8 items"
+    assert legend(ax) == ["forward", "idle"]
+
+
 def test_the_picture_of_a_run_names_its_job() -> None:
     found = sim.run({**training(steps=1), "name": "gpt"})
     ax = sim.plots.pipeline(found, task=0)
     assert ax.get_title(loc="left").startswith("gpt · fcfs · task 0 · 1F1B, 8 stages × 64 micro-batches, step ")
     assert not ax.texts, "64 micro-batches leave no room for numbers"
     plain = sim.run("first-steps")
-    for what, said in ((plain, "no job here has a pipeline that ran"), (found, 'no task "7"')):
+    requests = sim.run("npu-and-gpu", overrides={"workload.requests.count": 3})
+    for what, said in (
+        (plain, "no job here has a pipeline that ran; `training` with `pipeline` of 2 or more has one$"),
+        (requests, "what the stages of requests .* did is in sim.plots.gantt"),
+        (found, 'no task "7"'),
+    ):
         with pytest.raises(UsageError, match=said):
             sim.plots.pipeline(what, task=7)
 

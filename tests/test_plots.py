@@ -70,6 +70,11 @@ def test_gantt_shows_each_stage_for_as_long_as_it_took(result: Any):
     assert [text.get_text() for text in ax.get_legend().get_texts()][:4] == ["upload", "compute", "CPU", "download"]
 
 
+def test_gantt_tells_unlike_accelerators_of_a_node_apart():
+    few = sim.run("npu-and-gpu", overrides={"workload.requests.count": 3})
+    assert [text.get_text() for text in sim.plots.gantt(few).get_yticklabels()] == ["n0/g0 gpu", "n0/g1 npu"]
+
+
 def test_gantt_draws_a_gang_on_all_its_devices():
     gang = {
         "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "v100", "count": 4}}]},

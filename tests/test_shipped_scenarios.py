@@ -8,10 +8,12 @@ import json
 import math
 import re
 import runpy
+import shlex
 import tomllib
 from functools import lru_cache
 from pathlib import Path
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +22,8 @@ from tiers import spread
 
 import sim
 from sim import registry
+from sim.cli import main
+from sim.experiment.policies import named_policies
 from sim.results.one_run.result import Result
 from sim.results.statistics import student_interval
 from sim.scenario.file.shipped import shipped
@@ -157,6 +161,23 @@ def test_all_that_lies_there_is_packaged():
     files = [path for path in FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert len(files) > 100
     assert [path for path in files if not any(path.match(pattern) for pattern in patterns)] == []
+
+
+def test_the_commands_that_scenarios_propose_exist():
+    """Options, overrides and policies of each `# hetsim ...` line; nothing is run."""
+    context, told = click.Context(main), 0
+    for scenario in SHIPPED.values():
+        for line in re.findall(r"(?m)^# hetsim (.+)$", scenario.path.read_text(encoding="utf-8")):
+            name, *words = shlex.split(re.split(r" {2,}", line)[0], comments=True)
+            command = main.get_command(context, name)
+            assert command is not None, line
+            given, _, _ = command.make_parser(click.Context(command)).parse_args(words)
+            changed, chosen = given.get("overrides") or [], given.get("policies") or given.get("policy") or []
+            assert changed or name not in ("run", "compare", "sweep") or given["scenario"] in SHIPPED, line
+            assert named_policies(chosen) or not chosen, line
+            assert not changed or load(given["scenario"], changed), line
+            told += 1
+    assert told > 100
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -51,6 +51,23 @@ def test_a_key_without_effect_on_a_log_is_refused(keys: dict[str, Any], said: st
         swf(**keys)
 
 
+def test_jobs_wider_than_a_node_are_told_what_gives_a_log_several(tmp_path: Path) -> None:
+    """`nodes` of the entry would be refused: rows say what a job has in all."""
+    cluster = {"nodes": [{"count": 64, "cpus": 8}]}
+    path = tmp_path / "jobs.csv"
+    path.write_text("id,arrival,cpu_time,cpus\na,0,10,16\n")
+    for trace, by in (
+        ({"format": "swf", "path": str(SWF)}, "cores_per_node: N under trace"),
+        ({"format": "tasks", "path": str(path)}, "a column nodes of the table"),
+    ):
+        said = rf"of any node \({by} or span: any would use several nodes\)"
+        with pytest.raises(ScenarioError, match=said):
+            sim.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "fcfs"})
+    entry = {"trace": {"format": "swf", "path": str(SWF)}, "count": 30, "unfit": "leave_out"}
+    found = sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"})
+    assert any("cores_per_node: N under trace or span: any would use several nodes" in one for one in found.warnings)
+
+
 def test_what_a_log_does_not_say_the_entry_may() -> None:
     plain, given = swf(), swf(nodes=1, priority=3, slo="2 h", patience="100 h", memory="0 B", weight=2)
     assert (given.tasks["finish"] == plain.tasks["finish"]).all()
@@ -70,7 +87,7 @@ def test_a_key_stands_in_for_blank_cells(tmp_path: Path) -> None:
     assert record.input.tasks.bytes_in.tolist() == [1000, 5000]
     assert record.input.tasks.shapes[0].modes[0].cpus == 3
     assert table(tmp_path).record.input.tasks.bytes_in.tolist() == [1000, 0]
-    for keys, said in (({"gpus": 2}, "every row of .* its own gpus"), ({"nodes": 2}, "its gpus; give the table")):
+    for keys, said in (({"gpus": 2}, "every row of .* its own gpus"), ({"nodes": 2}, "its gpus; a column nodes")):
         with pytest.raises(ScenarioError, match=said):
             table(tmp_path, **keys)
 

@@ -75,7 +75,10 @@ def _task(result: Any, task: str, as_json: bool) -> None:
 
 
 def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as_json: bool) -> None:
-    """A request that passes through stages: the waiting in all of them, and each of them by itself."""
+    """A request that passes through stages: the waiting in all of them, and each of them by itself.
+
+    Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
+    """
     from sim.model.record import STATUS_NAMES
     from sim.report import terminal
 
@@ -85,17 +88,25 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
     sums = table.groupby("cause", sort=False)["seconds"].sum()
     causes = {str(cause): float(seconds) for cause, seconds in sums.items()}
     wait, begin = float(table["seconds"].sum()), float(record.start[rows[0]])
+    stages = len({int(tasks.staged.stage[row]) for row in rows})
+    items = len(rows) // stages
     if as_json:
-        about = {"task": name, "stages": len(rows), "started": begin == begin, "wait": wait, "causes": causes}
+        about = {"task": name, "items": items, "stages": stages, "started": begin == begin, "wait": wait,
+                 "causes": causes}  # fmt: skip
         console.as_json({**about, **_told(ended), "stretches": table.to_dict("records")})
         return
     end = f"its first stage began at {terminal.clock(begin)}" if begin == begin else "it never started"
     arrived = terminal.clock(float(tasks.arrival[rows[0]]))
-    head = f"request {name} of {result.name} ({result.policy}): {len(rows)} stages, arrived at {arrived}, {end}"
+    through = f"{stages} stage{'s' * (stages > 1)}"
+    through = f"{items:,} items through {through}" if items > 1 else through
+    head = f"request {name} of {result.name} ({result.policy}): {through}, arrived at {arrived}, {end}"
     if wait:
         shared = sorted(causes.items(), key=lambda pair: -pair[1])
         shares = [[cause_name(cause), terminal.seconds(s), terminal.share(s / wait)] for cause, s in shared]
-        waited = [f"it waited {terminal.seconds(wait)} in all", "",
+        whole = f"it waited {terminal.seconds(wait)} in all"
+        if items > 1:
+            whole = f"its items waited {terminal.seconds(wait)} in all, summed over items that wait at the same time"
+        waited = [whole, "",
                   *terminal.table([["cause", "time", ""], *shares], right=(1, 2))]  # fmt: skip
     else:
         waited = ["it did not wait"]

@@ -18,7 +18,7 @@ from sim.model.exchange import Exchange, Phase, StepPipeline
 from sim.scenario.building.cluster import build_cluster
 from sim.scenario.building.site import default_of, unknown_partition, with_partitions
 from sim.scenario.building.streams import peak_of
-from sim.scenario.building.synthetic import GIB, machine_of
+from sim.scenario.building.synthetic import machine_of, too_large
 from sim.scenario.fields import KeyProblem
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.scenario import Scenario
@@ -60,8 +60,7 @@ class PlanCandidate:
     @property
     def refusal(self) -> str:
         """Both figures of one that does not fit."""
-        parts = f"{self.state / GIB:.4g} GiB of weights and their states and {self.kept / GIB:.4g} GiB of activations"
-        return f"{parts} are more than the {(self.room or 0) / GIB:.4g} GiB of one {self.device}"
+        return too_large(self.state, self.kept, self.room or 0, self.device)
 
     def schedule(self) -> PipelineSchedule:
         """How the micro-batches of a step go through its stages; UsageError of a single stage."""

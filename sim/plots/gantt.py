@@ -53,6 +53,7 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
 
     A device has a line for each launch that it served at a time, and a node a line for each core where the policy
     named the cores.  Of clusters with more than `devices` devices the busiest are drawn, and the title says so.
+    Accelerators that share a node with others of another type have their type next to their name.
     `until`: where the time axis ends, for pictures of several runs that are looked at side by side, or to look at the
     beginning of a long one; the title then tells the makespan.  What begins later is not drawn.
     """
@@ -65,6 +66,7 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
     row = np.zeros(len(bars), dtype=np.int64)
     total = 0
     names = bars["line"].to_numpy()
+    kinds = _unlike(result)
     for name in chosen:
         mine = np.flatnonzero(names == name)
         cores = bars["core"].to_numpy()[mine]
@@ -74,7 +76,8 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
             labels += [(total + lane, f"{name}{core}") for lane, core in enumerate(named.tolist())]
         else:
             lanes, used = fill_lanes(bars["decided"].to_numpy()[mine], bars["end"].to_numpy()[mine])
-            labels.append((total + (used - 1) / 2, name))
+            kind = f" {kinds[name]}" if name in kinds else ""
+            labels.append((total + (used - 1) / 2, f"{name}{kind}"))
         devices_only.append((total + (used - 1) / 2, name))
         row[mine] = total + lanes
         total += used
@@ -102,6 +105,13 @@ def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES,
         ax.legend(handles=shown, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(shown), frameon=False,
                   fontsize=9, borderaxespad=0.2, handlelength=1.2, columnspacing=1.2)  # fmt: skip
     return ax
+
+
+def _unlike(result: Result) -> dict[str, str]:
+    """The type of each accelerator of nodes with several types, by name: numbers do not tell which is which."""
+    nodes = result.record.input.cluster.nodes
+    mixed = [node for node in nodes if len({device.type.name for device in node.accelerators}) > 1]
+    return {device.name: device.type.name for node in mixed for device in node.accelerators}
 
 
 def _choose(result: Result, bars: pd.DataFrame, most: int) -> tuple[list[str], int]:

@@ -36,6 +36,8 @@ NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forwar
 HALF = 0.42
 SMALLEST = 4.5
 """Points of the smallest number in a bar; where half of the bars have no room for one none has any."""
+SEEN = 0.0005
+"""Share of the width from which a bar can be seen and has its line in the legend."""
 WIDE = 60
 """More micro-batches than this, times the chunks, take a wider picture."""
 
@@ -46,7 +48,8 @@ def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: 
     Of a run that is the job with the most GPU time, or `task`, where it ran and with the links to itself; a schedule
     (`sim.theory.pipeline_schedule`) is drawn as it is.  What is grey is the bubble.  The passes contain the all-reduces
     of tensor parallelism; stages send and receive between them, or, of a partition, behind computing (between the
-    rows).  Later chunks of an interleaved pipeline are lighter.
+    rows).  Later chunks of an interleaved pipeline are lighter.  Of a stream of requests (`forward`) the first are
+    drawn, and no bubble is told: it would depend on how many are drawn.
     """
     if isinstance(found, PipelineSchedule):
         schedule, name = found, found.name
@@ -86,6 +89,8 @@ def _told(schedule: PipelineSchedule) -> str:
     size = f"{len(schedule.stages)} stages{chunks} × {schedule.micro_batches:,}"
     if schedule.of is not None:
         size += f" of {schedule.of:,}"
+    if schedule.order == "forward":
+        return f"{NAMES[schedule.order]}, {size} items"
     parts = [f"{NAMES[schedule.order]}, {size} micro-batches"]
     if schedule.seconds is not None:
         parts.append(f"step {several([schedule.seconds], SECONDS)[0]}")
@@ -93,10 +98,11 @@ def _told(schedule: PipelineSchedule) -> str:
     return ", ".join(parts)
 
 
-def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, ...]:
+def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     """The color of a chunk: later ones towards white, so that all are told apart."""
     share = 0.0 if chunks == 1 else 0.55 * chunk / (chunks - 1)
-    return tuple(part + (1 - part) * share for part in to_rgb(color))
+    red, green, blue = (part + (1 - part) * share for part in to_rgb(color))
+    return red, green, blue
 
 
 def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int], end: float) -> list[Patch]:
@@ -123,6 +129,8 @@ def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int]
                 add(begin[chosen], done[chosen], row[chosen], _lighter(color, one, schedule.chunks))
         if mine.any():
             legend.append(Patch(facecolor=color, label=label))
+    if schedule.chunks > 1:
+        legend.append(Patch(facecolor=_lighter(BLUE, 1, 2), label="lighter: later chunks"))
     sending = free > done
     if sending.any() or schedule.transfers:
         legend.append(Patch(facecolor=ORANGE, label="sending and receiving"))
@@ -136,10 +144,10 @@ def _bars(ax: Axes, schedule: PipelineSchedule, rows: dict[tuple[int, int], int]
         since = np.array([last[at] for at in every.tolist()])
         add(since, since + seconds, every, color)
         last = {at: time + seconds for at, time in last.items()}
-        if seconds > 0.002 * end:
+        if seconds > SEEN * end:
             legend.append(Patch(facecolor=color, label=label))
     if schedule.bubble > 1e-9:
-        legend.append(Patch(facecolor=IDLE, label="idle (bubble)"))
+        legend.append(Patch(facecolor=IDLE, label="idle" if schedule.order == "forward" else "idle (bubble)"))
     return legend
 
 

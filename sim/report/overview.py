@@ -201,6 +201,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
         first = " (first replication)" if isinstance(outcome, Replications) else ""
         rows += [[title, text + first] for title, text in forecasts(first_of(outcome).notes)]
     rows += _busy_rows(figures)
+    rows += _step_rows(figures, first_of(outcome) if kept else None)
     rows += _deadline_rows(figures)
     rows += _replicas(figures)
     for name, kinds in (("preemptions", _by_kind(figures)), ("migrations", "")):
@@ -223,6 +224,23 @@ def _busy_rows(figures: Figures) -> Iterator[list[str]]:
         if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
             busy, held = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
             yield [name, busy if busy == held else f"{busy} (held {held})"]
+
+
+def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
+    """What of the busy time of jobs with steps is no computing, and how busy the links are that they share."""
+    if not figures.told("communication_fraction"):
+        return
+    parts = [f"communication {figures.text('communication_fraction')}"]
+    if figures("bubble_fraction")[0] > 0:
+        parts.append(f"bubbles {figures.text('bubble_fraction')}")
+    parts.append(f"contention {figures.text('contention_fraction')}")
+    yield ["steps", f"{', '.join(parts)} of the jobs' device time"]
+    if first is not None and figures.told("network_utilization"):
+        uplinks = any(math.isfinite(rate) for rate in first.record.input.cluster.fabric.uplinks.values())
+        across = figures("cross_rack_fraction")[0]
+        told = f", {figures.text('cross_rack_fraction')} of the bytes across racks" if across > 0 else ""
+        links = "uplinks of racks" if uplinks else "links of nodes"
+        yield ["network", f"{links} {figures.text('network_utilization')} busy{told}"]
 
 
 def _deadline_rows(figures: Figures) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from sim.engine.core.policy_errors import Questions
+from sim.engine.core.policy_errors import Questions, illegal
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import STAGE_NAMES, Launch
@@ -34,11 +34,15 @@ from sim.engine.views.generated import (
 from sim.engine.views.placing import Placing, together
 from sim.engine.views.shadow import Shadows
 from sim.engine.views.victims import Victims
+from sim.errors import suggestion
 from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Item, Shape, Task, Tasks
 from sim.policy.batching import RequestQueue
 from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler, Shadow
+
+KINDS = ("cpu", "gpu", "npu")
+"""What devices are called besides the names of their types."""
 
 
 class Changes:
@@ -216,6 +220,7 @@ class EngineView:
         generated = 0 if self._generated is None or own else self._generated.count(kind, class_)
         if kind is None and class_ is None:
             return len(self._state.waiting) + sum(map(len, self._state.queues)) + generated
+        self._known(kind, class_)
         return self._work_ahead().count(kind, class_) + generated
 
     def queue_of(self, task: Task) -> RequestQueue | None:
@@ -225,6 +230,7 @@ class EngineView:
         return found
 
     def free(self, kind: str, node: int | None = None) -> float:
+        self._known(kind)
         if node is None:
             return sum(self.free(kind, one.index) for one in self._capacity.nodes)
         state = self._capacity.nodes[node]
@@ -239,8 +245,19 @@ class EngineView:
         return total
 
     def backlog(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> float:
+        self._known(kind, class_)
         seconds = self._work_ahead().seconds(kind, class_)
         return seconds if self._generated is None or own else seconds + self._generated.seconds(kind, class_)
+
+    def _known(self, kind: str | None, class_: str | None = None) -> None:
+        """PolicyError for a name that is misspelt: nothing would be free or waiting of it for ever."""
+        types, classes = self.cluster.types, self._state.tasks.classes
+        if kind is not None and kind not in KINDS and kind not in types:
+            text = f'asks for devices "{kind}", which are none here{suggestion(kind, [*KINDS, *types])}'
+            raise illegal(self._state, text)
+        if class_ is not None and class_ not in classes:
+            text = f'asks for tasks of the class "{class_}", which is none here{suggestion(class_, classes)}'
+            raise illegal(self._state, text)
 
     def request_mix(self) -> dict[Shape, int]:
         tasks = self._state.tasks

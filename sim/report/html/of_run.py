@@ -169,7 +169,7 @@ def _texts(name: str, values: list[float]) -> list[Cell]:
 
 def _by_stage(first: Result) -> str:
     rows = stage_rows(first)
-    told = "Each item is counted at every stage; all other figures count the whole request once."
+    told = "Each item is counted at every stage; all other figures but the queue length count a request once."
     return elements.table(list(STAGE_COLUMNS), rows, told) if rows else ""
 
 

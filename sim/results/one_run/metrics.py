@@ -159,7 +159,7 @@ def migrations(run: Measured) -> float:
 
 
 def queue_length_mean(run: Measured) -> float:
-    """Time average over the window of the tasks that are ready and not running."""
+    """Time average over the window of the tasks, or items of a pipeline, that are ready and not running."""
     record = run.result.record
     there = _time_in(record.ready, record.finish, run)
     launches = launches_of(record, run.result.modes)

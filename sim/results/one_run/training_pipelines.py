@@ -23,6 +23,8 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
     record, exchanges = result.record, _exchanges(result)
     if not exchanges:
         text = "no job here has a pipeline that ran; `training` with `pipeline` of 2 or more has one"
+        if result.record.input.tasks.staged is not None:
+            text += "; what the stages of requests (`pipeline:` of an entry) did is in sim.plots.gantt"
         raise UsageError(text)
     if task is None:
         held = result.modes.units[_codes(result)] * (np.nan_to_num(record.finish, nan=record.end) - record.start)

@@ -216,16 +216,16 @@ class ModeBook:
             room = min(room, int(node.memory * mode.gpus / mode.memory + 1e-9))
         return room
 
-    def why_not(self, mode: Mode) -> str:
-        """Why a mode that does not fit can never run, as part of a sentence."""
+    def why_not(self, mode: Mode, nodes_by: str = "nodes: N") -> str:
+        """Why a mode that does not fit can never run, as part of a sentence; nodes_by: what gives it several nodes."""
         over = self._over_bounds(mode)
         if over:
             return over
         if mode.unit is not None:
             return self._why_no_gang(mode, mode.unit)
-        return self._why_no_cores(mode) if mode.on_cpu else self._why_no_gpus(mode)
+        return self._why_no_cores(mode, nodes_by) if mode.on_cpu else self._why_no_gpus(mode)
 
-    def _why_no_cores(self, mode: Mode) -> str:
+    def _why_no_cores(self, mode: Mode, nodes_by: str) -> str:
         """The same of a mode on the cores of one node."""
         device = mode.type
         kinds = [(node, count) for node, count in self._kinds_for(mode).values() if node.cpu.type is device]
@@ -235,7 +235,7 @@ class ModeBook:
         rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
         most = f"the {cores} of any node{_within(mode.partition)}{rest}"
         spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
-        way_out = " (nodes: N or span: any would use several nodes)" if spread else ""
+        way_out = f" ({nodes_by} or span: any would use several nodes)" if spread else ""
         return f"{mode.millicores / 1000:g} cores are more than {most}{way_out}"
 
     def _why_no_gpus(self, mode: Mode) -> str:

@@ -317,6 +317,7 @@ def _told(cuts: Cuts, plan: theory.PipelinePartition) -> str:
     for stage in plan.stages:
         layers = cuts.between(stage.first, stage.last)
         replicas = f"{stage.replicas} × " if stage.replicas > 1 else ""
-        parts.append(f"{replicas}{stage.device} has {layers[0].name} to {layers[-1].name}")
+        last = f" to {layers[-1].name}" if layers[1:] else ""
+        parts.append(f"{replicas}{stage.device} has {layers[0].name}{last}")
     assert plan.latency is not None
     return f"{', '.join(parts)}; an item every {plan.seconds:.4g} s, latency {plan.latency:.4g} s"

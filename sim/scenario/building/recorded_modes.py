@@ -15,6 +15,7 @@ from sim.model.cluster import DeviceType, Partition
 from sim.model.curves import WorkCurve
 from sim.model.tasks import KernelWork, Mode, Stopping
 from sim.scenario.building.streams import Context, one_lane, peak_of, stopping_of, unfit, why_unfit
+from sim.scenario.building.trace_keys import nodes_by
 from sim.scenario.file.document import Path_
 from sim.scenario.schema.demand import GPU_TIME, span_speeds
 from sim.scenario.schema.workload import WorkloadEntry
@@ -144,7 +145,7 @@ def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Itera
         group = _Group(order[bounds[number] : bounds[number + 1]], ways, [way for way in ways if modes.fits(way.mode)])
         if not group.plan and (turned_away[row] or entry.unfit == "reject"):
             if not turned_away[row]:
-                why = why_unfit(context, group.refused, rows.types(int(kept[row])))
+                why = why_unfit(context, group.refused, rows.types(int(kept[row])), nodes_by(entry))
                 refused.update(dict.fromkeys(group.rows.tolist(), f"can never run here: {why}"))
             group.plan = ways[:1] or [_Way(modes.mode(next(iter(context.cluster.types.values()))), None, 1.0)]
         yield group
@@ -350,7 +351,7 @@ def _lost(rows: TraceRows, lost: list[_Group], context: Context) -> list[Problem
     worst = min(lost, key=lambda group: int(rows.kept[group.rows].min()))
     row = int(rows.kept[worst.rows].min())
     first = f"task {table.name(row)} ({table.source}, {_where(table, row)})"
-    told = unfit(context, rows.path, count, first, worst.refused, rows.types(row))
+    told = unfit(context, rows.path, count, first, worst.refused, rows.types(row), nodes_by(rows.entry))
     way_out = "unfit: reject counts such tasks as rejected, leave_out leaves them out"
     if rows.entry.unfit == "leave_out":
         graph = "a task graph cannot do without some of its tasks" if table.predecessors is not None else ""
@@ -364,7 +365,7 @@ def _left_out(rows: TraceRows, lost: list[_Group], context: Context) -> str:
     counts: dict[str, list[int]] = {}
     for group in lost:
         row = int(rows.kept[group.rows].min())
-        known = counts.setdefault(why_unfit(context, group.refused, rows.types(row)), [0, row])
+        known = counts.setdefault(why_unfit(context, group.refused, rows.types(row), nodes_by(rows.entry)), [0, row])
         known[0] += len(group.rows)
         known[1] = min(known[1], row)
     ranked = sorted(counts.items(), key=lambda item: (-item[1][0], item[1][1]))

@@ -190,17 +190,21 @@ def estimate_error(demand: Demand, n: int, rng: np.random.Generator) -> np.ndarr
 
 
 def unfit(
-    context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = ()
-) -> Problem:
-    """The problem of tasks that no device can ever run; `types`: those they are meant for."""
+    context: Context, path: Path_, count: int, first: str, refused: list[Mode], types: Iterable[str] = (),
+    nodes_by: str = "nodes: N",
+) -> Problem:  # fmt: skip
+    """The problem of tasks that no device can ever run; types: those they are for; nodes_by: see `why_not`."""
     many = f"{count:,} tasks, the first of them {first}," if count > 1 else first
-    return context.problem(path, f"{many} can never run on this cluster: {why_unfit(context, refused, types)}")
+    why = why_unfit(context, refused, types, nodes_by)
+    return context.problem(path, f"{many} can never run on this cluster: {why}")
 
 
-def why_unfit(context: Context, refused: list[Mode], types: Iterable[str] = ()) -> str:
+def why_unfit(
+    context: Context, refused: list[Mode], types: Iterable[str] = (), nodes_by: str = "nodes: N"
+) -> str:  # fmt: skip
     """Why none of these modes, or no mode at all, can run."""
     if refused:
-        return "; ".join(dict.fromkeys(context.modes.why_not(mode) for mode in refused))
+        return "; ".join(dict.fromkeys(context.modes.why_not(mode, nodes_by) for mode in refused))
     kinds = [kind.name for kind in context.cluster.types.values() if context.modes.of_kind(kind.name)]
     named = " or ".join(types)
     if named:

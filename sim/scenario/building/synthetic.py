@@ -572,8 +572,7 @@ class _Ways:
                 refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
                 continue
             if device.memory is not None and state + kept > device.memory:
-                parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
-                refused.append(f"{parts} are more than the {device.memory / GIB:.4g} GiB of one {device.name}")
+                refused.append(too_large(state, kept, device.memory, device.name))
                 continue
             exchange = max(
                 (_step(self.context.cluster, spec, nodes, model, plan, machine_of(spec, gpus, device, peak, training))
@@ -582,7 +581,11 @@ class _Ways:
             narrowest = min(spec.island_size or gpus for spec in specs)
             if plan.tensor > min(gpus, narrowest):
                 text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
-                self.context.warnings.append(f"{self.label[0]}: {text}: a step takes {slowest:.4g} s")
+                inside = plan.tensor <= gpus  # from island to island of one node
+                rates = [pcie_of(device)] if inside else [min(s.network.upload, s.network.download) for s in specs]
+                free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
+                told = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
+                self.context.warnings.append(f"{self.label[0]}: {text}: {told}")
             held = math.ceil(state + kept) if device.memory is not None else 0
             self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
         return refused
@@ -607,6 +610,13 @@ class _Ways:
 
 
 GIB = 2**30
+
+
+def too_large(state: float, kept: float, room: float, device: str) -> str:
+    """Why a plan does not fit, with all figures; sum and memory in GB too, as scenarios and tables have them."""
+    parts = f"{state / GIB:.4g} GiB of weights and their states and {kept / GIB:.4g} GiB of activations"
+    whole = f"{(state + kept) / 1e9:.4g} GB"
+    return f"{parts} ({whole}) are more than the {room / GIB:.4g} GiB ({room / 1e9:.4g} GB) of one {device}"
 
 
 def _given(own: T | None, default: T | None) -> T | None:

@@ -39,7 +39,7 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
         held = [key for key in ("cpus", "gpus") if key in table.numbers]
         if held:
             text = f"the rows of {table.source} say what a job has in all, and this would give each {entry.nodes} times"
-            refuse("nodes", f"{text} its {' and '.join(held)}; {_nodes_by(entry)}")
+            refuse("nodes", f"{text} its {' and '.join(held)}; {nodes_by(entry)} tells on how many nodes each job is")
     if problems:
         raise ScenarioError(problems)
 
@@ -75,8 +75,8 @@ def _on_gpus(table: TaskTable) -> bool:
     return "flops" in table.numbers or any(name.startswith("gpu_time") for name in table.times)
 
 
-def _nodes_by(entry: WorkloadEntry) -> str:
-    """How the nodes of the jobs are told instead."""
+def nodes_by(entry: WorkloadEntry) -> str:
+    """What tells, in place of `nodes` of the entry, on how many nodes the jobs of its trace are."""
     known = {"swf": "cores_per_node: N under trace", "slurm": "node_counts: true under trace"}
     form = "" if entry.trace is None else entry.trace.format
-    return f"{known.get(form, 'give the table a column nodes')} tells on how many nodes each job is"
+    return known.get(form, "a column nodes of the table")
