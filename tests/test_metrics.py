@@ -147,6 +147,13 @@ def test_rho_is_response_over_the_time_on_ones_own_share():
     assert list(rho(singles.measured)) == pytest.approx([1, 1.5])
 
 
+def test_rho_of_tasks_that_take_no_time_is_without_limit():
+    """They waited for 1 s and more; the percentile is told, not computed from differences of infinities."""
+    result = Result(record(cluster(), workload([0, 0, 0], [0, 0, 0]), [1, 2, 3], [1, 2, 3], [(1,)] * 3))
+    with np.errstate(invalid="raise"):
+        assert result.metric("rho_p95") == result.metric("rho_max") == math.inf
+
+
 def test_rho_by_user_counts_users():
     """Two tasks of one user: one active user, so each has the whole cluster to itself: T_iso = 4."""
     tasks = workload([0, 0], [4, 4], [[gpu_mode(2)]], user_code=np.array([0, 0]), users=["ann"])

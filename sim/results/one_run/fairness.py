@@ -10,6 +10,7 @@ import numpy as np
 
 from sim.model.record import COMPLETED, UNFINISHED, Record
 from sim.results.one_run.launches import launches_of
+from sim.results.one_run.measured import quantile
 from sim.results.one_run.modes import capacity, gather, mode_time, transfers, units
 from sim.results.one_run.rows import TableRows
 from sim.results.one_run.tables import batch_members, by_launch
@@ -129,8 +130,7 @@ def rho_mean(run: Measured) -> float:
 
 def rho_p95(run: Measured) -> float:
     """95th percentile of ρ of completed tasks."""
-    values = rho(run)
-    return float(np.quantile(values, 0.95)) if len(values) else math.nan
+    return quantile(rho(run), 0.95)
 
 
 def rho_unfair_share(run: Measured) -> float:
