@@ -29,7 +29,7 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
     try:
         read = document.read(path)
     except ScenarioError as error:
-        raise KeyProblem("profile", str(error), problems=error.problems) from None
+        raise KeyProblem("profile", str(error.problems[0])) from None
     found = read.data.get(section)
     if not isinstance(found, dict):
         raise KeyProblem("profile", f"{path} has no section {section}:, as profiles of hetsim calibrate have")
