@@ -146,7 +146,7 @@ class Together(Scheduler):
 
 @pytest.mark.parametrize("down", [0.0, 1.0])
 def test_tasks_of_one_launch_end_together(down):
-    """U = 1 + 2 · 0.5, C = 3 + 2 + 4, and D: both end with the launch, and nobody is left."""
+    """U = 1 + 2 · 0.5, C = 3 + 2 + 4, and D: both end with the launch, and nothing is left."""
     gpu = DeviceType("g")
     upload, download = StageTime(fixed=1.0, per_item=0.5), StageTime(fixed=down)
     mode = gpu_mode(gpu, fixed=3.0, batch_limit=2, upload=upload, download=download)

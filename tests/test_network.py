@@ -244,7 +244,7 @@ def test_two_jobs_on_one_uplink(rule: str, shorter: float, longer: float) -> Non
 
 
 def test_jobs_of_two_nodes_share_links_as_well() -> None:
-    """Each has a node in both of two racks: seconds on the uplinks from a run in which nobody delays it."""
+    """Each has a node in both of two racks: seconds on the uplinks from a run in which nothing delays it."""
     policy = {"scheduler": "fcfs", "placement": "spread_racks"}
     steps = {
         rule: sim.run(scenario([10, 10], rule, nodes=2, racks={"nodes": 3}, policy=policy)).tasks["step"].to_numpy()

@@ -78,7 +78,7 @@ def test_a_killed_job_wastes_what_it_did_and_its_energy_is_counted(tmp_path):
 
 
 def test_who_is_killed_at_a_limit_is_who_would_run_longer(tmp_path):
-    """Where nobody is stopped, with the grace; where stops keep work, the limit counts what was computed before."""
+    """Where no job is stopped, with the grace; where stops keep work, the limit counts what was computed before."""
     rows = drawn_jobs(3, [""], count=300)
     rows["time_limit"] = rows["gpu_time"] * np.random.default_rng(4).uniform(0.5, 2, len(rows))
     over = rows["gpu_time"] > rows["time_limit"] + 0.1
