@@ -84,9 +84,9 @@ class Copier:
         self._makers: dict[type, Callable[[Any], Any]] = {
             list: self._list, dict: self._dict, tuple: self._tuple, set: self._set, frozenset: self._frozenset,
             MethodType: self._method, partial: self._partial, deque: self._deque, array: self._whole,
-            bytearray: self._whole, np.ndarray: self._column, np.random.Generator: self._by_itself,
-            count: self._by_itself, Random: self._by_itself, FunctionType: self._function,
-            MethodWrapperType: self._wrapper, BuiltinFunctionType: self._builtin,
+            bytearray: self._whole, memoryview: self._rows, np.ndarray: self._column,
+            np.random.Generator: self._by_itself, count: self._by_itself, Random: self._by_itself,
+            FunctionType: self._function, MethodWrapperType: self._wrapper, BuiltinFunctionType: self._builtin,
         }  # fmt: skip
         self._sequences = Batch(self._fill_sequences)
         self._mappings = Batch(self._fill_mappings)
@@ -315,6 +315,11 @@ class Copier:
 
     def _whole(self, old: Any) -> Any:
         return self._remember(old, old[:])
+
+    def _rows(self, old: memoryview[float]) -> Any:
+        column: Any = array(old.format)
+        column.frombytes(old.cast("B"))
+        return self._remember(old, memoryview(column))
 
     def _column(self, old: np.ndarray) -> Any:
         if old.dtype.hasobject:

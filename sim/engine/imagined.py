@@ -103,6 +103,8 @@ def imagine(
         drawn = _Drawn(ratios if len(ratios) else [1.0], parts, seed)
         tasks = replace(tasks, time=tasks.estimate * drawn.factors[:, None])
     copier = Copier({id(run.tasks): tasks, id(state.sources.progress): None, id(original.checker): None})
+    if coming:
+        copier.known.update(state.recorder.longer(len(coming)))
     copied: Run = copier.copy(simulation)
     taken_along = id(scheduler) in copier.known
     prepared = taken_along or getattr(scheduler, "made", None) is not None
@@ -115,7 +117,6 @@ def imagine(
     copier.close()
     new = copy.state
     if coming:
-        new.recorder.extend(len(coming))
         copy.launches.transfers.read_columns()
         new.sources.begin_at(len(run.tasks))
     new.may_strand = True

@@ -15,6 +15,7 @@ import numpy as np
 
 from sim.engine.control.decisions import Decisions
 from sim.engine.control.interrupts import note_place, note_start
+from sim.engine.core.figures import writable
 from sim.engine.core.policy_errors import deadlock, illegal, malformed, raised
 from sim.engine.kernel.clock import FAULT, Later
 from sim.engine.parts import Parts, Progress
@@ -142,6 +143,7 @@ class Simulation:
         """Close the books at a time."""
         state, serving = self.state, self.parts.serving
         state.closed = True
+        state.sources.note_arrived()
         for queue in state.queues:
             if queue.column is not None:
                 self._status_of(queue, end)
@@ -183,8 +185,7 @@ class Simulation:
         # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
         side: Any = "left" if end > state.clock._now or end == state.input.horizon else "right"
         arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
-        column = state.recorder.status
-        rows, status = queue.service.rows[:arrived], np.frombuffer(column, dtype=column.typecode)
+        rows, status = queue.service.rows[:arrived], writable(state.recorder.status)
         status[rows] = np.where(status[rows] == NOT_ARRIVED, UNFINISHED, status[rows])
 
 

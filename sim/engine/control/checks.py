@@ -70,7 +70,10 @@ class Checker:
                 self._fail(f"{task} waits and runs")
             seen.add(row)
         blocked = 0 if state.graph is None else len(state.graph.blocked)
-        sent = sum(1 for status in state.recorder.status if status >= UNFINISHED) if self.checks % 64 == 1 else None
+        sent = None
+        if self.checks % 64 == 1:
+            state.sources.note_arrived()
+            sent = sum(1 for status in state.recorder.status if status >= UNFINISHED)
         self._requests(seen)
         if sent is not None and not state.queues:
             deferred = sum(1 for status in state.recorder.status if status == UNFINISHED)

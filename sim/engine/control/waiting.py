@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from sim.engine.core.figures import writable
 from sim.engine.core.policy_errors import raised
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
@@ -37,7 +36,7 @@ class Waiting:
             for queue in state.queues:
                 if queue.column is not None:  # nothing happens when one of these comes
                     rows = queue.service.rows
-                    np.frombuffer(self._ready)[rows] = state.tasks.arrival[rows]
+                    writable(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
         self._by_itself = not state.queues and serving is None and self._ready is None

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.core.figures import as_array, energies, step_columns, watts, width, writable
+from sim.engine.core.figures import as_array, energies, rows_of, step_columns, watts, width, writable
 from sim.engine.core.placement_codes import PlacementCodes
 from sim.model.plan import Placement
 from sim.model.record import (
@@ -49,20 +49,20 @@ class Recorder:
     def __init__(self, run: RunInput):
         self.run = run
         count = len(run.tasks)
-        self.start = array("d", [NAN]) * count
-        self.finish = array("d", [NAN]) * count
-        self.mode = array("h", [-1]) * count
-        self.place = array("i", [-1]) * count
-        self.status = array("b", [NOT_ARRIVED]) * count
-        self.ready: array | None = None
+        self.start: memoryview[float] = rows_of("d", NAN, count)
+        self.finish: memoryview[float] = rows_of("d", NAN, count)
+        self.mode: memoryview[int] = rows_of("h", -1, count)
+        self.place: memoryview[int] = rows_of("i", -1, count)
+        self.status: memoryview[int] = rows_of("b", NOT_ARRIVED, count)
+        self.ready: memoryview[float] | None = None
         self.reasons: dict[int, str] = {}
         self.holds: list[tuple[float, int, str]] = []
         self.device_log: list[tuple[float, int, str, float]] = []
         self.batched = False
         self.fused: dict[int, tuple[tuple[int, ...], tuple[float, ...]]] = {}
         """Launches of several tasks as one kernel, by number: rows, and bytes of memory traffic saved."""
-        self._first_token: array | None = None
-        self._detail: dict[str, array] = {}
+        self._first_token: memoryview[float] | None = None
+        self._detail: dict[str, memoryview[float]] = {}
         self.steps = bytearray()
         """Steps of replicas of language models, row after row (STEPS); packed, as columns of numbers take four times as
         long to write."""
@@ -88,39 +88,41 @@ class Recorder:
         self._places = PlacementCodes(run.cluster)
         self.place_code = self._places.code
 
-    def ready_column(self) -> array:
+    def ready_column(self) -> memoryview[float]:
         """Ask for a column of its own for `ready`: it can differ from the arrival."""
-        self.ready = array("d", [NAN]) * len(self.status)
+        self.ready = rows_of("d", NAN, len(self.status))
         return self.ready
 
-    def extend(self, count: int) -> None:
-        """Add rows for tasks that are only imagined (`sim.engine.imagined`)."""
-        for times in (self.start, self.finish):
-            times.extend([NAN] * count)
-        for column, nothing in ((self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED)):
-            column.extend([nothing] * count)
-        if self.ready is not None:
-            self.ready.extend([NAN] * count)
-        for name, column in self._detail.items():
-            column.extend([-1 if name == "batch" else 0] * count)
+    def longer(self, count: int) -> dict[int, Any]:
+        """Copies of the columns with rows for tasks that are only imagined (`sim.engine.imagined`), by `id`."""
+        columns: list[tuple[Any, float]] = [
+            (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
+            (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),
+        ]  # fmt: skip
+        found = {}
+        for column, nothing in columns:
+            if column is not None:
+                more: Any = array(column.format, [nothing]) * count
+                found[id(column)] = memoryview(array(column.format, column.tobytes()) + more)
+        return found
 
-    def first_tokens(self) -> array:
+    def first_tokens(self) -> memoryview[float]:
         """When requests to language models had their first token."""
         if self._first_token is None:
-            self._first_token = array("d", [NAN]) * len(self.status)
+            self._first_token = rows_of("d", NAN, len(self.status))
         return self._first_token
 
     @cached_property
-    def staged_by(self) -> array:
+    def staged_by(self) -> memoryview[float]:
         """The last launch of tasks that did not only compute."""
         return self.detail("batch")
 
-    def detail(self, name: str) -> array:
+    def detail(self, name: str) -> memoryview[float]:
         """A per-task column that most runs do not need; zeros at first."""
         column = self._detail.get(name)
         if column is None:
             kind = "i" if name.startswith("preemptions") or name in ("migrations", "batch") else "d"
-            column = self._detail[name] = array(kind, [-1 if name == "batch" else 0]) * len(self.status)
+            column = self._detail[name] = rows_of(kind, -1 if name == "batch" else 0, len(self.status))
         return column
 
     def has(self, name: str) -> bool:
@@ -330,7 +332,7 @@ class Recorder:
         if len(self._launches["launch"]):
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
-        detail = {name: np.frombuffer(column, dtype=column.typecode) for name, column in self._detail.items()}
+        detail = {name: writable(column) for name, column in self._detail.items()}
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)

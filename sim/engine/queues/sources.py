@@ -12,7 +12,7 @@ import numpy as np
 
 from sim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
 from sim.engine.kernel.draws import Draws
-from sim.model.record import UNFINISHED, RunInput
+from sim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
 from sim.model.tasks import Shape, Task
 
 BLOCK = 4096
@@ -46,7 +46,7 @@ class Sources(Timer):
 
     __slots__ = (
         "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "thinking", "closed", "_last",
-        "_delivered", "_base", "_at", "_block", "_stream_of", "_sent", "_think",
+        "_delivered", "_noted", "_base", "_at", "_block", "_stream_of", "_sent", "_think",
     )  # fmt: skip
 
     def __init__(
@@ -89,8 +89,8 @@ class Sources(Timer):
             self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
         self._block: list[tuple[int, float, Shape, tuple[float, ...], tuple[float, ...]]] = []
         """The next rows to arrive, from `_at` on: row, arrival, shape, times and estimates of each."""
-        self._base = self._at = 0
-        """What has arrived before the block, and of it."""
+        self._base = self._at = self._noted = 0
+        """What has arrived before the block, and of it; what is known to have arrived by its status."""
         if self._last:
             self._load_block(0)
 
@@ -107,8 +107,9 @@ class Sources(Timer):
 
     def begin_at(self, row: int) -> None:
         """Deliver the rows of the table from this one on, and none before; `run` has that table."""
+        self.note_arrived()
         self.tasks = self.run.tasks
-        self._delivered = None
+        self._delivered, self._noted = None, row
         self._last = len(self.tasks)
         self.thinking = 0
         self._load_block(row)
@@ -129,6 +130,15 @@ class Sources(Timer):
         if self.progress is not None:
             self.progress(self.clock._now, first, len(tasks))
 
+    def note_arrived(self) -> None:
+        """Write down the status of tasks of open streams that have arrived and not ended: all at once, as nothing
+        asks for it but checks and the end of the run."""
+        first, stop = self._noted, self._base + self._at
+        rows: Any = slice(first, stop) if self._delivered is None else self._delivered[first:stop]
+        status = np.frombuffer(self.status, dtype=self.status.format)
+        status[rows] = np.where(status[rows] == NOT_ARRIVED, UNFINISHED, status[rows])
+        self._noted = stop
+
     def _arrive(self, _: Timer) -> None:
         at, block = self._at, self._block
         row, arrival, shape, times, estimates = block[at]
@@ -139,7 +149,6 @@ class Sources(Timer):
             self._load_block(self._base + at)
         else:
             self.clock.feed_time = math.inf
-        self.status[row] = UNFINISHED
         deliver = self.deliver
         deliver(Task(row, arrival, shape, times, estimates, self.tasks))
 
