@@ -33,6 +33,8 @@ from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 Discipline = Literal["block", "skip"]
 AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]
 
+_EMPTY = TaskQueue()
+
 DECLINED_DEPTH = 64
 """Tasks of a shape that a placement rule is asked about in one round after it declined the first."""
 
@@ -209,8 +211,8 @@ class ListScheduler(Scheduler):
         Not a generator: one inside another is resumed twice for each decision.
         """
         queue = self._first_open(closed) if self.of_partition else self.queue
-        task = None if queue is None else queue.head()
-        if queue is None or task is None:
+        task = queue.head()
+        if task is None:
             return None
         if self.drop_expired and task.deadline <= view.now:
             queue.pop()
@@ -222,9 +224,9 @@ class ListScheduler(Scheduler):
             return Start(task, placement)
         return self.set_aside(task, view) if view.over_limit(task) else task
 
-    def _first_open(self, closed: int) -> TaskQueue | None:
-        """The queue for open nodes with the head that goes first; None if no task waits."""
-        found, least = None, None
+    def _first_open(self, closed: int) -> TaskQueue:
+        """The queue for open nodes with the head that goes first; an empty one if no task waits."""
+        found, least = _EMPTY, None
         if not closed:
             found, least = self.queue, self.queue.head_entry()
         for partition, queue in self.of_partition.items():
@@ -232,7 +234,7 @@ class ListScheduler(Scheduler):
                 entry = queue.head_entry()
                 if entry is not None and (least is None or entry < least):
                     found, least = queue, entry
-        return None if least is None else found
+        return found
 
     def set_aside(self, task: Task, view: View) -> Annotate:
         """Out of its queue until something has come free, since a limit of its partition keeps it: what to tell."""

@@ -30,7 +30,9 @@ class Decisions:
     ):  # fmt: skip
         self.state = state
         self.rounds = rounds
+        self._wait: Any = rounds.wait
         self.starts = starts
+        self._start: Any = starts.start
         self.launches = launches
         self.completion = completion
         self.interrupts = interrupts
@@ -38,15 +40,13 @@ class Decisions:
 
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
-        state = self.state
+        state, kind = self.state, decision.__class__
         state.decisions = made_so_far = state.decisions + 1
-        kind: Any = decision.__class__
-        made: Any = decision
         if kind is Start:
-            self.starts.start(made)
+            self._start(decision)
             return  # tasks that start are no longer there to be started: this alone goes in no circle
         if kind is Pause or kind is Wait:
-            self.rounds.wait(made)
+            self._wait(decision)
         else:
             handler = self._handlers.get(kind)
             if handler is None:

@@ -43,11 +43,12 @@ class Starts:
         run = state.input
         self.quick = quick
         asked = {*(service.shape for service in run.services), *(service.shape for service in run.language)}
-        self._simple = frozenset() if run.tasks.items else frozenset(
-            mode for shape in run.tasks.shapes for mode in shape.modes
+        self._simple = {} if run.tasks.items else {
+            mode: mode in quick for shape in run.tasks.shapes for mode in shape.modes
             if mode.type.sharing.kind != "mig" and shape not in asked
-        )  # fmt: skip
-        """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators."""
+        }  # fmt: skip
+        """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators: is
+        it quick?"""
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
@@ -55,12 +56,13 @@ class Starts:
         once; everything else, errors included, is looked at more closely."""
         task, placement = decision.tasks, decision.placement
         mode = placement.mode
+        quick = self._simple.get(mode)
         if (
-            task.__class__ is Task
+            quick is not None
+            and task.__class__ is Task
             and task.state == WAITING
             and task._history is None
             and task.allowed is None
-            and mode in self._simple
         ):
             position = task.shape.position.get(mode)
             if position is not None:
@@ -71,7 +73,6 @@ class Starts:
                     task.state = RUNNING
                     row = task.index
                     del state.waiting[row]
-                    quick = mode in self.quick
                     then = self.finish_quick if quick else self._boundary
                     task._launch = launch = Launch(then, number, (task,), placement, now)
                     launch.cores = cores

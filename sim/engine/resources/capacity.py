@@ -88,43 +88,66 @@ class Capacity(PlacementIndex):
         Returns the bitmask of cores taken (0 on an accelerator), or -1, with nothing changed, if anything is
         unusual: then `refusal` and `take` decide.  Only for modes without memory of items and without mig.
         """
+        if placement is self.offered:  # one whole accelerator, which need only be free still
+            state = self.of[placement.devices[0].index]
+            node, kind, bit = state.node, state.kind, state.bit
+            opened = node.open
+            available = opened[kind]
+            if available & bit and state.normal and node.up:
+                state.free = 0
+                opened[kind] = available = available ^ bit
+                if not available:
+                    self.with_open[kind] &= ~node.bit
+                if self.moved is not None:
+                    self.moved.append(state)
+                if self.noting:
+                    self.log.append(node.index)
+                return 0
+            return -1
+        gpus = placement.mode.gpus
+        if gpus == 1:
+            return self._quick_accelerator(placement)
+        return self._quick_gang(placement) if gpus else self._quick_cores(placement)
+
+    def _quick_accelerator(self, placement: Placement) -> int:
+        """`quick_take` for one accelerator or a part of it."""
         mode, devices = placement.mode, placement.devices
-        gpus, device = mode.gpus, devices[0]
-        if gpus > 1:
-            return self._quick_gang(placement)
+        device = devices[0]
         state = self.of[device.index]
         if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
             return -1
-        if gpus:
-            node, free = state.node, state.free - mode.share
-            if free < 0 or not node.up:
+        node, free = state.node, state.free - mode.share
+        if free < 0 or not node.up:
+            return -1
+        if not mode.bare:
+            if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
                 return -1
-            if not mode.bare:
-                if mode.gpu_memory > state.room or mode.millicores > node.cpu_free or mode.memory > node.mem_free:
-                    return -1
-                if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
-                    return -1
-                state.room = room = state.room - mode.gpu_memory
-                if room < state.least_room:
-                    state.least_room = room
-                node.cpu_free -= mode.millicores
-                node.mem_free -= mode.memory
-            state.free = free
-            if self.moved is not None:
-                self.moved.append(state)
-            if free < WHOLE:
-                kind, opened = state.kind, node.open
-                opened[kind] = available = opened[kind] & ~state.bit
-                if not available:
-                    self.with_open[kind] &= ~node.bit
-            if self.noting:
-                self.log.append(node.index)
-            return 0
-        return self._quick_cores(placement, state)
+            if mode.nodes is not None and (mode.limited or not mode.nodes & node.bit):
+                return -1
+            state.room = room = state.room - mode.gpu_memory
+            if room < state.least_room:
+                state.least_room = room
+            node.cpu_free -= mode.millicores
+            node.mem_free -= mode.memory
+        state.free = free
+        if self.moved is not None:
+            self.moved.append(state)
+        if free < WHOLE:
+            kind, opened = state.kind, node.open
+            opened[kind] = available = opened[kind] & ~state.bit
+            if not available:
+                self.with_open[kind] &= ~node.bit
+        if self.noting:
+            self.log.append(node.index)
+        return 0
 
-    def _quick_cores(self, placement: Placement, state: NodeState) -> int:
+    def _quick_cores(self, placement: Placement) -> int:
         """`quick_take` for cores of one node."""
-        mode = placement.mode
+        mode, devices = placement.mode, placement.devices
+        device = devices[0]
+        state = self.of[device.index]
+        if len(devices) > 1 or state.device is not device or device.type is not mode.type or not state.normal:
+            return -1
         if mode.millicores > state.cpu_free or mode.memory > state.mem_free or placement.cores is not None:
             return -1
         if mode.node_count > 1 or (mode.nodes is not None and (mode.limited or not mode.nodes & state.bit)):
@@ -180,12 +203,11 @@ class Capacity(PlacementIndex):
 
     def quick_give(self, placement: Placement, cores: int) -> None:
         """Release what `quick_take` occupied."""
-        mode = placement.mode
-        if mode.gpus > 1:
+        mode, state = placement.mode, self.of[placement.devices[0].index]
+        if not mode.bare and mode.gpus > 1:
             self.give(placement, None, cores)
             return
         self.releases += 1
-        state = self.of[placement.devices[0].index]
         if not mode.gpus:
             if mode.limited:
                 self.budget(mode).give(mode, placement.devices)

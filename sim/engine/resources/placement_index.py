@@ -57,6 +57,8 @@ class PlacementIndex:
         self.log_generation = 0
         self.noting = False
         """Is there a reader of the log?"""
+        self.offered: Placement | None = None
+        """What `first` has found last, if it is one whole accelerator: its devices, type and mode go together."""
         self.with_open = [0] * len(self.types)
         """By type number: bitmask of the nodes that are up and have an open accelerator of the type."""
         for node in self.nodes:
@@ -171,7 +173,8 @@ class PlacementIndex:
             node = self.nodes[(mask & -mask).bit_length() - 1]
             available = node.open[index.kind]
             placements = node.gpus[(available & -available).bit_length() - 1].placements
-            return placements[mode] if mode in placements else self.on_node(mode, node)
+            self.offered = placement = placements[mode] if mode in placements else self.on_node(mode, node)
+            return placement
         if index.seen != len(self.log):
             self._refresh(mode, index)
         mask = index.mask
