@@ -294,6 +294,18 @@ class Timetable:
         last = NAN if not down else down[0].at if len(down) == 1 else self.download_start
         return begun, start, uploaded, began, self.compute_end, last
 
+    def settle(self, now: float) -> None:
+        """Bring what is left, busy time and energy to a time at which the launch computes."""
+        elapsed = now - self.updated
+        if elapsed > 0:
+            done = self.rate * elapsed
+            left = self.left - done
+            self.left = left if left > 0.0 else 0.0
+            self.done += done
+            self.busy += self.busy_rate * elapsed
+            self.energy += self.watts * elapsed
+        self.updated = now
+
     def busy_by(self, now: float) -> float:
         """Device-seconds computed by now."""
         return self.busy + self.busy_rate * self._since(now)

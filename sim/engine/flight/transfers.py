@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.flight.data_locations import Places, Way, host, items_of, kept_there, reads
+from sim.engine.flight.data_locations import Eviction, Places, Way, host, items_of, kept_there, reads
 from sim.engine.flight.launch import Lane, Launch, Moves, Terms, Timetable
 from sim.engine.flight.links import Links
 from sim.engine.flight.part import Part
@@ -94,12 +94,10 @@ class Transfers:
         """
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
-            eviction = here.leave(item, self.places.items[item].size, self.places.version[item])
-            eviction.gpu = gpu
-            self.links.send(
-                self.links.down(gpu.device), self.places.items[item].size, 0.0, self._written_back, eviction
-            )
-        if not here.leaving or gpu.room - here.unpinned - here.leaving_bytes >= 0:
+            eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
+            here.leaving[eviction] = None
+            self.links.send(self.links.down(gpu.device), eviction.size, 0.0, self._written_back, eviction)
+        if gpu.room - here.unpinned - sum(eviction.size for eviction in here.leaving) >= 0:
             return 0
         for eviction in here.leaving:
             eviction.waiters.append(owner)
@@ -107,9 +105,8 @@ class Transfers:
 
     def _written_back(self, flow: Any) -> None:
         eviction = flow.owner
-        gpu = eviction.gpu
-        self.places.on(gpu.device).gone(eviction)
-        self.places.written_back(eviction.item, gpu, eviction.version)
+        self.places.on(eviction.gpu.device).leaving.pop(eviction, None)
+        self.places.written_back(eviction.item, eviction.gpu, eviction.version)
         for owner in eviction.waiters:
             self.cleared(owner)
 
@@ -121,17 +118,13 @@ class Transfers:
         device = launch.placement.devices[0]
         up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
         if up_bytes or up_seconds:
-            part = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
-            lane.uploads.append(part)
-            table.up = (part,)
-            if not part.alone:
-                table.stepwise = True
+            table.up = (Part(launch, lane, device, lane.up, up_bytes, up_seconds),)
+            lane.uploads += table.up
+            table.stepwise = table.stepwise or not lane.up.private
         if down_bytes or down_seconds:
-            part = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
-            lane.downloads.append(part)
-            table.down = (part,)
-            if not part.alone:
-                table.stepwise = True
+            table.down = (Part(launch, lane, device, lane.down, down_bytes, down_seconds),)
+            lane.downloads += table.down
+            table.stepwise = table.stepwise or not lane.down.private
 
     def private(self, launch: Launch) -> Moves:
         """Private bytes and seconds of the upload, and of the download, of tasks that were never stopped."""
@@ -171,7 +164,7 @@ class Transfers:
         placement, terms = launch.placement, launch.terms
         mode = placement.mode
         if terms is not None and terms.fresh:
-            size, seconds = self._batch_bytes(launch, self.bytes_in), mode.upload.of(terms.requests.size) * terms.up
+            size, seconds, _, _ = self.private(launch)
             if size or seconds:
                 table.up = (self._part(launch, table.lanes[0], placement.devices[0], size, seconds),)
             return
@@ -320,8 +313,7 @@ class Transfers:
         if mode.on_cpu:
             return
         if terms is not None and terms.fresh:
-            size, seconds = self._batch_bytes(launch, self.bytes_out), mode.download.of(terms.requests.size)
-            seconds *= terms.down
+            _, _, size, seconds = self.private(launch)
         else:
             size, seconds = self.final_bytes(launch.tasks, mode, terms, fusion=launch.fusion)
         if not (size or seconds):

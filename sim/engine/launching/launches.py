@@ -339,7 +339,7 @@ class Launches:
         """End the computation of a launch that others depend on."""
         table, now = launch.own_table, self.clock._now
         assert table is not None
-        self.speeds.settle(table, now)
+        table.settle(now)
         table.left = 0.0
         table.compute_end = now
         table.computed = True
@@ -385,7 +385,7 @@ class Launches:
         if table.items:
             for item in written(launch):
                 if self.places.final(item, launch.tasks):
-                    self.places.brought_home(item, host(launch.placement.devices[0].node))
+                    self.places.keep_only(item, host(launch.placement.devices[0].node))
         self.departures.release(launch, table)
         times = table.all_times()
         if launch.terms is None and len(launch.tasks) > 1:
