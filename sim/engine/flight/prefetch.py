@@ -70,7 +70,7 @@ class Fetching(Timer):
         """Ask for the upload engine."""
         self.part.ask = self.transfers.clock._now
         insert_part(self.gpu.lane.uploads, self.part)
-        self.transfers.asked(self.gpu)
+        self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
         """Have the turn at the time at which the engine is free."""
@@ -108,5 +108,5 @@ class Fetching(Timer):
         self.transfers.capacity.changed(self.gpu)
         self.gpu.lane.fetching -= 1
         self.gpu.lane.uploads.remove(self.part)
-        self.transfers.asked(self.gpu)
+        self.transfers.asked((self.gpu.lane,))
         self.done()

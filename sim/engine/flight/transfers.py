@@ -30,8 +30,8 @@ class Transfers:
     """The upload and download stages.
 
     `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
-    when an eviction that a launch or a prefetch waited for is done; `asked(gpu)` when a prefetch asks for, or leaves,
-    the upload engine.
+    when an eviction that a launch or a prefetch waited for is done; `asked(lanes)` when a prefetch asks for, or
+    leaves, the upload engine.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Transfers:
         places: Places,
         arrived: Callable[[Part], None],
         cleared: Callable[[Any], None],
-        asked: Callable[[GpuState], None],
+        asked: Callable[[Sequence[Lane]], None],
     ):
         self.clock = clock
         self.capacity = capacity
