@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,13 +13,15 @@ from sim.engine.resources.occupancy import GpuState, NodeState
 from sim.engine.resources.offers import Offers
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
+from sim.model.tasks import Mode, Shape, Task
 
 
 class Placing:
     """Finds places; nothing here changes the state of the run."""
 
-    def __init__(self, state: RunState, transfers: Transfers):
+    def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
+        """`fleets`: by shape, the services of which replicas take in the requests, so that these have no places."""
+        self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
         self._transfers = transfers
@@ -36,7 +38,7 @@ class Placing:
 
     def fit(self, task: Task) -> Placement | None:
         """The task in the fastest of its modes that fits somewhere."""
-        if self._with_items:
+        if self._with_items or self._fleets:
             return self._fit_with_items(task)
         modes, first = task.shape.modes, self._capacity.first
         for position in task.modes_by_speed():
@@ -47,6 +49,8 @@ class Placing:
 
     def _fit_with_items(self, task: Task) -> Placement | None:
         """As `fit`, passing over devices without room for the task's data."""
+        if task.shape in self._fleets:
+            return None
         for position in task.modes_by_speed():
             placement = self._first_with_items(task.shape.modes[position], task)
             if placement is not None:
@@ -143,6 +147,8 @@ class Placing:
         return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
+        if task.shape in self._fleets:
+            return []
         if distinct and self._alike(task, mode):
             first = self._capacity.first(mode)
             return [] if first is None else [first]
