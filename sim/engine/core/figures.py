@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable
 from struct import Struct
 
@@ -60,13 +59,3 @@ def energies(
     energy = detail["energy"].copy()
     energy[plain] = (finish - start)[plain] * width(tasks, plain, mode) * watts(tasks, plain, mode)
     return energy
-
-
-def writable(column: array) -> np.ndarray:
-    """A column as NumPy sees it, to be written to."""
-    return np.frombuffer(column, dtype=column.typecode)
-
-
-def as_array(column: array, kind: str) -> np.ndarray:
-    """A column as NumPy sees it; it may be empty."""
-    return np.frombuffer(column, dtype=np.dtype(kind)) if len(column) else np.array([], dtype=np.dtype(kind))
