@@ -10,7 +10,7 @@ from sim.engine.flight.launch import Launch
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.serving import Serving
 from sim.engine.language.waiting_requests import WaitingRequests, by_readiness
-from sim.engine.views.backlog import key_of, matching
+from sim.engine.views.backlog import key_of, matching, wanted
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import Shape, Task
@@ -45,11 +45,11 @@ class Generated:
         """Requests that wait, by type of their best mode and by class."""
         if kind is None and class_ is None:
             return sum(map(len, self.queues.values()))
-        return sum(_of(task, kind, class_) for task in self.waiting())
+        return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
         """What requests have left, each as if it were alone."""
-        waiting = [self.remaining(task) for task in self.waiting() if _of(task, kind, class_)]
+        waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch, task in self.taken_in()
             if matching([key_of(launch.placement.mode.type, task.class_)], kind, class_)
@@ -93,8 +93,3 @@ NEVER = Never()
 
 def _by_start(launch: Launch) -> float:
     return launch.decided
-
-
-def _of(task: Task, kind: str | None, class_: str | None) -> bool:
-    best = task.shape.modes[task.modes_by_speed()[0]]
-    return bool(matching([key_of(best.type, task.class_)], kind, class_))
