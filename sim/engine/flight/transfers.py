@@ -22,6 +22,9 @@ from sim.model.fusion import Fusion, fusion_of
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 
+Sources = dict[int, tuple[float, list[tuple[int, int]]]]
+"""Bytes and items that come from each location."""
+
 Transfer = tuple[list[tuple[Way, int]], float, float, list[tuple[int, int]]]
 """Hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
 
@@ -198,13 +201,13 @@ class Transfers:
         """
         places = self.places
         size, seconds = 0.0, 0.0
-        sources: dict[int, tuple[float, list[tuple[int, int]]]] = {}
+        sources: Sources = {}
         fresh = 0
         for task in tasks:
             if task._done == 1.0:
                 output = self._stranded_output(task, device) / max(1, mode.gpus)
                 if output:
-                    self._add(sources, task._history.saved_at, output)
+                    _add(sources, task._history.saved_at, output)
                 continue
             fresh += 1
             if not mode.on_cpu:
@@ -212,7 +215,7 @@ class Transfers:
             history = task._history
             saved = history is not None and history.saved_at is not None and task._done > 0
             if saved and task.shape.stopping.state and not kept_there(task, device):
-                self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
+                _add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
         if fresh and not mode.on_cpu:
             seconds = mode.upload.of(fresh)
             if terms is not None:
@@ -221,7 +224,7 @@ class Transfers:
         for item in places.missing(read, device):
             source = places.source(item, device)
             if source is not None:  # else nothing has written it yet: nothing to bring
-                self._add(sources, source, places.items[item].size, (item, places.version[item]))
+                _add(sources, source, places.items[item].size, (item, places.version[item]))
         here, items_here = sources.pop(host(device.node), (0.0, [])) if sources else (0.0, [])
         if device.type.kind == "cpu":
             here = 0.0  # already in host memory
@@ -231,16 +234,6 @@ class Transfers:
         for source, (total, items) in sources.items():
             transfers.append((places.hops(source, device), total, 0.0, items))
         return [transfer for transfer in transfers if transfer[0]]
-
-    @staticmethod
-    def _add(
-        sources: dict[int, tuple[float, list[tuple[int, int]]]],
-        source: int,
-        size: float,
-        item: tuple[int, int] | None = None,
-    ) -> None:
-        total, items = sources.get(source, (0.0, []))
-        sources[source] = (total + size, items if item is None else [*items, item])
 
     def _stranded_output(self, task: Task, device: Device) -> float:
         """Bytes of finished results that lie with the saved state and not on this device."""
@@ -255,7 +248,7 @@ class Transfers:
         for hops, size, seconds, _ in transfers:
             total += seconds
             for way, _ in hops:
-                total += Links.alone(way, size) if size else 0.0
+                total += Links.alone(way, size)
         return total
 
     def upload_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
@@ -346,10 +339,8 @@ class Transfers:
         if placement.mode.on_cpu:
             return 0.0
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
-        devices = placement.devices
-        if size:
-            seconds += max(Links.alone(self.links.down(device), size / len(devices)) for device in devices)
-        return seconds
+        size /= len(placement.devices)
+        return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def bring_down(self, part: Part) -> None:
         """The part has the download engine; its path is shared, so its transfer is a flow."""
@@ -386,8 +377,10 @@ class Transfers:
         mode, device, size = launch.placement.mode, launch.placement.devices[0], terms.requests.size
         up, down = mode.upload.of(size), mode.download.of(size)
         bytes_in, bytes_out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        if bytes_in:
-            up += Links.alone(self.links.up(device), bytes_in)
-        if bytes_out:
-            down += Links.alone(self.links.down(device), bytes_out)
-        return up, down
+        return up + Links.alone(self.links.up(device), bytes_in), down + Links.alone(self.links.down(device), bytes_out)
+
+
+def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:
+    """More comes from a location."""
+    total, before = sources.get(source, (0.0, []))
+    sources[source] = total + size, [*before, *items]

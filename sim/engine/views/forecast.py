@@ -143,8 +143,7 @@ class Forecast:
                 lacking -= self._places.items[item].size
                 if len(self._places.where[item]) == 1:
                     size += self._places.items[item].size
-            if size:
-                longest = max(longest, Links.alone(self._links.down(device), size))
+            longest = max(longest, Links.alone(self._links.down(device), size))
         return longest
 
     def remaining(self, task: Task) -> float:
