@@ -41,6 +41,9 @@ WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
 
+DETAILS = ("upload", "compute", "download", "preemptions", "migrations", "cached_tokens")
+"""Columns of tasks that stand in the record as they are, if anything asked for them."""
+
 
 class Recorder:
     """Columns of one run.  Hot paths write to `start`, `finish`, `mode`, `place` and `status` directly."""
@@ -338,11 +341,7 @@ class Recorder:
             mode=mode,
             place=place,
             places=self._places.table(),
-            upload=detail.get("upload"),
-            compute=detail.get("compute"),
-            download=detail.get("download"),
-            preemptions=detail.get("preemptions"),
-            migrations=detail.get("migrations"),
+            **{name: detail.get(name) for name in DETAILS},
             energy=energies(tasks, detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
             first_token=None if self._first_token is None else np.asarray(self._first_token),
@@ -353,7 +352,6 @@ class Recorder:
             replicas=self._replicas,
             preemptions_by={name: detail[f"preemptions_{name}"] for name in PREEMPTIONS
                             if f"preemptions_{name}" in detail},
-            cached_tokens=detail.get("cached_tokens"),
             device_log=sorted(self.device_log, key=lambda row: row[0]),
             holds=self.holds,
             fused=self.fused,
