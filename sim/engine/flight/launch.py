@@ -108,9 +108,6 @@ class Launch(Timer):
         """How many tasks it has."""
         return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
 
-    def __lt__(self, other: Launch) -> bool:
-        return self.number < other.number
-
     def __hash__(self) -> int:
         return self.number
 
@@ -139,7 +136,7 @@ class Terms:
     time × its factor (`up`, `compute`, `down`).
     """
 
-    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "_rows", "fresh", "oldest")
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "own_rows", "fresh", "oldest")
 
     def __init__(self, requests: Requests, padding: float, factors: Sequence[float], oldest: float):
         self.requests = requests
@@ -148,22 +145,18 @@ class Terms:
         self.up, self.compute, self.down = factors
         self.first = -1
         """Position of the first request in its service, if the batch is a slice of it; else -1."""
-        self._rows: list[int] | None = None
+        self.own_rows: list[int] | None = None
         self.fresh = True
         """Have its requests nothing but their columns: no data items, and no batch before?"""
         self.oldest = oldest
         """When its oldest request arrived at the node."""
 
-    def of(self, first: int, rows: list[int] | None) -> None:
-        """Say which requests they are: a slice of their service, or these rows."""
-        self.first, self._rows = first, rows
-
     @property
     def rows(self) -> Any:
         """The rows of its requests: a list, or an array."""
-        if self._rows is None:
+        if self.own_rows is None:
             return self.requests.queue.service.rows[self.first : self.first + self.requests.count]
-        return self._rows
+        return self.own_rows
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:

@@ -143,7 +143,7 @@ class Launches(Boundaries):
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
                 lane.flights.append(launch)
-                lane.flights.sort()
+                lane.flights.sort(key=lambda one: one.number)
         power = mode.type.power
         table.busy_rate = mode.gpu_share or mode.millicores / 1000
         table.watts = table.busy_rate * (power.busy - power.idle)
