@@ -34,10 +34,6 @@ LINK = ("time", "link", "busy", "jobs")
 link's next row."""
 
 
-def _never(_: Any) -> None:
-    """What an imagined launch does at its end: it has no event, so this is never called."""
-
-
 class ContendingJobs:
     """The jobs on one link."""
 
@@ -226,7 +222,7 @@ class SharedNetwork:
         """See `View.crowding`."""
         exchange = placement.mode.exchange
         assert exchange is not None
-        guest = Member(Launch(_never, 0, (), placement, 0.0), exchange)
+        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # without an event
         self._weigh(guest)
         if guest.alone == INF:
             return INF, 0.0

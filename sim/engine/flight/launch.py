@@ -64,7 +64,7 @@ class Launch(Timer):
         """The mode of one of its tasks, in its shape."""
         return self.position
 
-    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
+    def __init__(self, then: Callable[[Any], None] | None, number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float):  # fmt: skip
         self.entry = -1
         self.then = then
