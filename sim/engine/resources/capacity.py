@@ -251,26 +251,24 @@ class Capacity(PlacementIndex):
     def _hold(self, placement: Placement, sign: int) -> None:
         """Hold what a launch takes of accelerators and hosts; -1: let go of it."""
         mode = placement.mode
+        share, room = sign * mode.share, sign * mode.gpu_memory
         for device in placement.devices if mode.gpus else ():
             gpu = self.of[device.index]
-            gpu.free -= sign * mode.share
-            gpu.room -= sign * mode.gpu_memory
-            gpu.note_memory()
-            self._reopen(gpu)
+            gpu.free = free = gpu.free - share
+            if room:
+                gpu.room -= room
+                gpu.note_memory()
+            if self.moved is not None:
+                self.moved.append(gpu)
+            if free >= WHOLE and gpu.up and not gpu.asleep:
+                gpu.node.open[gpu.kind] |= gpu.bit
+            else:
+                gpu.node.open[gpu.kind] &= ~gpu.bit
         for number, cpus, memory in placement.hosts():
             node = self.nodes[number]
             node.cpu_free -= sign * cpus
             node.mem_free -= sign * memory
             self._note(node)
-
-    def _reopen(self, gpu: GpuState) -> None:
-        """An accelerator has changed: may a launch of a whole one start there?"""
-        if self.moved is not None:
-            self.moved.append(gpu)
-        if gpu.open:
-            gpu.node.open[gpu.kind] |= gpu.bit
-        else:
-            gpu.node.open[gpu.kind] &= ~gpu.bit
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         """Release what `take` occupied."""
@@ -323,5 +321,10 @@ class Capacity(PlacementIndex):
                 self.moved += state.gpus
             self._note(state)
             return
-        self._reopen(state)
+        if self.moved is not None:
+            self.moved.append(state)
+        if state.open:
+            state.node.open[state.kind] |= state.bit
+        else:
+            state.node.open[state.kind] &= ~state.bit
         self._note(state.node)
