@@ -253,20 +253,20 @@ class Recorder:
             return
         self._lean = self.batched and not len(self._rows) and not self._detail
         batch = _launch_columns(self._batches)
-        queue, first = np.asarray(self._slices).reshape(-1, 2).T
-        count = batch["members"]
-        ends = np.cumsum(count)
-        whose = np.repeat(np.arange(len(count)), count)
+        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
+        counts = batch["members"]
+        ends = np.cumsum(counts)
+        whose = np.repeat(np.arange(len(counts)), counts)
         rows = np.empty(int(ends[-1]), dtype=np.int64)
-        sliced = np.repeat(first >= 0, count)
+        sliced = np.repeat(firsts >= 0, counts)
         rows[~sliced] = np.asarray(self._members)
-        offset = np.arange(len(rows)) - np.repeat(ends - count, count) + np.repeat(first, count)
+        offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
         for number, service in enumerate(services):
-            here = sliced & (queue == number)[whose]
+            here = sliced & (queues == number)[whose]
             rows[here] = service.rows[offset[here]]
         del offset, sliced
-        batch["task"] = rows[ends - count]
-        self._fill(batch, queue, rows, whose)
+        batch["task"] = rows[ends - counts]
+        self._fill(batch, queues, rows, whose)
         for name, column in self._launches.items():
             self._launches[name] = np.concatenate([column, batch[name]])
 
@@ -317,7 +317,8 @@ class Recorder:
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:
             ready = tasks.arrival
-        for service in (*run.services, *run.language):
+        asked: list[Any] = [*run.services, *run.language]
+        for service in asked:
             if service.request_delay:  # a request is ready when it has come to the node
                 ready = ready.copy()
                 ready[service.rows] += service.request_delay
@@ -325,6 +326,7 @@ class Recorder:
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
         detail = {name: np.asarray(column) for name, column in self._detail.items()}
+        as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
@@ -341,7 +343,7 @@ class Recorder:
             mode=mode,
             place=place,
             places=self._places.table(),
-            **{name: detail.get(name) for name in DETAILS},
+            **as_they_are,
             energy=energies(tasks, detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
             first_token=None if self._first_token is None else np.asarray(self._first_token),
