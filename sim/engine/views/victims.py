@@ -23,9 +23,11 @@ class Victims:
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """A placement for the task once some of the victims have stopped, and these; None if all together are too
         few.  Victims are added in the order given until it fits on a node; then the best ones are spared again."""
-        capacity, fleets = self._capacity, self._fleets
-        if task.shape in fleets:
-            return None
+        if self._fleets:
+            if task.shape in self._fleets:
+                return None
+            victims = [victim for victim in victims if victim.shape not in self._fleets]
+        capacity = self._capacity
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
         counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
         counting = all(counted.values())
@@ -38,7 +40,7 @@ class Victims:
         seen: set[int] = set()
         for victim in victims:
             launch = victim._launch
-            if launch is None or not victim.shape.preemptible or victim.shape in fleets or launch.number in seen:
+            if launch is None or not victim.shape.preemptible or launch.number in seen:
                 continue
             seen.add(launch.number)
             held = launch.placement
