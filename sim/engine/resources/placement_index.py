@@ -10,6 +10,7 @@ fit is the lowest set bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sim.engine.resources.occupancy import GpuState, NodeState
@@ -22,21 +23,19 @@ KEPT_GANGS = 256
 """Placements of gangs that a node remembers (nodes of 8 accelerators have no more that differ in practice)."""
 
 
+@dataclass(slots=True, eq=False)
 class ModeIndex:
     """Where one mode fits: `mask` is true for the log up to `seen`."""
 
-    __slots__ = ("mask", "seen", "kind", "counted", "simple", "bare")
-
-    def __init__(self, kind: int, counted: bool, simple: bool, bare: bool):
-        self.bare = bare
-        """Nothing but one whole accelerator: `PlacementIndex.with_open` knows."""
-        self.mask = 0
-        self.seen = -1
-        self.kind = kind
-        self.counted = counted
-        """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
-        self.simple = simple
-        """As `counted`, on accelerators of one stream: any open ones will do."""
+    kind: int
+    counted: bool
+    """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
+    simple: bool
+    """As `counted`, on accelerators of one stream: any open ones will do."""
+    bare: bool
+    """Nothing but one whole accelerator: `PlacementIndex.with_open` knows."""
+    mask: int = 0
+    seen: int = -1
 
 
 class PlacementIndex:
