@@ -27,8 +27,12 @@ class Victims:
             if task.shape in self._fleets:
                 return None
             victims = [victim for victim in victims if victim.shape not in self._fleets]
-        capacity = self._capacity
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
+        return self._first_room(modes, victims)
+
+    def _first_room(self, modes: list[Mode], victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        """As `make_room`, in the first of these modes that comes to fit."""
+        capacity = self._capacity
         counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
         counting = all(counted.values())
         wanted = modes[0] if len(modes) == 1 and counting and modes[0].gpus else None
