@@ -15,7 +15,8 @@ from tiers import spread
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.waiting_requests import WaitingRequests
 from sim.engine.simulation import Simulation
-from sim.engine.views.generated import ForecastBesideReplicas, Generated
+from sim.engine.views.forecast import Forecast
+from sim.engine.views.generated import Generated
 from sim.engine.views.view import RequestSeen
 from sim.errors import PolicyError
 from sim.model.plan import Placement
@@ -73,7 +74,7 @@ LIES = [
     (WaitingRequests, "tasks", less), (WaitingRequests, "tasks", backward), (WaitingRequests, "__len__", more),
     (WaitingRequests, "arrival", more), (Generated, "count", more), (Generated, "seconds", more),
     (Generated, "remaining", more), (Generated, "attained_by", more), (Generated, "with_replicas", less),
-    (Fleet, "in_steps", more), (ForecastBesideReplicas, "duration", more), (ForecastBesideReplicas, "_left", more),
+    (Fleet, "in_steps", more), (Forecast, "duration", more), (Forecast, "_left", more),
 ]  # fmt: skip
 
 

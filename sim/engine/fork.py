@@ -86,7 +86,7 @@ class Copier:
             MethodType: self._method, partial: self._partial, deque: self._deque, array: self._whole,
             bytearray: self._whole, memoryview: self._rows, np.ndarray: self._column,
             np.random.Generator: self._by_itself, count: self._by_itself, Random: self._by_itself,
-            FunctionType: self._function, MethodWrapperType: self._wrapper, BuiltinFunctionType: self._builtin,
+            FunctionType: self._function, MethodWrapperType: self._builtin, BuiltinFunctionType: self._builtin,
         }  # fmt: skip
         self._sequences = Batch(self._fill_sequences)
         self._mappings = Batch(self._fill_mappings)
@@ -184,21 +184,12 @@ class Copier:
         met = map(known.get, ids)
         fresh = {here: old for here, old, new in zip(ids, values, met, strict=True) if new is None}
         if fresh:
-            empty: list[Any]
-            if kind is list:
-                empty = [[] for _ in fresh]
-            else:
-                make_empty: Any = kind.__new__
-                empty = list(map(make_empty, repeat(kind, len(fresh))))
+            make_empty: Any = kind.__new__
+            empty: list[Any] = list(map(make_empty, repeat(kind, len(fresh))))
             known.update(zip(fresh, empty, strict=True))
-            if kind is list:
-                full = [(old, new) for old, new in zip(fresh.values(), empty, strict=True) if old]
-                batch.originals += [old for old, _ in full]
-                batch.empty += [new for _, new in full]
-            else:
-                batch.originals += fresh.values()
-                batch.empty += empty
-                batch.copies += empty
+            batch.originals += fresh.values()
+            batch.empty += empty
+            batch.copies += empty
         return list(map(known.__getitem__, ids))
 
     def _alike_tuples(self, values: list[Any], ids: list[int]) -> list[Any] | None:
@@ -283,10 +274,6 @@ class Copier:
         self._originals.append(old)
         return self._remember(old, MethodType(old.__func__, self.value(old.__self__)))
 
-    def _wrapper(self, old: MethodWrapperType) -> Any:
-        self._originals.append(old)
-        return self._remember(old, getattr(self.value(old.__self__), old.__name__))
-
     def _builtin(self, old: Any) -> Any:
         """A function of a module is shared; a method of a list or the like belongs to its copy."""
         owner = getattr(old, "__self__", None)
@@ -357,8 +344,8 @@ class Copier:
         if not slots and not fields and contents is None and kind.__basicsize__ > object.__basicsize__:
             raise UsageError(f"an object of {kind.__module__}.{kind.__qualname__} cannot be copied, so the run cannot "
                              "be forked")  # fmt: skip
-        make_empty: Any = kind.__new__
-        new, known = make_empty, self.known
+        new: Any = kind.__new__
+        known = self.known
         plain = PLAIN.get(kind, frozenset())
         fill_slots = slot_filler(kind, slots, self.value, self._all) if slots else None
 
@@ -371,9 +358,7 @@ class Copier:
                 for old, empty in zip(originals, copies, strict=True):
                     empty.extend(self._all(list(old)))
 
-        only_slots = fill_slots is not None and not fields and contents is not list
-        batch = Batch(fill_slots if only_slots and fill_slots is not None else fill, contents in (dict, set))
-        self._batches[kind] = batch
+        self._batches[kind] = batch = Batch(fill, contents in (dict, set))
 
         def make(old: Any) -> Any:
             known[id(old)] = empty = new(kind)

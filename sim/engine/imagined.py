@@ -285,7 +285,7 @@ def _retime(launches: Launches, launch: Launch, drawn: _Drawn | None) -> None:
     seconds = planned(launch)
     alone = launch._tasks is not None and len(launch._tasks) == 1
     if stage == COMPUTE:
-        launches.speeds.settle(table, now)
+        table.settle(now)
     if drawn is not None and alone and seconds > 0:
         seconds *= drawn.longer(launch.tasks[0].index, table.done / seconds)
     if stage != COMPUTE:

@@ -15,7 +15,6 @@ import numpy as np
 
 from sim.engine.control.decisions import Decisions
 from sim.engine.control.interrupts import note_place, note_start
-from sim.engine.core.figures import writable
 from sim.engine.core.policy_errors import deadlock, illegal, malformed, raised
 from sim.engine.kernel.clock import FAULT, Later
 from sim.engine.parts import Parts, Progress
@@ -185,7 +184,7 @@ class Simulation:
         # What would arrive at the very end of a horizon does not; a run that stops elsewhere has seen its instant.
         side: Any = "left" if end > state.clock._now or end == state.input.horizon else "right"
         arrived = max(queue.head_at, int(np.searchsorted(arrival, end, side=side)))
-        rows, status = queue.service.rows[:arrived], writable(state.recorder.status)
+        rows, status = queue.service.rows[:arrived], np.asarray(state.recorder.status)
         status[rows] = np.where(status[rows] == NOT_ARRIVED, UNFINISHED, status[rows])
 
 

@@ -90,7 +90,7 @@ class Completion:
         terms = launch.terms
         del self.state.running[launch.number]
         if self.limits is not None:
-            self.limits.ended(launch)
+            self.limits.over(launch, keep=False)
         if terms is not None:
             self._batch_completed(launch, times)
             return

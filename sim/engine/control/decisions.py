@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from sim.engine.control.completion import Completion
 from sim.engine.control.devices import Devices
@@ -21,32 +22,27 @@ from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
 from sim.policy.contract import Annotate, Decision, Drop, Fetch, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
 
 
+@dataclass(eq=False)
 class Decisions:
     """What a policy may decide."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, starts: Starts, launches: Launches, completion: Completion,
-        interrupts: Interrupts, devices: Devices,
-    ):  # fmt: skip
-        self.state = state
-        self.rounds = rounds
-        self._wait: Any = rounds.wait
-        self.starts = starts
-        self._start: Any = starts.start
-        self.launches = launches
-        self.completion = completion
-        self.interrupts = interrupts
-        self.devices = devices
+    state: RunState
+    rounds: Rounds
+    starts: Starts
+    launches: Launches
+    completion: Completion
+    interrupts: Interrupts
+    devices: Devices
 
     def apply(self, decision: Decision) -> None:
         """Validate and carry out one decision; an illegal one raises PolicyError."""
         state, kind = self.state, decision.__class__
         state.decisions = made_so_far = state.decisions + 1
         if kind is Start:
-            self._start(decision)
+            self.starts.start(decision)  # type: ignore[arg-type]
             return  # tasks that start are no longer there to be started: this alone goes in no circle
         if kind is Pause or kind is Wait:
-            self._wait(decision)
+            self.rounds.wait(decision)  # type: ignore[arg-type]
         else:
             handler = self._handlers.get(kind)
             if handler is None:
@@ -146,6 +142,6 @@ class Decisions:
         if problem is not None:
             raise illegal(self.state, f"drops item {decision.item} from {decision.device}, but {problem}")
 
-    _handlers: dict[type, Any] = {
+    _handlers: ClassVar[dict[type, Any]] = {
         Stop: _stop, Move: _move, Reject: _reject, Annotate: _annotate, Set: _set, Fetch: _fetch, Drop: _drop,
     }  # fmt: skip

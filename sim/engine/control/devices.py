@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 from sim.engine.control.completion import Completion
@@ -21,21 +22,18 @@ from sim.model.record import FAILED
 from sim.model.tasks import BLOCKED, WAITING
 
 
+@dataclass(eq=False)
 class Devices:
     """Changes of devices in one run."""
 
-    def __init__(
-        self, state: RunState, rounds: Rounds, launches: Launches, completion: Completion, interrupts: Interrupts,
-        serving: Serving | None,
-    ):  # fmt: skip
-        self.run = state
-        self.rounds = rounds
-        self.launches = launches
-        self.completion = completion
-        self.interrupts = interrupts
-        self.serving = serving
-        self.waking: dict[int, Timer] = {}
-        """What ends the waking of devices that take no launch before."""
+    run: RunState
+    rounds: Rounds
+    launches: Launches
+    completion: Completion
+    interrupts: Interrupts
+    serving: Serving | None
+    waking: dict[int, Timer] = field(default_factory=dict)
+    """What ends the waking of devices that take no launch before."""
 
     def state(self, device: Device) -> Any:
         states = self.run.capacity.of
@@ -66,11 +64,8 @@ class Devices:
                 if state.ready_at > now:  # it was waking, and will not be awake then after all
                     log.remove((state.ready_at, device.index, "awake", 0.0))
                     state.ready_at = now
-                state.asleep = True
-                state.normal = False
                 log.append((now, device.index, "sleep", 0.0))
-                run.capacity.changed(state)
-                call(run, run.scheduler.device, device, False)
+                self._set_asleep(device, True)
         elif wanted in ("on", "wake"):
             if state.asleep and device.index not in self.waking:
                 state.ready_at = now + device.type.power.wake
@@ -80,33 +75,28 @@ class Devices:
                     self.waking[device.index] = timer = Later(self._awake, device)
                     run.clock.at(state.ready_at, FAULT, timer)
                 else:
-                    self._open(device)
+                    self._set_asleep(device, False)
             elif wanted == "on" and device.index in self.waking:
-                run.clock.cancel(self.waking[device.index])
-                self._open(device)
+                run.clock.cancel(self.waking.pop(device.index))
+                self._set_asleep(device, False)
         else:
             if not isinstance(wanted, int | float) or not 0 < wanted < math.inf:
                 raise illegal(run, f"sets {device} to frequency {wanted!r}")
             if wanted != state.frequency:
-                launches = launches_on(run, device)
-                for launch in launches:
-                    self.launches.materialize(launch)
-                state.frequency = float(wanted)
-                state.normal = False
                 log.append((now, device.index, "frequency", float(wanted)))
-                self.launches.retime(state, launches)
+                self._set_pace(device, float(wanted), state.slowdown)
 
-    def _open(self, device: Device) -> None:
-        """A device that was asleep may be given launches from now on."""
+    def _set_asleep(self, device: Device, asleep: bool) -> None:
+        """A device may be given no launches from now on, or may again."""
         run, state = self.run, self.state(device)
-        self.waking.pop(device.index, None)
-        state.asleep = False
+        state.asleep = asleep
         state.normal = False
         run.capacity.changed(state)
-        call(run, run.scheduler.device, device, True)
+        call(run, run.scheduler.device, device, not asleep)
 
     def _awake(self, device: Device) -> None:
-        self._open(device)
+        del self.waking[device.index]
+        self._set_asleep(device, False)
         self.rounds.changed("release")
 
     def stop_replica(self, device: Device) -> None:
@@ -124,15 +114,18 @@ class Devices:
 
     def set_slowdown(self, device: Device, factor: float) -> None:
         """A straggler: from now on everything on the device runs `factor` times slower (1: as it should)."""
-        run, state = self.run, self.state(device)
-        launches = launches_on(run, device)
+        self.run.steady = False
+        self._set_pace(device, self.state(device).frequency, factor * (1.0 + device.type.preemption.overhead))
+        self.rounds.changed("change")
+
+    def _set_pace(self, device: Device, frequency: float, slowdown: float) -> None:
+        """What computes on a device goes on at another pace."""
+        state, launches = self.state(device), launches_on(self.run, device)
         for launch in launches:
             self.launches.materialize(launch)
-        run.steady = False
-        state.slowdown = factor * (1.0 + device.type.preemption.overhead)
+        state.frequency, state.slowdown = frequency, slowdown
         state.normal = False
         self.launches.retime(state, launches)
-        self.rounds.changed("change")
 
     def close(self, device: Device, closed: bool) -> None:
         """A device takes no new launches (before a maintenance), or takes them again; what runs there goes on."""

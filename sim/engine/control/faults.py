@@ -126,10 +126,8 @@ class FaultInjector:
     # Single events --------------------------------------------------------------------------------------------
 
     def _event(self, event: FaultEvent) -> None:
-        if event.what == "slow" and event.device >= len(self.run.input.cluster.devices):
-            self._strain(event.device, event.factor)
-        elif event.what == "slow":
-            self.devices.set_slowdown(self.run.input.cluster.devices[event.device], event.factor)
+        if event.what == "slow":
+            self._slow_down(event.device, event.factor)
         elif event.what == "down":
             self._ail(event.device, None)
         else:
@@ -158,38 +156,33 @@ class FaultInjector:
                 self.devices.close(self.run.input.cluster.devices[index], False)
             self._heal(index, None)
 
-    def _strain(self, index: int, factor: float) -> None:
-        """A link between nodes is so many times slower than it should be; inf: down."""
-        network = self.run.network
-        if network is not None:
-            network.slow_down(index - len(self.run.input.cluster.devices), factor)
+    def _slow_down(self, index: int, factor: float) -> None:
+        """A device, or a link between nodes, is so many times slower than it should be; inf: the link is down."""
+        devices, network = self.run.input.cluster.devices, self.run.network
+        if index < len(devices):
+            self.devices.set_slowdown(devices[index], factor)
+        elif network is not None:
+            network.slow_down(index - len(devices), factor)
 
     def _set_up(self, index: int, up: bool) -> None:
-        cluster = self.run.input.cluster
-        if index >= len(cluster.devices):
-            self._strain(index, 1.0 if up else math.inf)
+        devices = self.run.input.cluster.devices
+        if index < len(devices):
+            self.devices.set_up(devices[index], up)
         else:
-            self.devices.set_up(cluster.devices[index], up)
+            self._slow_down(index, 1.0 if up else math.inf)
 
     def _ail(self, index: int, factor: float | None) -> None:
-        if factor is not None and index >= len(self.run.input.cluster.devices):
-            self._strain(index, factor)
+        if factor is not None:
+            self._slow_down(index, factor)
             return
-        if factor is None:
-            reasons = self._ailments[index] = self._ailments.get(index, 0) + 1
-            if reasons == 1:
-                self._set_up(index, False)
-            return
-        device = self.run.input.cluster.devices[index]
-        self.devices.set_slowdown(device, factor)
+        reasons = self._ailments[index] = self._ailments.get(index, 0) + 1
+        if reasons == 1:
+            self._set_up(index, False)
 
     def _heal(self, index: int, factor: float | None) -> None:
-        cluster = self.run.input.cluster
-        if factor is None:
-            reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
-            if not reasons:
-                self._set_up(index, True)
-        elif index >= len(cluster.devices):
-            self._strain(index, 1.0)
-        else:
-            self.devices.set_slowdown(cluster.devices[index], 1.0)
+        if factor is not None:
+            self._slow_down(index, 1.0)
+            return
+        reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
+        if not reasons:
+            self._set_up(index, True)

@@ -67,7 +67,7 @@ class Interrupts:
         tasks = launch.tasks
         note_start(self.state, launch, self.stops.stop(launch, keep=False, killed=True)[0])
         if self.limits is not None:
-            self.limits.ended(launch)
+            self.limits.over(launch, keep=False)
         self._forget(launch)
         if launch.fusion is not None:
             self.waiting.wait_again(tasks)

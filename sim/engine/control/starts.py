@@ -132,7 +132,7 @@ class Starts:
             self.launch(batch, placement, cores)
             return
         rows = [task.index for task in batch]
-        terms.of(-1, rows)
+        terms.own_rows = rows
         for row in rows:
             terms.requests.queue.remove(row)
         self._start_batch(batch, placement, batch[0].shape.position[mode], terms, cores)
@@ -189,9 +189,9 @@ class Starts:
         """Launch the oldest requests of a queue; they become objects only if something looks at them."""
         cores = self._take(placement, requests)
         queue = requests.queue
-        first, rows = queue.take(requests.count)
-        terms.of(first, rows)
-        self._start_batch(queue.seen(first, rows, requests.count), placement, position, terms, cores)
+        terms.first, terms.own_rows = queue.take(requests.count)
+        tasks = queue.seen(terms.first, terms.own_rows, requests.count)
+        self._start_batch(tasks, placement, position, terms, cores)
 
     def _start_batch(
         self, tasks: tuple[Task, ...] | None, placement: Placement, position: int, terms: Terms, cores: int

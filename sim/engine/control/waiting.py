@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.core.figures import writable
+import numpy as np
+
 from sim.engine.core.policy_errors import raised
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
@@ -36,7 +37,7 @@ class Waiting:
             for queue in state.queues:
                 if queue.column is not None:  # nothing happens when one of these comes
                     rows = queue.service.rows
-                    writable(self._ready)[rows] = state.tasks.arrival[rows]
+                    np.asarray(self._ready)[rows] = state.tasks.arrival[rows]
         self._starts, self._finishes, self._status = recorder.start, recorder.finish, recorder.status
         self._on_ready: Any = None
         self._by_itself = not state.queues and serving is None and self._ready is None

@@ -66,13 +66,3 @@ def energies(
 def rows_of(kind: str, nothing: float, count: int) -> Any:
     """A column with a row for each task: it is written row by row in two thirds of the time of an array."""
     return memoryview(array(kind, [nothing]) * count)
-
-
-def writable(column: memoryview[Any]) -> np.ndarray:
-    """A column as NumPy sees it, to be written to."""
-    return np.frombuffer(column, dtype=column.format)
-
-
-def as_array(column: array | memoryview[Any], kind: str) -> np.ndarray:
-    """A column as NumPy sees it; it may be empty."""
-    return np.frombuffer(column, dtype=np.dtype(kind)) if len(column) else np.array([], dtype=np.dtype(kind))

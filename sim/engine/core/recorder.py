@@ -9,12 +9,13 @@ import math
 from array import array
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from sim.engine.core.figures import as_array, energies, rows_of, step_columns, watts, width, writable
+from sim.engine.core.figures import energies, rows_of, step_columns, watts, width
 from sim.engine.core.placement_codes import PlacementCodes
 from sim.model.plan import Placement
 from sim.model.record import (
@@ -39,8 +40,9 @@ ROW = ("launch", "task", "members", "mode", "place", "outcome", *LAUNCH_TIMES, "
 WIDTH = len(ROW)
 _AS_ROW, _NUMBER = Struct(f"={WIDTH}d"), Struct("=d")
 BUSY, ENERGY, LOST = (ROW.index(name) for name in ("busy", "energy", "lost"))
-BATCH_NUMBERS = ("launch", "members", "mode", "place", "outcome", "queue", "first")
-BATCH_TIMES = (*LAUNCH_TIMES, "busy", "energy")
+
+DETAILS = ("upload", "compute", "download", "preemptions", "migrations", "cached_tokens")
+"""Columns of tasks that stand in the record as they are, if anything asked for them."""
 
 
 class Recorder:
@@ -74,9 +76,10 @@ class Recorder:
         """Launches, row after row (ROW); packed, as `steps`."""
         self._launches: dict[str, np.ndarray] = {}
         """The same and batches as columns, at the end of the run."""
-        self._batch_numbers = array("q")
-        self._batch_times = array("d")
-        """Launches of requests: BATCH_NUMBERS and BATCH_TIMES, row after row."""
+        self._batches = bytearray()
+        """Launches of requests, row after row (ROW, but for the task)."""
+        self._slices = array("q")
+        """Of each of these the queue, and the position of its first request in it; -1: they are made of objects."""
         self._members = array("q")
         """Rows of the requests of batches made of request objects, one batch after the other."""
         self._groups: dict[int, tuple[int, ...]] = {}
@@ -139,13 +142,12 @@ class Recorder:
             for member in self._groups.get(number, (int(row[1]),)):
                 yield member, row[BUSY] / row[2]
         members = iter(self._members)
-        for number in range(len(self._batch_times) // len(BATCH_TIMES)):
-            _, count, _, _, _, queue, first = self._batch_numbers[7 * number : 7 * number + 7]
-            busy = self._batch_times[len(BATCH_TIMES) * number + BATCH_TIMES.index("busy")]
-            rows = self.run.services[queue].rows[first : first + count].tolist() if first >= 0 else (
-                [next(members) for _ in range(count)])  # fmt: skip
-            for member in rows:
-                yield member, busy / count
+        for row, queue, first in zip(_AS_ROW.iter_unpack(self._batches), self._slices[::2], self._slices[1::2],
+                                     strict=True):  # fmt: skip
+            count = int(row[2])
+            sliced = self.run.services[queue].rows[first : first + count].tolist() if first >= 0 else None
+            for member in sliced or islice(members, count):
+                yield member, row[BUSY] / count
 
     def lose(self, rows: list[int]) -> None:
         """What these launches computed has been lost after all."""
@@ -206,10 +208,12 @@ class Recorder:
         terms = launch.terms
         requests = terms.requests
         place = self.place_code(launch.placement, launch.cores)
-        self._batch_numbers.extend(
-            (launch.number, requests.count, launch.position, place, outcome, requests.queue.number, terms.first)
-        )
-        self._batch_times.extend((launch.decided, *times, end, busy, energy))
+        self._batches += _AS_ROW.pack(
+            launch.number, -1, requests.count, launch.position, place, outcome, launch.decided, *times, end, busy,
+            energy, 0.0,
+        )  # fmt: skip
+        self._slices.append(requests.queue.number)
+        self._slices.append(terms.first)
         if requests.count > 1:
             self.batched = True
         if terms.first < 0:
@@ -242,33 +246,29 @@ class Recorder:
         services = self.run.services
         for queue, first, count, status, time, reason in self._gone:
             rows = services[queue].rows[first : first + count]
-            writable(self.status)[rows] = status
-            writable(self.finish)[rows] = time
+            np.asarray(self.status)[rows] = status
+            np.asarray(self.finish)[rows] = time
             self.reasons.update(dict.fromkeys(rows.tolist(), reason))
-        table = np.frombuffer(self._rows).reshape(-1, WIDTH).T if len(self._rows) else np.empty((WIDTH, 0))
-        for name, column in zip(ROW, table, strict=True):
-            self._launches[name] = column.astype("q") if name in ROW[:6] else column
+        self._launches = _launch_columns(self._rows)
         self._account_completed()
-        if not len(self._batch_numbers):
+        if not self._batches:
             return
         self._lean = self.batched and not len(self._rows) and not self._detail
-        numbers = np.frombuffer(self._batch_numbers, dtype="q").reshape(-1, len(BATCH_NUMBERS)).T
-        times = np.frombuffer(self._batch_times, dtype="d").reshape(-1, len(BATCH_TIMES)).T
-        batch = dict(zip((*BATCH_NUMBERS, *BATCH_TIMES), (*numbers, *times), strict=True))
-        count, first, queue = batch["members"], batch["first"], batch["queue"]
-        ends = np.cumsum(count)
-        whose = np.repeat(np.arange(len(count)), count)
+        batch = _launch_columns(self._batches)
+        queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
+        counts = batch["members"]
+        ends = np.cumsum(counts)
+        whose = np.repeat(np.arange(len(counts)), counts)
         rows = np.empty(int(ends[-1]), dtype=np.int64)
-        sliced = np.repeat(first >= 0, count)
-        rows[~sliced] = np.frombuffer(self._members, dtype="q") if len(self._members) else []
-        offset = np.arange(len(rows)) - np.repeat(ends - count, count) + np.repeat(first, count)
+        sliced = np.repeat(firsts >= 0, counts)
+        rows[~sliced] = np.asarray(self._members)
+        offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
         for number, service in enumerate(services):
-            here = sliced & (queue == number)[whose]
+            here = sliced & (queues == number)[whose]
             rows[here] = service.rows[offset[here]]
         del offset, sliced
-        leader = rows[ends - count]
-        self._fill(batch, rows, whose)
-        batch |= {"task": leader, "lost": np.zeros(len(count))}
+        batch["task"] = rows[ends - counts]
+        self._fill(batch, queues, rows, whose)
         for name, column in self._launches.items():
             self._launches[name] = np.concatenate([column, batch[name]])
 
@@ -281,58 +281,54 @@ class Recorder:
         if not len(ended):
             return
         tasks = rows["task"][ended]
-        own = writable(self.detail("batch"))[tasks] == rows["launch"][ended]
+        own = np.asarray(self.detail("batch"))[tasks] == rows["launch"][ended]
         ended, tasks = ended[own], tasks[own]
-        writable(self.detail("energy"))[tasks] += rows["energy"][ended]
+        np.asarray(self.detail("energy"))[tasks] += rows["energy"][ended]
         for name, (since, until) in STAGE_SPANS.items():
-            writable(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
+            np.asarray(self.detail(name))[tasks] += np.nan_to_num(rows[until][ended] - rows[since][ended])
 
-    def _fill(self, batch: dict[str, np.ndarray], rows: np.ndarray, whose: np.ndarray) -> None:
+    def _fill(self, batch: dict[str, np.ndarray], queue: np.ndarray, rows: np.ndarray, whose: np.ndarray) -> None:
         """Columns of requests from those of their batches."""
         ended = batch["outcome"] == LAUNCH_COMPLETED
         done, of = rows[ended[whose]], whose[ended[whose]]
-        start = writable(self.start)
+        start = np.asarray(self.start)
         start[rows] = np.where(np.isnan(start[rows]), batch["start"][whose], start[rows])  # a stopped one has started
-        writable(self.mode)[rows] = batch["mode"][whose]
-        writable(self.place)[rows] = batch["place"][whose]
-        writable(self.detail("batch"))[rows] = batch["launch"][whose]
-        back = np.array([service.response_delay for service in self.run.services])[batch["queue"]]
+        np.asarray(self.mode)[rows] = batch["mode"][whose]
+        np.asarray(self.place)[rows] = batch["place"][whose]
+        np.asarray(self.detail("batch"))[rows] = batch["launch"][whose]
+        back = np.array([service.response_delay for service in self.run.services])[queue]
         finish = (batch["end"] + back)[of]
-        writable(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
-        writable(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
+        np.asarray(self.status)[done] = np.where(finish < self.run.horizon, COMPLETED, UNFINISHED)
+        np.asarray(self.finish)[done] = np.where(finish < self.run.horizon, finish, NAN)
         if self._lean:
             return  # the stages of requests follow from those of their batches when asked for
-        writable(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
-        for name, since, until in (
-            ("upload", "upload_start", "upload_end"),
-            ("compute", "compute_start", "compute_end"),
-            ("download", "download_start", "end"),
-        ):
-            writable(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
+        np.asarray(self.detail("energy"))[done] += (batch["energy"] / batch["members"])[of]
+        for name, (since, until) in STAGE_SPANS.items():
+            np.asarray(self.detail(name))[done] += np.nan_to_num(batch[until] - batch[since])[of]
 
     def record(self, end: float, stats: dict[str, float]) -> Record:
         """Everything, as arrays.  Called once, after the run."""
         run = self.run
         tasks = run.tasks
         self._write_batches()
-        start, finish = as_array(self.start, "d"), as_array(self.finish, "d")
-        mode, place, status = as_array(self.mode, "h"), as_array(self.place, "i"), as_array(self.status, "b")
+        start, finish = np.asarray(self.start), np.asarray(self.finish)
+        mode, place, status = np.asarray(self.mode), np.asarray(self.place), np.asarray(self.status)
         if self.ready is not None:
-            ready = np.where(status == NOT_ARRIVED, NAN, as_array(self.ready, "d"))
+            ready = np.where(status == NOT_ARRIVED, NAN, np.asarray(self.ready))
         elif (status == NOT_ARRIVED).any():
             ready = np.where(status == NOT_ARRIVED, NAN, tasks.arrival)
         else:
             ready = tasks.arrival
-        delays = [(one.rows, one.request_delay) for one in run.services]
-        delays += [(one.rows, one.request_delay) for one in run.language]
-        for rows, delay in delays:
-            if delay:  # a request is ready when it has come to the node
+        asked: list[Any] = [*run.services, *run.language]
+        for service in asked:
+            if service.request_delay:  # a request is ready when it has come to the node
                 ready = ready.copy()
-                ready[rows] += delay
+                ready[service.rows] += service.request_delay
         if len(self._launches["launch"]):
             for name in ("batch",) if self._lean else ("upload", "compute", "download", "energy", "batch"):
                 self.detail(name)
-        detail = {name: writable(column) for name, column in self._detail.items()}
+        detail = {name: np.asarray(column) for name, column in self._detail.items()}
+        as_they_are: dict[str, Any] = {name: detail.get(name) for name in DETAILS}
         launches = None
         if len(self._launches["launch"]):
             launches = self._merged_launches(start, finish, mode, place, status, detail.get("batch"), end)
@@ -349,14 +345,10 @@ class Recorder:
             mode=mode,
             place=place,
             places=self._places.table(),
-            upload=detail.get("upload"),
-            compute=detail.get("compute"),
-            download=detail.get("download"),
-            preemptions=detail.get("preemptions"),
-            migrations=detail.get("migrations"),
+            **as_they_are,
             energy=energies(tasks, detail, status, start, finish, mode),
             batch=detail.get("batch") if self.batched else None,
-            first_token=None if self._first_token is None else as_array(self._first_token, "d"),
+            first_token=None if self._first_token is None else np.asarray(self._first_token),
             reasons=self.reasons,
             launches=launches,
             steps=step_columns(self.steps) if self._replicas else None,
@@ -364,7 +356,6 @@ class Recorder:
             replicas=self._replicas,
             preemptions_by={name: detail[f"preemptions_{name}"] for name in PREEMPTIONS
                             if f"preemptions_{name}" in detail},
-            cached_tokens=detail.get("cached_tokens"),
             device_log=sorted(self.device_log, key=lambda row: row[0]),
             holds=self.holds,
             fused=self.fused,
@@ -400,3 +391,9 @@ class Recorder:
         merged["energy"][first:] = merged["busy"][first:] * watts(tasks, plain, mode)
         order = np.lexsort((merged["task"], merged["decided"]))
         return {name: column[order] for name, column in merged.items()}
+
+
+def _launch_columns(rows: bytearray) -> dict[str, np.ndarray]:
+    """Packed rows of launches as columns."""
+    table = np.frombuffer(rows).reshape(-1, WIDTH).T if rows else np.empty((WIDTH, 0))
+    return {name: column.astype("q") if name in ROW[:6] else column for name, column in zip(ROW, table, strict=True)}

@@ -100,6 +100,16 @@ def launches_on(state: RunState, device: Device) -> list[Launch]:
     return found + [launch for launch in state.running.values() if device in launch.placement.devices]
 
 
+def launches_since(state: RunState, number: int) -> list[Launch]:
+    """Launches in flight that have started since that one, the last first."""
+    found = []
+    for launch in reversed(state.running.values()):
+        if launch.number <= number:
+            break
+        found.append(launch)
+    return found
+
+
 def lost_input(state: RunState, task: Task) -> str | None:
     """The name of an item the task reads of which no copy is left and that no task will write again."""
     places = state.places

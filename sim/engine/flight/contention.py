@@ -34,10 +34,6 @@ LINK = ("time", "link", "busy", "jobs")
 link's next row."""
 
 
-def _never(_: Any) -> None:
-    """What an imagined launch does at its end: it has no event, so this is never called."""
-
-
 class ContendingJobs:
     """The jobs on one link."""
 
@@ -226,7 +222,7 @@ class SharedNetwork:
         """See `View.crowding`."""
         exchange = placement.mode.exchange
         assert exchange is not None
-        guest = Member(Launch(_never, 0, (), placement, 0.0), exchange)
+        guest = Member(Launch(None, 0, (), placement, 0.0), exchange)  # without an event
         self._weigh(guest)
         if guest.alone == INF:
             return INF, 0.0
@@ -293,17 +289,8 @@ class SharedNetwork:
         if not member.simple or before == 0.0:
             self.paced(launch)  # others may depend on it, or the rate does not follow from the former one
             return
-        rate = table.rate
-        elapsed = now - table.updated
-        if elapsed > 0.0:
-            done = rate * elapsed
-            left = table.left - done
-            table.left = left if left > 0.0 else 0.0
-            table.done += done
-            table.busy += table.busy_rate * elapsed
-            table.energy += table.watts * elapsed
-            table.updated = now
-        table.rate = rate = rate * factor / before
+        table.settle(now)
+        table.rate = rate = table.rate * factor / before
         table.compute_end = table.finish_at = table.end = end = now + table.left / rate if rate > 0.0 else INF
         if end < table.armed:  # an entry that comes too early finds that out (`Launches.boundary`), which is cheaper
             table.armed = end

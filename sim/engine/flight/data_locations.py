@@ -9,6 +9,7 @@ An item written in the run is dropped everywhere after its last reader.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sim.engine.flight.flows import Pipe
@@ -26,44 +27,28 @@ def host(node: int) -> int:
     return -1 - node
 
 
+@dataclass(slots=True, eq=False)
 class Eviction:
     """An only copy on its way back to the host: its bytes are occupied until it has arrived there."""
 
-    __slots__ = ("item", "size", "version", "waiters", "gpu")
-
-    def __init__(self, item: int, size: int, version: int):
-        self.item = item
-        self.size = size
-        self.version = version
-        self.waiters: list[Any] = []
-        """Launches and prefetches that need its room."""
-        self.gpu: Any = None
+    gpu: GpuState
+    item: int
+    size: int
+    version: int
+    waiters: list[Any] = field(default_factory=list)
+    """Launches and prefetches that need its room."""
 
 
+@dataclass(slots=True, eq=False)
 class GpuItems:
     """Items on one accelerator: `resident` in order of use (least recent first), `pins` by launches in flight,
     `leaving` what is being written back."""
 
-    __slots__ = ("resident", "pins", "unpinned", "leaving", "leaving_bytes")
-
-    def __init__(self) -> None:
-        self.resident: dict[int, None] = {}
-        self.pins: dict[int, int] = {}
-        self.unpinned = 0
-        """Bytes of residents that may be evicted."""
-        self.leaving: list[Eviction] = []
-        self.leaving_bytes = 0
-
-    def leave(self, item: int, size: int, version: int) -> Eviction:
-        eviction = Eviction(item, size, version)
-        self.leaving.append(eviction)
-        self.leaving_bytes += size
-        return eviction
-
-    def gone(self, eviction: Eviction) -> None:
-        if eviction in self.leaving:
-            self.leaving.remove(eviction)
-            self.leaving_bytes -= eviction.size
+    resident: dict[int, None] = field(default_factory=dict)
+    pins: dict[int, int] = field(default_factory=dict)
+    unpinned: int = 0
+    """Bytes of residents that may be evicted."""
+    leaving: dict[Eviction, None] = field(default_factory=dict)
 
 
 class Places:
@@ -212,17 +197,14 @@ class Places:
     def written(self, item: int, location: int) -> None:
         """A task wrote the item there: all other copies are void."""
         self.version[item] += 1
-        for other in self.where[item]:
-            if other >= 0 and other != location:
-                self._forget(item, other)
-        self.where[item] = {location: None}
+        self.keep_only(item, location)
 
-    def brought_home(self, item: int, location: int) -> None:
-        """The final copy was downloaded; the device's is not needed any more."""
+    def keep_only(self, item: int, *locations: int) -> None:
+        """No copies but these are needed any more."""
         for other in self.where[item]:
-            if other >= 0:
+            if other >= 0 and other not in locations:
                 self._forget(item, other)
-        self.where[item] = {location: None}
+        self.where[item] = dict.fromkeys(locations)
 
     def final(self, item: int, by: Sequence[Task]) -> bool:
         """Will no task but these, which are about to end, read or write the item again?"""
@@ -238,13 +220,7 @@ class Places:
             self.readers[item] -= 1
             unused = not self.readers[item] and not self.writers[item]
             if unused and self.made[item] and item not in task.writes:
-                self.discard(item)
-
-    def discard(self, item: int) -> None:
-        for location in self.where[item]:
-            if location >= 0:
-                self._forget(item, location)
-        self.where[item] = {}
+                self.keep_only(item)
 
     def lose(self, device: Device) -> list[int]:
         """A device failed: its copies are gone.  Returns the items that have no copy left and are still wanted."""
@@ -257,7 +233,6 @@ class Places:
                 if not copies and self.readers[item]:
                     lost.append(item)
         here.leaving.clear()
-        here.leaving_bytes = 0
         return lost
 
     def drop(self, item: int, device: Device) -> str | None:

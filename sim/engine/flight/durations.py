@@ -42,30 +42,30 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         return seconds if estimated else seconds * terms.compute
     assert tasks is not None
     if terms is None and len(tasks) == 1:
-        task = tasks[0]
+        whole, done = _of_one(launch, estimated)
         if mode.curve is not None:
-            whole = task.estimates[launch.position] if estimated else task._time[launch.position]
-            return whole * mode.curve.left(layout_of(launch.placement.devices), task.done if estimated else task._done)
-        if estimated:
-            return (mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
-        return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
-    base = mode.fixed if terms is None else mode.base(terms.requests.size)
-    if estimated:
-        works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in tasks]
-        padding = 0.0 if terms is None else terms.padding
-        return base * max(1.0 - task.done for task in tasks) + (math.fsum(works) + padding)
-    times = [task._time[task.shape.position[mode]] * (1.0 - task._done) for task in tasks]
-    fixed = base * max(1.0 - task._done for task in tasks)
-    members = math.fsum(times)
-    return fixed + members if terms is None else (fixed + (members + terms.padding)) * terms.compute
+            return whole * mode.curve.left(layout_of(launch.placement.devices), done)
+        return (mode.fixed + whole) * (1.0 - done)
+    left = [1.0 - (task.done if estimated else task._done) for task in tasks]
+    times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
+    members = math.fsum(time * part for time, part in zip(times, left, strict=True))
+    if terms is None:
+        return mode.fixed * max(left) + members
+    seconds = mode.base(terms.requests.size) * max(left) + (members + terms.padding)
+    return seconds if estimated else seconds * terms.compute
+
+
+def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
+    """Seconds of the one task of a launch, and what is done of it."""
+    task, position = launch.task, launch.position
+    return (task.estimates[position], task.done) if estimated else (task._time[position], task._done)
 
 
 def reached(launch: Launch, seconds: float, estimated: bool) -> float:
     """What is done of a launch's one task, in a mode with a curve, after computing for these seconds at rate 1."""
-    mode, task = launch.placement.mode, launch.task
+    mode = launch.placement.mode
     assert mode.curve is not None
-    whole = task.estimates[launch.position] if estimated else task._time[launch.position]
-    done = task.done if estimated else task._done
+    whole, done = _of_one(launch, estimated)
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / whole) if whole > 0 else 1.0
 
 

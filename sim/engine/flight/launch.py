@@ -64,7 +64,7 @@ class Launch(Timer):
         """The mode of one of its tasks, in its shape."""
         return self.position
 
-    def __init__(self, then: Callable[[Any], None], number: int, tasks: tuple[Task, ...], placement: Placement,
+    def __init__(self, then: Callable[[Any], None] | None, number: int, tasks: tuple[Task, ...], placement: Placement,
                  now: float):  # fmt: skip
         self.entry = -1
         self.then = then
@@ -108,9 +108,6 @@ class Launch(Timer):
         """How many tasks it has."""
         return self.terms.requests.count if self._tasks is None else len(self._tasks)  # type: ignore[union-attr]
 
-    def __lt__(self, other: Launch) -> bool:
-        return self.number < other.number
-
     def __hash__(self) -> int:
         return self.number
 
@@ -139,7 +136,7 @@ class Terms:
     time × its factor (`up`, `compute`, `down`).
     """
 
-    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "_rows", "fresh", "oldest")
+    __slots__ = ("requests", "extra", "padding", "up", "compute", "down", "first", "own_rows", "fresh", "oldest")
 
     def __init__(self, requests: Requests, padding: float, factors: Sequence[float], oldest: float):
         self.requests = requests
@@ -148,22 +145,18 @@ class Terms:
         self.up, self.compute, self.down = factors
         self.first = -1
         """Position of the first request in its service, if the batch is a slice of it; else -1."""
-        self._rows: list[int] | None = None
+        self.own_rows: list[int] | None = None
         self.fresh = True
         """Have its requests nothing but their columns: no data items, and no batch before?"""
         self.oldest = oldest
         """When its oldest request arrived at the node."""
 
-    def of(self, first: int, rows: list[int] | None) -> None:
-        """Say which requests they are: a slice of their service, or these rows."""
-        self.first, self._rows = first, rows
-
     @property
     def rows(self) -> Any:
         """The rows of its requests: a list, or an array."""
-        if self._rows is None:
+        if self.own_rows is None:
             return self.requests.queue.service.rows[self.first : self.first + self.requests.count]
-        return self._rows
+        return self.own_rows
 
 
 def _written_out(launch: Launch, sketch: Sketch) -> Timetable:
@@ -293,6 +286,18 @@ class Timetable:
             return self.times(INF)
         last = NAN if not down else down[0].at if len(down) == 1 else self.download_start
         return begun, start, uploaded, began, self.compute_end, last
+
+    def settle(self, now: float) -> None:
+        """Bring what is left, busy time and energy to a time at which the launch computes."""
+        elapsed = now - self.updated
+        if elapsed > 0:
+            done = self.rate * elapsed
+            left = self.left - done
+            self.left = left if left > 0.0 else 0.0
+            self.done += done
+            self.busy += self.busy_rate * elapsed
+            self.energy += self.watts * elapsed
+        self.updated = now
 
     def busy_by(self, now: float) -> float:
         """Device-seconds computed by now."""

@@ -102,8 +102,10 @@ class Links:
 
     @staticmethod
     def alone(way: tuple[Sequence[Pipe], float], size: float) -> float:
-        """Seconds for `size` bytes on an idle way."""
+        """Seconds for `size` bytes on an idle way; nothing takes none."""
         pipes, latency = way
+        if not size:
+            return 0.0
         return latency + (size / min(pipe.rate for pipe in pipes) if pipes else 0.0)
 
     # Flows ------------------------------------------------------------------------------------------------

@@ -74,11 +74,6 @@ class Part:
         number: int = self.owner.number
         return number
 
-    @property
-    def open(self) -> bool:
-        """Must it be begun, once it has its turn?"""
-        return not (self.alone or self.begun)
-
 
 def insert_part(parts: list[Part], part: Part) -> None:
     """Insert a part in start order."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from sim.engine.flight.data_locations import Way
 from sim.engine.flight.launch import INF
-from sim.engine.flight.part import Part
+from sim.engine.flight.part import Part, insert_part
 from sim.engine.flight.transfers import Transfers
 from sim.engine.kernel.clock import FINISH, Timer
 from sim.engine.resources.occupancy import GpuState
@@ -53,10 +53,9 @@ class Fetching(Timer):
         self.armed = INF
 
     def begin(self) -> None:
-        lane = self.gpu.lane
         self.transfers.places.pin([self.item], self.gpu)
         self.transfers.capacity.changed(self.gpu)  # its room
-        lane.fetching += 1
+        self.gpu.lane.fetching += 1
         self.waiting = self.transfers.make_room(self.gpu, self)
         self.gpu.note_memory(self.transfers.places.on(self.gpu.device).unpinned)
         if not self.waiting:
@@ -69,11 +68,9 @@ class Fetching(Timer):
 
     def ask(self) -> None:
         """Ask for the upload engine."""
-        lane = self.gpu.lane
         self.part.ask = self.transfers.clock._now
-        lane.uploads.append(self.part)
-        lane.uploads.sort(key=lambda part: part.number)
-        self.transfers.asked(self.gpu)
+        insert_part(self.gpu.lane.uploads, self.part)
+        self.transfers.asked((self.gpu.lane,))
 
     def arm(self) -> None:
         """Have the turn at the time at which the engine is free."""
@@ -111,5 +108,5 @@ class Fetching(Timer):
         self.transfers.capacity.changed(self.gpu)
         self.gpu.lane.fetching -= 1
         self.gpu.lane.uploads.remove(self.part)
-        self.transfers.asked(self.gpu)
+        self.transfers.asked((self.gpu.lane,))
         self.done()

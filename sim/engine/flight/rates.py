@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from sim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
 from sim.engine.kernel.clock import FINISH, Clock
 from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import GpuState
+from sim.engine.resources.occupancy import DeviceState, GpuState
 from sim.model.cluster import WHOLE, Device, Sharing
 from sim.model.tasks import Mode
 
@@ -121,18 +121,6 @@ class Speeds:
 
     # Changes --------------------------------------------------------------------------------------------------
 
-    def settle(self, table: Timetable, now: float) -> None:
-        """Bring what is left, busy time and energy to a time at which the launch computes."""
-        elapsed = now - table.updated
-        if elapsed > 0:
-            done = table.rate * elapsed
-            left = table.left - done
-            table.left = left if left > 0.0 else 0.0
-            table.done += done
-            table.busy += table.busy_rate * elapsed
-            table.energy += table.watts * elapsed
-        table.updated = now
-
     def rerate(self, launch: Launch, rates: Rates | None = None) -> bool:
         """Bring a launch that computes to its present rate; False, and nothing touched, if that is the one it has."""
         table = launch.own_table
@@ -140,7 +128,7 @@ class Speeds:
         rate, busy, watts = rates or self.of(launch, table)
         if rate == table.rate and busy == table.busy_rate and watts == table.watts:
             return False
-        self.settle(table, self.clock._now)
+        table.settle(self.clock._now)
         table.busy_rate, table.watts = busy, watts
         if rate != table.rate:
             table.rate = rate
@@ -203,7 +191,7 @@ class Speeds:
                 self.clock.cancel(group)
         return moved
 
-    def retime(self, state: GpuState | object, launches: Iterable[Launch]) -> list[Launch]:
+    def retime(self, state: DeviceState, launches: Iterable[Launch]) -> list[Launch]:
         """Set the rates of launches on a device of which frequency or speed changed; the gangs that now end at
         another time."""
         now = self.clock._now

@@ -23,14 +23,7 @@ Rate = Callable[[Launch], None]
 
 def append(lane: Lane, table: Timetable) -> bool:
     """Times of the launch that starts last on its lane; False if it would overtake another: then `again`."""
-    at = table.begin
-    for part in table.up:
-        part.ask = at
-        if lane.upload > at:
-            at = lane.upload
-        part.at = at
-        part.until = lane.upload = at = at + part.delay + part.span
-    table.uploaded = at
+    table.uploaded = at = _upload(lane, table)
     if table.restore:
         at += table.restore
     if at < lane.ready:
@@ -55,6 +48,15 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
     if their shares do not all fit, or what others must still tell is missing: then `again`."""
     if not all_compute(lane):
         return False
+    table.uploaded = table.ready = table.compute_start = table.updated = at = _upload(lane, table)
+    if at > lane.ready:
+        lane.ready = at
+    lane.download = INF if table.down else lane.download
+    return True
+
+
+def _upload(lane: Lane, table: Timetable) -> float:
+    """Times of the upload of the launch that starts last on its lane; its end."""
     at = table.begin
     for part in table.up:
         part.ask = at
@@ -62,11 +64,7 @@ def append_shared(lane: Lane, table: Timetable) -> bool:
             at = lane.upload
         part.at = at
         part.until = lane.upload = at = at + part.delay + part.span
-    table.uploaded = table.ready = table.compute_start = table.updated = at
-    if at > lane.ready:
-        lane.ready = at
-    lane.download = INF if table.down else lane.download
-    return True
+    return at
 
 
 def data_came(lane: Lane, launch: Launch, table: Timetable, now: float, rate: Rate) -> bool:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.flight.data_locations import Places, Way, host, items_of, kept_there, reads
+from sim.engine.flight.data_locations import Eviction, Places, Way, host, items_of, kept_there, reads
 from sim.engine.flight.launch import Lane, Launch, Moves, Terms, Timetable
 from sim.engine.flight.links import Links
 from sim.engine.flight.part import Part
@@ -22,6 +22,9 @@ from sim.model.fusion import Fusion, fusion_of
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
 
+Sources = dict[int, tuple[float, list[tuple[int, int]]]]
+"""Bytes and items that come from each location."""
+
 Transfer = tuple[list[tuple[Way, int]], float, float, list[tuple[int, int]]]
 """Hops, bytes, seconds given as a duration, items (with their versions) that arrive."""
 
@@ -30,8 +33,8 @@ class Transfers:
     """The upload and download stages.
 
     `arrived(part)` is called when the last byte of a part that is not alone on its way has come; `cleared(owner)`
-    when an eviction that a launch or a prefetch waited for is done; `asked(gpu)` when a prefetch asks for, or leaves,
-    the upload engine.
+    when an eviction that a launch or a prefetch waited for is done; `asked(lanes)` when a prefetch asks for, or
+    leaves, the upload engine.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class Transfers:
         places: Places,
         arrived: Callable[[Part], None],
         cleared: Callable[[Any], None],
-        asked: Callable[[GpuState], None],
+        asked: Callable[[Sequence[Lane]], None],
     ):
         self.clock = clock
         self.capacity = capacity
@@ -94,12 +97,10 @@ class Transfers:
         """
         here = self.places.on(gpu.device)
         for item in self.places.evict(gpu):
-            eviction = here.leave(item, self.places.items[item].size, self.places.version[item])
-            eviction.gpu = gpu
-            self.links.send(
-                self.links.down(gpu.device), self.places.items[item].size, 0.0, self._written_back, eviction
-            )
-        if not here.leaving or gpu.room - here.unpinned - here.leaving_bytes >= 0:
+            eviction = Eviction(gpu, item, self.places.items[item].size, self.places.version[item])
+            here.leaving[eviction] = None
+            self.links.send(self.links.down(gpu.device), eviction.size, 0.0, self._written_back, eviction)
+        if gpu.room - here.unpinned - sum(eviction.size for eviction in here.leaving) >= 0:
             return 0
         for eviction in here.leaving:
             eviction.waiters.append(owner)
@@ -107,9 +108,8 @@ class Transfers:
 
     def _written_back(self, flow: Any) -> None:
         eviction = flow.owner
-        gpu = eviction.gpu
-        self.places.on(gpu.device).gone(eviction)
-        self.places.written_back(eviction.item, gpu, eviction.version)
+        self.places.on(eviction.gpu.device).leaving.pop(eviction, None)
+        self.places.written_back(eviction.item, eviction.gpu, eviction.version)
         for owner in eviction.waiters:
             self.cleared(owner)
 
@@ -121,17 +121,13 @@ class Transfers:
         device = launch.placement.devices[0]
         up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
         if up_bytes or up_seconds:
-            part = Part(launch, lane, device, lane.up, up_bytes, up_seconds)
-            lane.uploads.append(part)
-            table.up = (part,)
-            if not part.alone:
-                table.stepwise = True
+            table.up = (Part(launch, lane, device, lane.up, up_bytes, up_seconds),)
+            lane.uploads += table.up
+            table.stepwise = table.stepwise or not lane.up.private
         if down_bytes or down_seconds:
-            part = Part(launch, lane, device, lane.down, down_bytes, down_seconds)
-            lane.downloads.append(part)
-            table.down = (part,)
-            if not part.alone:
-                table.stepwise = True
+            table.down = (Part(launch, lane, device, lane.down, down_bytes, down_seconds),)
+            lane.downloads += table.down
+            table.stepwise = table.stepwise or not lane.down.private
 
     def private(self, launch: Launch) -> Moves:
         """Private bytes and seconds of the upload, and of the download, of tasks that were never stopped."""
@@ -171,7 +167,7 @@ class Transfers:
         placement, terms = launch.placement, launch.terms
         mode = placement.mode
         if terms is not None and terms.fresh:
-            size, seconds = self._batch_bytes(launch, self.bytes_in), mode.upload.of(terms.requests.size) * terms.up
+            size, seconds, _, _ = self.private(launch)
             if size or seconds:
                 table.up = (self._part(launch, table.lanes[0], placement.devices[0], size, seconds),)
             return
@@ -205,13 +201,13 @@ class Transfers:
         """
         places = self.places
         size, seconds = 0.0, 0.0
-        sources: dict[int, tuple[float, list[tuple[int, int]]]] = {}
+        sources: Sources = {}
         fresh = 0
         for task in tasks:
             if task._done == 1.0:
                 output = self._stranded_output(task, device) / max(1, mode.gpus)
                 if output:
-                    self._add(sources, task._history.saved_at, output)
+                    _add(sources, task._history.saved_at, output)
                 continue
             fresh += 1
             if not mode.on_cpu:
@@ -219,7 +215,7 @@ class Transfers:
             history = task._history
             saved = history is not None and history.saved_at is not None and task._done > 0
             if saved and task.shape.stopping.state and not kept_there(task, device):
-                self._add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
+                _add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
         if fresh and not mode.on_cpu:
             seconds = mode.upload.of(fresh)
             if terms is not None:
@@ -228,7 +224,7 @@ class Transfers:
         for item in places.missing(read, device):
             source = places.source(item, device)
             if source is not None:  # else nothing has written it yet: nothing to bring
-                self._add(sources, source, places.items[item].size, (item, places.version[item]))
+                _add(sources, source, places.items[item].size, (item, places.version[item]))
         here, items_here = sources.pop(host(device.node), (0.0, [])) if sources else (0.0, [])
         if device.type.kind == "cpu":
             here = 0.0  # already in host memory
@@ -238,16 +234,6 @@ class Transfers:
         for source, (total, items) in sources.items():
             transfers.append((places.hops(source, device), total, 0.0, items))
         return [transfer for transfer in transfers if transfer[0]]
-
-    @staticmethod
-    def _add(
-        sources: dict[int, tuple[float, list[tuple[int, int]]]],
-        source: int,
-        size: float,
-        item: tuple[int, int] | None = None,
-    ) -> None:
-        total, items = sources.get(source, (0.0, []))
-        sources[source] = (total + size, items if item is None else [*items, item])
 
     def _stranded_output(self, task: Task, device: Device) -> float:
         """Bytes of finished results that lie with the saved state and not on this device."""
@@ -262,7 +248,7 @@ class Transfers:
         for hops, size, seconds, _ in transfers:
             total += seconds
             for way, _ in hops:
-                total += Links.alone(way, size) if size else 0.0
+                total += Links.alone(way, size)
         return total
 
     def upload_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
@@ -320,8 +306,7 @@ class Transfers:
         if mode.on_cpu:
             return
         if terms is not None and terms.fresh:
-            size, seconds = self._batch_bytes(launch, self.bytes_out), mode.download.of(terms.requests.size)
-            seconds *= terms.down
+            _, _, size, seconds = self.private(launch)
         else:
             size, seconds = self.final_bytes(launch.tasks, mode, terms, fusion=launch.fusion)
         if not (size or seconds):
@@ -354,10 +339,8 @@ class Transfers:
         if placement.mode.on_cpu:
             return 0.0
         size, seconds = self.final_bytes(tasks, placement.mode, terms, False)
-        devices = placement.devices
-        if size:
-            seconds += max(Links.alone(self.links.down(device), size / len(devices)) for device in devices)
-        return seconds
+        size /= len(placement.devices)
+        return seconds + max(Links.alone(self.links.down(device), size) for device in placement.devices)
 
     def bring_down(self, part: Part) -> None:
         """The part has the download engine; its path is shared, so its transfer is a flow."""
@@ -394,8 +377,10 @@ class Transfers:
         mode, device, size = launch.placement.mode, launch.placement.devices[0], terms.requests.size
         up, down = mode.upload.of(size), mode.download.of(size)
         bytes_in, bytes_out = self._batch_bytes(launch, self.bytes_in), self._batch_bytes(launch, self.bytes_out)
-        if bytes_in:
-            up += Links.alone(self.links.up(device), bytes_in)
-        if bytes_out:
-            down += Links.alone(self.links.down(device), bytes_out)
-        return up, down
+        return up + Links.alone(self.links.up(device), bytes_in), down + Links.alone(self.links.down(device), bytes_out)
+
+
+def _add(sources: Sources, source: int, size: float, *items: tuple[int, int]) -> None:
+    """More comes from a location."""
+    total, before = sources.get(source, (0.0, []))
+    sources[source] = total + size, [*before, *items]

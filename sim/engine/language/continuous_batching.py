@@ -189,11 +189,8 @@ class Replica:
             self._jump(gave_way, lag)
             return
         decoding, context = (sequences.count, sequences.context) if stage.decodes else (0, 0)
-        times = self.times
-        if times.attends:
-            stage.begin(1, times.of(stage.reading, decoding, context, self._attended()), lag)
-        else:
-            stage.begin(1, times.of(stage.reading, decoding, context), lag)
+        attended_to = (self._attended(),) if self.times.attends else ()
+        stage.begin(1, self.times.of(stage.reading, decoding, context, *attended_to), lag)
 
     def _jump(self, gave_way: bool, lag: float) -> None:
         """Decode until a sequence ends, blocks run out, or the policy may let the first waiting request join.

@@ -48,12 +48,8 @@ class KVMemory:
 
     def enter(self, request: Generation) -> int:
         """A request that is to be prefilled joins: take its blocks; the tokens that need not be prefilled."""
-        tokens = request.prompt + request.made
-        if self.cache is None:
-            self.free -= -(-tokens // self.block) - request.shared
-            return 0
-        known = self._hold_prefix(request)
-        self.take(-(-tokens // self.block) - request.shared)
+        known = 0 if self.cache is None else self._hold_prefix(request)
+        self.take(-(-(request.prompt + request.made) // self.block) - request.shared)
         return known
 
     def enter_with(self, request: Generation) -> int:

@@ -57,8 +57,6 @@ class KVTransfers:
     def copying(self, placement: Placement, tokens: int, up: bool) -> float:
         """Seconds to copy those of so many tokens between host and devices, each device its part, alone on its link."""
         size = tokens * self.token_bytes / len(placement.devices)
-        if not size:
-            return 0.0
         links = self.links
         return max(Links.alone(links.up(device) if up else links.down(device), size) for device in placement.devices)
 

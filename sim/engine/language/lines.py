@@ -27,7 +27,11 @@ class Line:
 
     def head(self) -> Generation | None:
         """The request that is next to join; None if none waits."""
-        heap, replica = self.heap, self.replica
+        return self._first(self.heap)
+
+    def _first(self, heap: list[Entry]) -> Generation | None:
+        """The first of a line; those before it that have gone are thrown out."""
+        replica = self.replica
         while heap:
             request = heap[0][2]
             if request.state == QUEUED and request.replica is replica:
@@ -83,15 +87,13 @@ class Lines(Line):
 
     def pop_of(self, client: str) -> None:
         """The head of a client waits no longer; those behind it that do not either go with it."""
-        line, replica = self.of[client], self.replica
+        line = self.of[client]
         heappop(line)
-        while line:
-            request = line[0][2]
-            if request.state == QUEUED and request.replica is replica:
-                self.heads[client] = request
-                return
-            heappop(line)
-        del self.heads[client]
+        request = self._first(line)
+        if request is None:
+            del self.heads[client]
+        else:
+            self.heads[client] = request
 
     def head(self) -> Generation | None:
         heads = self.heads

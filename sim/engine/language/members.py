@@ -200,8 +200,7 @@ class Members:
 
     def finish(self, request: Generation) -> None:
         """End a request that has its last token, or that its client has aborted."""
-        if self.follows:
-            self._told_left(request, True)
+        self._told_left(request, True)
         if not request.leaves:
             request.state = OVER
         self._out(request)
@@ -244,13 +243,17 @@ class Members:
         del self.loading[request.row]
         if request in self.here:
             self.here.remove(request)
-        self.service.transfers.give_up(request)
-        self.memory.leave_with(request)
-        self._told_left(request, True)
+        self._stop_loading(request, True)
         request.task._launch = None
         request.state = OVER
         self.outstanding -= 1
         self.replica.wake()
+
+    def _stop_loading(self, request: Generation, over: bool) -> None:
+        """Its keys and values need not come here any more."""
+        self._told_left(request, over)
+        self.service.transfers.give_up(request)
+        self.memory.leave_with(request)
 
     def preempt(self) -> float:
         """Preempt one member, chosen by the policy; seconds of copying that this takes."""
@@ -327,9 +330,7 @@ class Members:
         it is read here from its beginning."""
         loading = self.loading.pop(request.row, None)
         if loading is not None:
-            self._told_left(request, False)
-            self.service.transfers.give_up(request)
-            self.memory.leave_with(request)
+            self._stop_loading(request, False)
             self._waits_again(request)
         request.begin_anew(self.clock._now)
         request.replica = self.replica

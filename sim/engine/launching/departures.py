@@ -91,9 +91,9 @@ class Departures:
         if table.traffic is not None and self.network is not None:
             self.network.leave(table.traffic, end)
         if table.stage(end) == COMPUTE:
-            self.speeds.settle(table, end)
+            table.settle(end)
         elif table.compute_end <= end and not table.computed:
-            self.speeds.settle(table, table.compute_end)
+            table.settle(table.compute_end)
         return table.times(end)
 
 

@@ -1,70 +1,24 @@
-"""Life cycle of a launch: start, boundaries, end, stop.
+"""Launches begin, and change in mid-flight; `sim.engine.launching.boundaries` carries them on to their end.
 
-A launch occupies its devices.  Its timetable is computed as far as it is known, and it has one pending clock entry, for
-its next boundary: in most cases its end.  Whatever changes a rate, a link or a lane calls this module to recompute the
-rest of the timetable.
-An accelerator's engines serve launches as `sim.engine.flight.timetable` says.
+A launch occupies its devices, and its timetable is computed as far as it is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.contention import Member, SharedNetwork
-from sim.engine.flight.data_locations import host, items_of
+from sim.engine.flight.contention import Member
+from sim.engine.flight.data_locations import items_of
 from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, ShareGroup, Timetable
-from sim.engine.flight.part import Part, insert_part
-from sim.engine.flight.prefetch import Fetching
-from sim.engine.flight.rates import Speeds
-from sim.engine.flight.timetable import (
-    again,
-    all_compute,
-    alone,
-    append,
-    append_shared,
-    data_came,
-    download_over,
-)
-from sim.engine.flight.transfers import Transfers
+from sim.engine.flight.launch import INF, JOIN, TURN, Lane, Launch, Timetable
+from sim.engine.flight.timetable import append, append_shared
 from sim.engine.kernel.clock import FINISH
-from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.boundaries import next_boundary
-from sim.engine.launching.departures import Departures, written
-from sim.engine.launching.lanes import give_lanes
-from sim.engine.launching.sketches import Sketches
+from sim.engine.launching.boundaries import Boundaries
 from sim.engine.resources.occupancy import GpuState, available_at
-from sim.model.record import LAUNCH_COMPLETED
 
 
-class Launches:
-    """Carries launches from start to end; calls `Signals.launch_completed` when one has ended well."""
-
-    def __init__(self, state: RunState, signals: Signals, received: AttainedService):
-        clock, capacity, tasks = state.clock, state.capacity, state.tasks
-        self.clock = clock
-        self.capacity = capacity
-        self.links = state.links
-        self.places = state.places
-        self.recorder = state.recorder
-        self.signals = signals
-        self.received = received
-        self.speeds = Speeds(clock, capacity)
-        self.transfers = Transfers(
-            clock, capacity, state.links, state.places, self._arrived, self._cleared, self._asked
-        )  # fmt: skip
-        modes = [mode for shape in tasks.shapes for mode in shape.modes]
-        if any(mode.exchange is not None and mode.node_count > 1 for mode in modes):
-            state.network = SharedNetwork(clock, capacity.cluster, self._paced)
-        self.network: SharedNetwork | None = state.network
-        self.departures = Departures(state, self.speeds, received)
-        self.sketches = Sketches(state, self.speeds, self.transfers, self._write, self._due)
-        self.boundary = self.sketches.boundary
-        """Called when the entry of a launch has come."""
-        give_lanes(capacity, self.links, modes, self._group_due)
+class Launches(Boundaries):
+    """Starts launches, and changes those in flight."""
 
     # Start --------------------------------------------------------------------------------------------------
 
@@ -174,233 +128,6 @@ class Launches:
         if table.blocked:
             table.open_at, table.begin = table.begin, INF
 
-    def _cleared(self, owner: Any) -> None:
-        """An eviction that a launch or a prefetch waited for is done."""
-        if isinstance(owner, Fetching):
-            owner.cleared()
-            return
-        table = owner.table
-        table.blocked -= 1
-        if not table.blocked and owner.tasks:
-            table.begin = max(table.open_at, self.clock._now)
-            self.follow(owner)
-
-    def _take_turns(self, launch: Launch, table: Timetable) -> None:
-        """Find out what must be uploaded and downloaded, and ask the copy engines for it."""
-        self.transfers.prepare(launch, table)
-        table.prepared = True
-        for part in table.up:
-            part.ask = table.begin
-            if part.lane is None:
-                part.at = table.begin  # cores wait for no engine
-            else:
-                insert_part(part.lane.uploads, part)
-            if not part.alone:
-                table.stepwise = True
-        if not table.items:  # else what is final is known once it has computed
-            self._ask_for_download(launch, table)
-
-    def _ask_for_download(self, launch: Launch, table: Timetable) -> None:
-        """Find out what must be downloaded, and ask the download engines for it."""
-        self.transfers.final(launch, table)
-        for part in table.down:
-            assert part.lane is not None
-            insert_part(part.lane.downloads, part)
-            if not part.alone:
-                table.stepwise = True
-
-    # The timetable goes on ----------------------------------------------------------------------------------
-
-    def follow(self, launch: Launch) -> None:
-        """Recompute the future times of a launch after a change, and set its clock entry."""
-        table = launch.own_table
-        assert table is not None
-        if table.lanes:
-            self.follow_lanes(table.lanes)
-        else:
-            alone(launch, table, self.clock._now, self.speeds.plan)
-            self.arm(launch)
-
-    def follow_lanes(self, lanes: Sequence[Lane]) -> None:
-        """Recompute (`follow`) all launches in flight on some accelerators."""
-        if len(lanes) == 1 and lanes[0].idle(self.clock._now):
-            return
-        lanes, flights = again(lanes, self.clock._now, self.speeds.plan)
-        for flight in flights:
-            if flight.own_table is not None and flight._tasks != ():  # (): it has ended or been stopped
-                self.arm(flight)
-        for lane in lanes:
-            if lane.fetching:
-                for part in list(lane.uploads):
-                    if part.owner.__class__ is Fetching:
-                        part.owner.arm()
-
-    def _asked(self, gpu: GpuState) -> None:
-        self.follow_lanes((gpu.lane,))
-
-    def arm(self, launch: Launch) -> None:
-        """Set the launch's one clock entry to its next boundary."""
-        table = launch.own_table
-        assert table is not None
-        time, due = next_boundary(table) if table.stepwise else (table.end, END)
-        if time == table.armed and due == table.due:
-            return
-        if launch.entry >= 0:
-            self.clock.cancel(launch)
-        table.armed, table.due = time, due
-        if time == INF:
-            return
-        if time <= self.clock._now and due in (READY, TURN, JOIN):
-            self._step(launch, table)
-        else:
-            self.clock.at(time, FINISH, launch)
-
-    def _due(self, launch: Launch) -> None:
-        """Handle the boundary that the launch's clock entry stood for."""
-        table = launch.own_table
-        assert table is not None
-        if table.due != END:
-            self._step(launch, table)
-        elif table.traffic is not None and table.end > self.clock._now:
-            table.armed = -1.0  # others on its links have delayed it since
-            self.arm(launch)
-        else:
-            self._complete(launch, table)
-
-    def _step(self, launch: Launch, table: Timetable) -> None:
-        now, due = self.clock._now, table.due
-        table.armed = -1.0
-        if due == READY:
-            self._take_turns(launch, table)
-            self.follow(launch)
-        elif due == TURN:
-            flow = None
-            for part in table.up:
-                if part.at <= now and not (part.alone or part.begun):
-                    self.transfers.turn(part)
-                    flow = part.flow
-            for part in table.down:
-                if part.at <= now and not (part.alone or part.begun):
-                    self.transfers.bring_down(part)
-                    flow = part.flow
-            if flow is not None and len(table.lanes) == 1:
-                table.armed, table.due = INF, END  # nothing is known before its bytes have come
-            elif table.armed < 0:
-                self.arm(launch)
-        elif due == JOIN:
-            table.joined = True
-            if table.traffic is not None:
-                assert self.network is not None
-                self.network.join(table.traffic, bool(table.down or table.items or table.group))
-                if table.traffic.simple:
-                    self.arm(launch)
-                    return
-            self.moved(self.speeds.join(launch))
-            if table.group is None:  # its end has become known
-                self.follow(launch)
-            else:
-                table.armed, table.due = INF, COMPUTED  # the group has an entry for all of them
-        else:
-            self._computed(launch)
-
-    def _arrived(self, part: Part) -> None:
-        """The last byte of a part has come."""
-        launch: Launch = part.owner
-        table = launch.own_table
-        assert table is not None
-        now = self.clock._now
-        if part in table.down and (len(table.down) == 1 or all(other.until <= now for other in table.down)):
-            # Its last download is over: the launch ends, and the next one gets the download engine.
-            table.end = now
-            self._complete(launch, table)
-            if len(table.lanes) == 1 and table.lanes[0].regular and not self.places.items:
-                for other in download_over(table.lanes[0], now):
-                    self.arm(other)
-            else:
-                self.follow_lanes(table.lanes)
-            return
-        lanes = table.lanes
-        if len(lanes) == 1 and not self.places.items and data_came(lanes[0], launch, table, now, self.speeds.plan):
-            self.arm(launch)
-        else:
-            self.follow(launch)
-
-    def moved(self, gangs: Iterable[Launch]) -> None:
-        """Reschedule gangs that share accelerators, after their ends have moved."""
-        for gang in gangs:
-            self.follow(gang)
-
-    def _group_due(self, group: ShareGroup) -> None:
-        now = self.clock._now
-        for launch in [m for m in group.members if m.own_table.finish_at <= now and m.own_table.group is group]:  # type: ignore[union-attr]
-            self._computed(launch)
-
-    def _computed(self, launch: Launch) -> None:
-        """End the computation of a launch that others depend on."""
-        table, now = launch.own_table, self.clock._now
-        assert table is not None
-        self.speeds.settle(table, now)
-        table.left = 0.0
-        table.compute_end = now
-        table.computed = True
-        if table.joined:
-            self.moved(self.speeds.leave(launch))
-        if table.traffic is not None:
-            self.departures.leave_network(table.traffic)
-        if table.items:
-            lead = launch.placement.devices[0]
-            for item in written(launch):
-                self.places.written(item, host(lead.node) if lead.type.kind == "cpu" else lead.index)
-            self._ask_for_download(launch, table)
-        lanes = table.lanes
-        if not table.down and len(lanes) == 1 and lanes[0].regular and all_compute(lanes[0]):
-            table.end = table.armed = now  # and nothing waited for it
-            table.due = END
-            self.clock.again(now, FINISH, launch)
-        else:
-            self.follow(launch)
-
-    # The end ------------------------------------------------------------------------------------------------
-
-    def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
-        """Write down a launch that has ended well, but for one of several tasks, and tell of it."""
-        if launch.terms is not None:
-            self.recorder.batch(launch, LAUNCH_COMPLETED, times, end, busy, energy)
-            if self.received.asked:
-                self.received.batch(launch, busy)
-        else:
-            self.recorder.completed(launch, times, end, busy, energy)
-            if self.received.asked:
-                self.received.staged(launch.task, busy)
-        self.signals.launch_completed(launch, times)
-        launch._tasks = ()
-
-    def _complete(self, launch: Launch, table: Timetable) -> None:
-        """A launch has ended well."""
-        now = self.clock._now
-        if not table.computed:
-            elapsed = table.compute_end - table.updated
-            table.busy += table.busy_rate * elapsed
-            table.energy += table.watts * elapsed
-        if table.items:
-            for item in written(launch):
-                if self.places.final(item, launch.tasks):
-                    self.places.brought_home(item, host(launch.placement.devices[0].node))
-        self.departures.release(launch, table)
-        times = table.all_times()
-        if launch.terms is None and len(launch.tasks) > 1:
-            self.recorder.launch(launch, LAUNCH_COMPLETED, times, now, table.busy, table.energy)
-            self.departures.account(launch, table, times, now, 1.0, True)
-            self.signals.launch_completed(launch, times)
-            launch._tasks = ()
-        else:
-            self._write(launch, times, now, table.busy, table.energy)
-
-    def _paced(self, launch: Launch) -> None:
-        """Update a launch when its pace on the network has changed."""
-        self.speeds.rerate(launch)
-        self.follow(launch)
-
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
     def materialize(self, launch: Launch) -> None:
@@ -416,7 +143,7 @@ class Launches:
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
                 lane.flights.append(launch)
-                lane.flights.sort()
+                lane.flights.sort(key=lambda one: one.number)
         power = mode.type.power
         table.busy_rate = mode.gpu_share or mode.millicores / 1000
         table.watts = table.busy_rate * (power.busy - power.idle)

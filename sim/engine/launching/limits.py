@@ -46,7 +46,7 @@ class TimeLimits:
         self.clock.at(max(end, self.clock._now), TIMER, timer)
 
     def over(self, launch: Launch, keep: bool = True) -> None:
-        """A launch has ended; does the clock of its tasks go on where it stands?"""
+        """A launch has ended; does the clock of its tasks go on where it stands?  Not if they will not start again."""
         timer = self._timers.pop(launch.number, None)
         if timer is not None:
             self.clock.cancel(timer)
@@ -55,10 +55,6 @@ class TimeLimits:
                 self._used[task.index] = self._used.get(task.index, 0.0) + self.clock._now - launch.decided
             else:
                 self._used.pop(task.index, None)
-
-    def ended(self, launch: Launch) -> None:
-        """A launch has completed: its tasks will not start again, so their used time is dropped."""
-        self.over(launch, keep=False)
 
     def _due(self, launch: Launch) -> None:
         del self._timers[launch.number]

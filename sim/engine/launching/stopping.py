@@ -54,7 +54,7 @@ class Stops:
         launches.transfers.cancel(table)
         progress = residual = flushed = 0.0
         if stage == COMPUTE:
-            launches.speeds.settle(table, now)
+            table.settle(now)
             done = table.total - table.left
             if keep and not fault:
                 residual = self._to_the_end_of_the_block(launch, table)
@@ -64,7 +64,7 @@ class Stops:
             computed = now + residual
         elif stage == DOWNLOAD:
             if not table.computed:
-                launches.speeds.settle(table, table.compute_end)
+                table.settle(table.compute_end)
                 table.left = 0.0
             progress = 1.0
         kept = self._keep(launch, table, progress, keep, fault) * (1.0 - flushed)

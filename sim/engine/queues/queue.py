@@ -381,10 +381,8 @@ class Queue:
         service, links = self.service, self.links
         mode, device = placement.mode, placement.devices[0]
         up, down = mode.upload.of(size), mode.download.of(size)
-        if service.bytes_in:
-            up += Links.alone(links.up(device), size * service.bytes_in)
-        if service.bytes_out:
-            down += Links.alone(links.down(device), size * service.bytes_out)
+        up += Links.alone(links.up(device), size * service.bytes_in)
+        down += Links.alone(links.down(device), size * service.bytes_out)
         return BatchTimes(up, mode.base(size) + size * service.per_item[service.shape.position[mode]], down)
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:

@@ -259,34 +259,38 @@ class Capacity(PlacementIndex):
         mode, devices = placement.mode, placement.devices
         if mode.limited:
             self.budget(mode).take(mode, devices)
-        if mode.gpus == 0:
-            taken = shift = 0
-            for number, cpus, memory in placement.hosts():
-                node = self.nodes[number]
-                node.cpu_free -= cpus
-                node.mem_free -= memory
-                self._note(node)
-                taken |= self._take_cores(node, placement, cpus) << shift
-                shift += node.node.cpus
-            return taken
-        mig = mode.type.sharing.kind == "mig"
-        for device in devices:
+        if mode.type.sharing.kind == "mig":
+            for device in devices:
+                self._take_slice(self.of[device.index], mode.share, launch)
+        self._hold(placement, 1)
+        taken = shift = 0
+        for number, cpus, _ in placement.hosts() if not mode.gpus else ():
+            node = self.nodes[number]
+            taken |= self._take_cores(node, placement, cpus) << shift
+            shift += node.node.cpus
+        return taken
+
+    def _hold(self, placement: Placement, sign: int) -> None:
+        """Hold what a launch takes of accelerators and hosts; -1: let go of it."""
+        mode = placement.mode
+        share, room = sign * mode.share, sign * mode.gpu_memory
+        for device in placement.devices if mode.gpus else ():
             gpu = self.of[device.index]
-            if mig:
-                self._take_slice(gpu, mode.share, launch)
-            gpu.free -= mode.share
-            gpu.room -= mode.gpu_memory
-            gpu.note_memory()
+            gpu.free = free = gpu.free - share
+            if room:
+                gpu.room -= room
+                gpu.note_memory()
             if self.moved is not None:
                 self.moved.append(gpu)
-            if gpu.free < WHOLE:
+            if free >= WHOLE and gpu.up and not gpu.asleep:
+                gpu.node.open[gpu.kind] |= gpu.bit
+            else:
                 gpu.node.open[gpu.kind] &= ~gpu.bit
         for number, cpus, memory in placement.hosts():
             node = self.nodes[number]
-            node.cpu_free -= cpus
-            node.mem_free -= memory
+            node.cpu_free -= sign * cpus
+            node.mem_free -= sign * memory
             self._note(node)
-        return 0
 
     def give(self, placement: Placement, launch: Any, cores: int = 0) -> None:
         """Release what `take` occupied."""
@@ -300,21 +304,10 @@ class Capacity(PlacementIndex):
         if mode.gpus == 0:
             for device, mask in zip(devices, split_cores(devices, cores, self.cluster), strict=True):
                 self.of[device.index].cores |= mask
-        for device in devices if mode.gpus else ():
-            gpu = self.of[device.index]
-            if gpu.slices:
-                gpu.slices.pop(launch, None)
-            gpu.free = free = gpu.free + mode.share
-            gpu.room += mode.gpu_memory
-            if self.moved is not None:
-                self.moved.append(gpu)
-            if free >= WHOLE and gpu.up and not gpu.asleep:
-                gpu.node.open[gpu.kind] |= gpu.bit
-        for number, cpus, memory in placement.hosts():
-            node = self.nodes[number]
-            node.cpu_free += cpus
-            node.mem_free += memory
-            self._note(node)
+        if mode.type.sharing.kind == "mig":
+            for device in devices:
+                self.of[device.index].slices.pop(launch, None)
+        self._hold(placement, -1)
 
     @staticmethod
     def _take_cores(node: NodeState, placement: Placement, millicores: int) -> int:

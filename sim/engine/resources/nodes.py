@@ -68,15 +68,10 @@ class NodeColumns:
         """Bring the columns of touched nodes up to date."""
         self._capacity.noting = True
         log = self._capacity.log
+        touched: Iterable[int] = dict.fromkeys(log[self._position :])
         if self._generation != self._capacity.log_generation:
-            self._generation = self._capacity.log_generation
-            touched: Iterable[int] = range(len(self._capacity.nodes))
-        else:
-            touched = dict.fromkeys(log[self._position :])
-        self._position = len(log)
-        self._capacity.tidy()
-        if self._generation != self._capacity.log_generation:
-            self._generation, self._position = self._capacity.log_generation, 0
+            touched = range(len(self._capacity.nodes))
+        self._generation, self._position = self._capacity.log_generation, len(log)
         single = self._accelerators
         if single is not None:
             single.look += 1

@@ -14,7 +14,7 @@ from sim.model.tasks import Mode
 UNLIMITED = 1 << 62
 
 
-def available_at(state: GpuState | NodeState, now: float, free: int) -> float:
+def available_at(state: DeviceState, now: float, free: int) -> float:
     """When a launch can begin its first stage on a device of which it leaves `free`.
 
     Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
@@ -32,21 +32,50 @@ def available_at(state: GpuState | NodeState, now: float, free: int) -> float:
     return time
 
 
-class GpuState:
+class DeviceState:
+    """The changing side of an accelerator, or of the cores of a node."""
+
+    __slots__ = (
+        "device", "up", "asleep", "normal", "frequency", "slowdown", "ready_at", "saving", "placements",
+    )  # fmt: skip
+
+    def __init__(self, device: Device):
+        self.device = device
+        self.up = True
+        self.asleep = False
+        self.frequency = 1.0
+        self.slowdown = 1.0 + device.type.preemption.overhead
+        self.normal = self.slowdown == 1.0
+        """Does it compute at its nominal rate, at once?"""
+        self.ready_at = 0.0
+        self.saving: list[tuple[float, int]] = []
+        self.placements: dict[Mode, Placement] = {}
+
+    @property
+    def left(self) -> int:
+        """Capacity still to be given away: a share, or thousandths of cores."""
+        raise NotImplementedError
+
+    def placement(self, mode: Mode) -> Placement:
+        """A mode on this device alone, made once."""
+        placement = self.placements.get(mode)
+        if placement is None:
+            placement = self.placements[mode] = Placement(mode, (self.device,))
+        return placement
+
+
+class GpuState(DeviceState):
     """The changing side of one accelerator.
 
     `free` is the share still to be given away: `streams` launches of a whole GPU at first.  `room` is the memory
     that launches may claim: capacity less what launches hold and less pinned items; items that lie there
-    unpinned can be evicted and do not count.  `normal`: computes at its nominal rate, at once.
+    unpinned can be evicted and do not count.
     """
 
-    __slots__ = (
-        "device", "node", "bit", "free", "room", "up", "asleep", "normal", "frequency", "slowdown", "ready_at",
-        "saving", "placements", "layout", "relaid", "slices", "lane", "kind", "least_room",
-    )  # fmt: skip
+    __slots__ = ("node", "bit", "free", "room", "layout", "relaid", "slices", "lane", "kind", "least_room")
 
     def __init__(self, device: Device, node: NodeState, kind: int):
-        self.device = device
+        super().__init__(device)
         self.node = node
         self.kind = kind
         self.bit = 1 << device.local
@@ -54,16 +83,6 @@ class GpuState:
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
         self.least_room = self.room
         """The least that was ever left of the room, with what lies there unpinned taken off."""
-        self.up = True
-        self.asleep = False
-        self.normal = True
-        self.frequency = 1.0
-        self.slowdown = 1.0 + device.type.preemption.overhead
-        if self.slowdown != 1.0:
-            self.normal = False
-        self.ready_at = 0.0
-        self.saving: list[tuple[float, int]] = []
-        self.placements: dict[Mode, Placement] = {}
         layouts = device.type.sharing.layouts
         self.layout = tuple(round(s * WHOLE) for s in layouts[0])
         self.relaid = False  # mig: the layout was changed and the time for it is still to be paid
@@ -103,7 +122,6 @@ class GpuState:
 
     @property
     def left(self) -> int:
-        """Capacity still to be given away."""
         return self.free
 
     @property
@@ -112,19 +130,16 @@ class GpuState:
         return self.up and not self.asleep and self.free >= WHOLE
 
 
-class NodeState:
+class NodeState(DeviceState):
     """The changing side of one node.  `open[t]`: bitmask of its accelerators of type number t that are open."""
 
-    __slots__ = (
-        "node", "index", "bit", "device", "cpu_free", "mem_free", "cores", "gpus", "open", "up", "asleep", "normal",
-        "frequency", "slowdown", "ready_at", "saving", "placements", "gangs",
-    )  # fmt: skip
+    __slots__ = ("node", "index", "bit", "cpu_free", "mem_free", "cores", "gpus", "open", "gangs")
 
     def __init__(self, node: Node, types: dict[DeviceType, int]):
+        super().__init__(node.cpu)
         self.node = node
         self.index = node.index
         self.bit = 1 << node.index
-        self.device = node.cpu
         self.cpu_free = node.cpus * 1000
         self.mem_free = UNLIMITED if node.memory is None else node.memory
         self.cores = (1 << node.cpus) - 1
@@ -132,21 +147,16 @@ class NodeState:
         self.open = [0] * len(types)
         for gpu in self.gpus:
             self.open[gpu.kind] |= gpu.bit
-        self.up = True
-        self.asleep = False
-        self.normal = True
-        self.frequency = 1.0
-        self.slowdown = 1.0
-        self.ready_at = 0.0
-        self.saving: list[tuple[float, int]] = []
-        self.placements: dict[Mode, Placement] = {}
         self.gangs: dict[tuple[Mode, int], Placement] = {}
         """Placements of gangs of whole GPUs by mode and what was open when they were made."""
 
     @property
     def left(self) -> int:
-        """Capacity (thousandths of cores) still to be given away."""
         return self.cpu_free
+
+    def taking(self, mode: Mode) -> list[GpuState]:
+        """Its accelerators with room for one more launch in this mode."""
+        return [gpu for gpu in self.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
 
     def fits(self, mode: Mode) -> bool:
         """Does the mode fit on this node alone, limits of its partition aside?"""

@@ -80,9 +80,7 @@ class Offers:
         return None if best is None else self._offer(mode, best)
 
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:
-        placement = state.placements.get(mode)
-        if placement is None:
-            placement = state.placements[mode] = Placement(mode, (state.device,))
+        placement = state.placement(mode)
         if state.free == state.device.type.streams * WHOLE:
             return placement, EMPTY
         return placement, (state.device.index, self._changes[state.device.index])

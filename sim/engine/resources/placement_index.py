@@ -10,6 +10,7 @@ fit is the lowest set bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sim.engine.resources.occupancy import GpuState, NodeState
@@ -22,21 +23,19 @@ KEPT_GANGS = 256
 """Placements of gangs that a node remembers (nodes of 8 accelerators have no more that differ in practice)."""
 
 
+@dataclass(slots=True, eq=False)
 class ModeIndex:
     """Where one mode fits: `mask` is true for the log up to `seen`."""
 
-    __slots__ = ("mask", "seen", "kind", "counted", "simple", "bare")
-
-    def __init__(self, kind: int, counted: bool, simple: bool, bare: bool):
-        self.bare = bare
-        """Nothing but one whole accelerator: `PlacementIndex.with_open` knows."""
-        self.mask = 0
-        self.seen = -1
-        self.kind = kind
-        self.counted = counted
-        """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
-        self.simple = simple
-        """As `counted`, on accelerators of one stream: any open ones will do."""
+    kind: int
+    counted: bool
+    """Whole GPUs without a claim on their memory: where it fits follows from counting open ones."""
+    simple: bool
+    """As `counted`, on accelerators of one stream: any open ones will do."""
+    bare: bool
+    """Nothing but one whole accelerator: `PlacementIndex.with_open` knows."""
+    mask: int = 0
+    seen: int = -1
 
 
 class PlacementIndex:
@@ -212,29 +211,18 @@ class PlacementIndex:
         """The mode on this node's first devices; the caller knows that it fits (else None or a wrong answer
         that `claim` will refuse)."""
         if mode.gpus == 0:
-            placement = node.placements.get(mode)
-            if placement is None:
-                placement = node.placements[mode] = Placement(mode, (node.device,))
-            return placement
+            return node.placement(mode)
         index = self.indexes[mode]
         if mode.gpus == 1:
             if index.simple:
                 available = node.open[index.kind]
-                if not available:
-                    return None
-                gpu = node.gpus[(available & -available).bit_length() - 1]
+                gpu = node.gpus[(available & -available).bit_length() - 1] if available else None
             else:
-                found = self.best_gpu(mode, node)
-                if found is None:
-                    return None
-                gpu = found
-            placement = gpu.placements.get(mode)
-            if placement is None:
-                placement = gpu.placements[mode] = Placement(mode, (gpu.device,))
-            return placement
+                gpu = self.best_gpu(mode, node)
+            return None if gpu is None else gpu.placement(mode)
         if index.simple:
             return self._gang(mode, node, node.open[index.kind])
-        fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        fitting = node.taking(mode)
         if mode.type.streams > 1:
             fitting.sort(key=lambda gpu: -gpu.free)
         return Placement(mode, tuple(gpu.device for gpu in fitting[: mode.gpus])) if len(fitting) >= mode.gpus else None
@@ -244,16 +232,11 @@ class PlacementIndex:
         placement = node.gangs.get((mode, available))
         if placement is not None:
             return placement
-        left, chosen = available, []
-        for _ in range(mode.gpus):
-            if not left:
-                return None
-            lowest = left & -left
-            chosen.append(node.gpus[lowest.bit_length() - 1].device)
-            left ^= lowest
+        if available.bit_count() < mode.gpus:
+            return None
         if len(node.gangs) >= KEPT_GANGS:
             node.gangs.clear()
-        placement = node.gangs[mode, available] = Placement(mode, tuple(chosen))
+        placement = node.gangs[mode, available] = Placement(mode, first_devices(node, available, mode.gpus))
         return placement
 
     def best_gpu(self, mode: Mode, node: NodeState) -> GpuState | None:
@@ -270,7 +253,7 @@ class PlacementIndex:
                 if gpu.free > most:
                     best, most = gpu, gpu.free
             return best
-        fitting = [gpu for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
+        fitting = node.taking(mode)
         if not fitting:
             return None
         if mode.type.sharing.kind == "timeslice" or (mode.whole and mode.type.streams > 1):
@@ -319,6 +302,16 @@ class PlacementIndex:
             mask ^= lowest
 
 
+def first_devices(node: NodeState, available: int, count: int) -> tuple[Device, ...]:
+    """The first so many of a node's accelerators in a bitmask; there are as many."""
+    chosen = []
+    for _ in range(count):
+        lowest = available & -available
+        chosen.append(node.gpus[lowest.bit_length() - 1].device)
+        available ^= lowest
+    return tuple(chosen)
+
+
 def amount_of(mode: Mode) -> int:
     """How much a gang over several nodes needs in all: nodes, accelerators, or thousandths of cores."""
     return mode.node_count if mode.node_count > 1 else mode.gpus or mode.millicores
@@ -337,8 +330,7 @@ def share_of(mode: Mode, node: NodeState, left: int) -> int:
         return cores // 1000 * 1000
     if not node.up or (mode.nodes is not None and not mode.nodes & node.bit):
         return 0
-    count = sum(gpu.device.type is mode.type and gpu.takes(mode) for gpu in node.gpus)
-    count = min(count, left)
+    count = min(len(node.taking(mode)), left)
     while count:
         cpus, memory = host_part(mode, count)
         if cpus <= node.cpu_free and memory <= node.mem_free:
@@ -357,5 +349,5 @@ def _gang_on(mode: Mode, chosen: list[tuple[NodeState, int]]) -> Placement:
     found: list[Device] = []
     for node, count in chosen:
         count *= mode.gpus // mode.node_count if mode.node_count > 1 else 1
-        found += [gpu.device for gpu in node.gpus if gpu.device.type is mode.type and gpu.takes(mode)][:count]
+        found += [gpu.device for gpu in node.taking(mode)[:count]]
     return Placement(mode, tuple(found))

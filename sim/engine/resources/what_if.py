@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.resources.occupancy import NodeState
+from sim.engine.resources.occupancy import DeviceState, GpuState, NodeState
+from sim.engine.resources.placement_index import first_devices
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
+
+FIELDS = {kind: (*DeviceState.__slots__, *kind.__slots__) for kind in (GpuState, NodeState)}
 
 
 def what_if_copy(node: NodeState) -> NodeState:
@@ -22,31 +25,29 @@ def what_if_copy(node: NodeState) -> NodeState:
 
 def release(sketch: NodeState, placement: Placement, launch: Any) -> None:
     """Give back on a sketch what a launch holds on that node."""
-    mode = placement.mode
-    for node, cpus, memory in placement.hosts():
-        if node == sketch.index:
-            sketch.cpu_free += cpus
-            sketch.mem_free += memory
-    for device in placement.devices if mode.gpus else ():
-        if device.node == sketch.index:
-            gpu = sketch.gpus[device.local]
-            gpu.free += mode.share
-            gpu.room += mode.gpu_memory
-            gpu.slices.pop(launch, None)
+    for gpu in _change(sketch, placement, 1):
+        gpu.slices.pop(launch, None)
 
 
 def occupy(sketch: NodeState, placement: Placement) -> None:
     """Take on a sketch what a launch would hold on that node."""
+    _change(sketch, placement, -1)
+
+
+def _change(sketch: NodeState, placement: Placement, sign: int) -> list[GpuState]:
+    """Add what a launch holds on that node, or take it off; the accelerators there that it is on."""
     mode = placement.mode
     for node, cpus, memory in placement.hosts():
         if node == sketch.index:
-            sketch.cpu_free -= cpus
-            sketch.mem_free -= memory
-    for device in placement.devices if mode.gpus else ():
-        if device.node == sketch.index:
-            gpu = sketch.gpus[device.local]
-            gpu.free -= mode.share
-            gpu.room -= mode.gpu_memory
+            sketch.cpu_free += sign * cpus
+            sketch.mem_free += sign * memory
+    if not mode.gpus:
+        return []
+    gpus = [sketch.gpus[device.local] for device in placement.devices if device.node == sketch.index]
+    for gpu in gpus:
+        gpu.free += sign * mode.share
+        gpu.room += sign * mode.gpu_memory
+    return gpus
 
 
 def on_sketch(sketch: NodeState, mode: Mode) -> Placement | None:
@@ -55,8 +56,7 @@ def on_sketch(sketch: NodeState, mode: Mode) -> Placement | None:
         return None
     if mode.gpus == 0:
         return Placement(mode, (sketch.device,))
-    chosen = [gpu.device for gpu in sketch.gpus if gpu.device.type is mode.type and gpu.takes(mode)]
-    return Placement(mode, tuple(chosen[: mode.gpus]))
+    return Placement(mode, tuple(gpu.device for gpu in sketch.taking(mode)[: mode.gpus]))
 
 
 class Tally:
@@ -76,9 +76,8 @@ class Tally:
         self.cpu_free += mode.millicores
         self.mem_free += mode.memory
         if mode.gpus:
-            gpus = self.node.gpus
             for device in placement.devices:
-                gpu = gpus[device.local]
+                gpu = self.node.gpus[device.local]
                 if gpu.up and not gpu.asleep:
                     self.open[gpu.kind] |= gpu.bit
 
@@ -105,18 +104,12 @@ class Tally:
 
     def place(self, mode: Mode, kind: int) -> Placement:
         """Where a mode that fits would sit."""
-        node, left, chosen = self.node, self.open[kind], []
-        if not mode.gpus:
-            return Placement(mode, (node.device,))
-        for _ in range(mode.gpus):
-            lowest = left & -left
-            chosen.append(node.gpus[lowest.bit_length() - 1].device)
-            left ^= lowest
-        return Placement(mode, tuple(chosen))
+        node = self.node
+        return Placement(mode, first_devices(node, self.open[kind], mode.gpus) if mode.gpus else (node.device,))
 
 
 def _copy(state: Any) -> Any:
     new = object.__new__(type(state))
-    for name in type(state).__slots__:
+    for name in FIELDS[type(state)]:
         setattr(new, name, getattr(state, name))
     return new

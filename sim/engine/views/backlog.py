@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from sim.engine.core.state import RunState
+from sim.engine.flight.durations import planned
 from sim.engine.flight.launch import Launch
 from sim.model.cluster import DeviceType
 from sim.model.tasks import Mode, Task
@@ -114,9 +115,7 @@ class Backlog:
         first = launch.task.class_ if terms is None else terms.requests.queue.class_of(terms)
         key = key_of(launch.placement.mode.type, first)
         if launch.table is None and terms is None and len(launch.tasks) == 1:
-            task = launch.task
-            planned = (launch.placement.mode.fixed + task.estimates[launch.position]) * (1.0 - task.done)
-            self.plain.setdefault(key, Running()).add(launch.number, launch.decided + planned)
+            self.plain.setdefault(key, Running()).add(launch.number, launch.decided + planned(launch))
         else:
             self.staged.setdefault(key, {})[launch.number] = launch
 
@@ -133,9 +132,7 @@ class Backlog:
 
     def _entry(self, task: Task) -> list[Any]:
         """The sums that a waiting task belongs to."""
-        shape = task.shape
-        modes = shape.modes
-        mode = modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
+        mode = best_mode(task)
         entry = self._entries.get((mode, task.class_))
         if entry is None:
             key = key_of(mode.type, task.class_)
@@ -177,18 +174,25 @@ class Backlog:
             if not len(queue):
                 continue
             if queue.uniform:
-                if matching([self._best_key(queue.head)], kind, class_):
+                if wanted(queue.head, kind, class_):
                     count += len(queue)
                     seconds.append(len(queue) * queue.head.shortest_remaining)
                 continue
-            found = [task for task in queue.look() if matching([self._best_key(task)], kind, class_)]
+            found = [task for task in queue.look() if wanted(task, kind, class_)]
             count += len(found)
             seconds += [task.shortest_remaining for task in found]
         return count, math.fsum(seconds)
 
-    @staticmethod
-    def _best_key(task: Task) -> Key:
-        return key_of(task.shape.modes[task.modes_by_speed()[0]].type, task.class_)
+
+def best_mode(task: Task) -> Mode:
+    """The mode in which it takes least."""
+    modes = task.shape.modes
+    return modes[0] if len(modes) == 1 else modes[task.modes_by_speed()[0]]
+
+
+def wanted(task: Task, kind: str | None, class_: str | None) -> bool:
+    """Is it one of those asked about, by the type of its best mode and by class?"""
+    return bool(matching([key_of(best_mode(task).type, task.class_)], kind, class_))
 
 
 def key_of(used: DeviceType, class_: str) -> Key:

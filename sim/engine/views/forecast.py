@@ -12,6 +12,7 @@ from sim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD,
 from sim.engine.flight.links import Links
 from sim.engine.flight.transfers import Transfers
 from sim.engine.resources.occupancy import GpuState, available_at
+from sim.engine.views.generated import Generated
 from sim.model.cluster import WHOLE, Device
 from sim.model.curves import layout_of
 from sim.model.plan import Placement
@@ -48,8 +49,10 @@ class EngineTimes(NamedTuple):
 class Forecast:
     """Forecasts: the engine's own functions, applied to estimated times."""
 
-    def __init__(self, state: RunState, transfers: Transfers):
+    def __init__(self, state: RunState, transfers: Transfers, generated: Generated | None):
         self.state = state
+        self._generated = generated
+        self._fleets = {} if generated is None else generated.fleets
         self.transfers = transfers
         self.clock = state.clock
         self._capacity = state.capacity
@@ -63,8 +66,9 @@ class Forecast:
 
     def duration(self, task: Task, placement: Placement) -> float:
         """Estimated seconds of a launch there, on idle links and engines."""
-        if self.state.steady and task._launch is None and placement.mode.curve is None:
-            mode, left = placement.mode, 1.0 - task.done
+        mode, known = placement.mode, self.state.steady and task._launch is None
+        if known and mode.curve is None and task.shape not in self._fleets:
+            left = 1.0 - task.done
             return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
         return self.stages((task,), placement).total
 
@@ -104,7 +108,10 @@ class Forecast:
     def _left(self, task: Task) -> float:
         """The estimated part of the work still to do, of a running task its progress included."""
         launch = task._launch
-        if task.state != RUNNING or launch is None or launch.resident:
+        if task.shape in self._fleets:
+            whole = task.shortest_estimate
+            return self.remaining(task) / whole if whole > 0 else 0.0
+        if task.state != RUNNING or launch is None:
             return 1.0 - task.done
         mode = launch.placement.mode
         if mode.parts:
@@ -136,14 +143,15 @@ class Forecast:
                 lacking -= self._places.items[item].size
                 if len(self._places.where[item]) == 1:
                     size += self._places.items[item].size
-            if size:
-                longest = max(longest, Links.alone(self._links.down(device), size))
+            longest = max(longest, Links.alone(self._links.down(device), size))
         return longest
 
     def remaining(self, task: Task) -> float:
         """Estimated compute seconds that a task has left."""
         launch = task._launch
-        if task.state != RUNNING or launch is None or launch.resident:
+        if self._generated is not None and task.shape in self._fleets:
+            return self._generated.remaining(task)
+        if task.state != RUNNING or launch is None:
             return task.shortest_remaining
         return self.remaining_of(launch)
 

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import Launch
-from sim.engine.flight.transfers import Transfers
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.serving import Serving
 from sim.engine.language.waiting_requests import WaitingRequests, by_readiness
-from sim.engine.resources.capacity import Capacity
-from sim.engine.views.backlog import key_of, matching
-from sim.engine.views.forecast import Forecast
-from sim.engine.views.placing import Placing
-from sim.engine.views.shadow import Shadows
-from sim.engine.views.victims import Victims
+from sim.engine.views.backlog import key_of, matching, wanted
 from sim.model.cluster import Device
 from sim.model.plan import Placement
-from sim.model.tasks import Mode, Shape, Task
-from sim.policy.contract import Shadow
+from sim.model.tasks import Shape, Task
 
 
 class Generated:
@@ -52,11 +45,11 @@ class Generated:
         """Requests that wait, by type of their best mode and by class."""
         if kind is None and class_ is None:
             return sum(map(len, self.queues.values()))
-        return sum(_of(task, kind, class_) for task in self.waiting())
+        return sum(wanted(task, kind, class_) for task in self.waiting())
 
     def seconds(self, kind: str | None, class_: str | None) -> float:
         """What requests have left, each as if it were alone."""
-        waiting = [self.remaining(task) for task in self.waiting() if _of(task, kind, class_)]
+        waiting = [self.remaining(task) for task in self.waiting() if wanted(task, kind, class_)]
         return math.fsum(waiting) + math.fsum(
             self.remaining(task) for launch, task in self.taken_in()
             if matching([key_of(launch.placement.mode.type, task.class_)], kind, class_)
@@ -84,43 +77,6 @@ class Generated:
         return math.fsum(self.fleets[tasks.shapes[tasks.shape[row]]].received_by(row) for row in rows)
 
 
-class PlacingBesideReplicas(Placing):
-    """Places, in a run with language models: their requests have none, as replicas take them in."""
-
-    def __init__(self, state: RunState, transfers: Transfers, generated: Generated):
-        super().__init__(state, transfers)
-        self._generated = generated
-
-    def fit(self, task: Task) -> Placement | None:
-        return None if task.shape in self._generated.fleets else super().fit(task)
-
-    def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
-        return [] if task.shape in self._generated.fleets else super().options(task, mode, distinct)
-
-
-class ForecastBesideReplicas(Forecast):
-    """Forecasts, in a run with language models."""
-
-    def __init__(self, state: RunState, transfers: Transfers, generated: Generated):
-        super().__init__(state, transfers)
-        self._generated = generated
-
-    def remaining(self, task: Task) -> float:
-        generated = self._generated
-        return generated.remaining(task) if task.shape in generated.fleets else super().remaining(task)
-
-    def duration(self, task: Task, placement: Placement) -> float:
-        if task.shape in self._generated.fleets:
-            return self.stages((task,), placement).total
-        return super().duration(task, placement)
-
-    def _left(self, task: Task) -> float:
-        if task.shape not in self._generated.fleets:
-            return super()._left(task)
-        whole = task.shortest_estimate
-        return self.remaining(task) / whole if whole > 0 else 0.0
-
-
 class Never:
     """The shadow of a request to a language model: it starts where a replica takes it in, and nowhere else."""
 
@@ -132,34 +88,8 @@ class Never:
         return True
 
 
-class ShadowsBesideReplicas:
-    """Shadows, in a run with language models."""
-
-    def __init__(self, shadows: Shadows, generated: Generated):
-        self._shadows = shadows
-        self._generated = generated
-        self._never = Never()
-
-    def of(self, task: Task, mode: Mode | None = None) -> Shadow:
-        return self._never if task.shape in self._generated.fleets else self._shadows.of(task, mode)
-
-
-class VictimsBesideReplicas(Victims):
-    """Victims, in a run with language models: replicas are none."""
-
-    def __init__(self, capacity: Capacity, generated: Generated):
-        super().__init__(capacity)
-        self._generated = generated
-
-    def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
-        fleets = self._generated.fleets
-        return None if task.shape in fleets else super().make_room(task, (v for v in victims if v.shape not in fleets))
+NEVER = Never()
 
 
 def _by_start(launch: Launch) -> float:
     return launch.decided
-
-
-def _of(task: Task, kind: str | None, class_: str | None) -> bool:
-    best = task.shape.modes[task.modes_by_speed()[0]]
-    return bool(matching([key_of(best.type, task.class_)], kind, class_))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,13 +13,15 @@ from sim.engine.resources.occupancy import GpuState, NodeState
 from sim.engine.resources.offers import Offers
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
+from sim.model.tasks import Mode, Shape, Task
 
 
 class Placing:
     """Finds places; nothing here changes the state of the run."""
 
-    def __init__(self, state: RunState, transfers: Transfers):
+    def __init__(self, state: RunState, transfers: Transfers, fleets: Mapping[Shape, Any]):
+        """`fleets`: by shape, the services of which replicas take in the requests, so that these have no places."""
+        self._fleets = fleets
         self._capacity = state.capacity
         self._places = state.places
         self._transfers = transfers
@@ -36,19 +38,9 @@ class Placing:
 
     def fit(self, task: Task) -> Placement | None:
         """The task in the fastest of its modes that fits somewhere."""
-        if self._with_items:
-            return self._fit_with_items(task)
-        modes, first = task.shape.modes, self._capacity.first
-        for position in task.modes_by_speed():
-            placement = first(modes[position])
-            if placement is not None:
-                return placement
-        return None
-
-    def _fit_with_items(self, task: Task) -> Placement | None:
-        """As `fit`, passing over devices without room for the task's data."""
-        for position in task.modes_by_speed():
-            placement = self._first_with_items(task.shape.modes[position], task)
+        modes, first, items = task.shape.modes, self._capacity.first, self._with_items
+        for position in () if task.shape in self._fleets else task.modes_by_speed():
+            placement = self._first_with_items(modes[position], task) if items else first(modes[position])
             if placement is not None:
                 return placement
         return None
@@ -135,14 +127,13 @@ class Placing:
         state = self._capacity.nodes[node]
         if task is None or not self._with_items or mode.on_cpu:
             return self._capacity.on_node(mode, state)
-        chosen = [
-            gpu.device
-            for gpu in state.gpus
-            if gpu.device.type is mode.type and gpu.takes(mode) and self.holds(task, Placement(mode, (gpu.device,)))
-        ]
+        here = (gpu.device for gpu in state.taking(mode))
+        chosen = [device for device in here if self.holds(task, Placement(mode, (device,)))]
         return Placement(mode, tuple(chosen[: mode.gpus])) if len(chosen) >= mode.gpus else None
 
     def options(self, task: Task, mode: Mode, distinct: bool = False) -> list[Placement]:
+        if task.shape in self._fleets:
+            return []
         if distinct and self._alike(task, mode):
             first = self._capacity.first(mode)
             return [] if first is None else [first]
@@ -150,11 +141,8 @@ class Placing:
         for node in self.nodes.fitting(mode):
             state = self._capacity.nodes[node]
             if mode.gpus == 1:
-                for gpu in state.gpus:
-                    if gpu.device.type is mode.type and gpu.takes(mode):
-                        placement = Placement(mode, (gpu.device,))
-                        if not self._with_items or self.holds(task, placement):
-                            found.append(placement)
+                here = [Placement(mode, (gpu.device,)) for gpu in state.taking(mode)]
+                found += [placement for placement in here if not self._with_items or self.holds(task, placement)]
             else:
                 placement_here = self._on_node(mode, node, task)
                 if placement_here is not None:

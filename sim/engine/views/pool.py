@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
+from sim.engine.core.state import RunState, launches_since
 from sim.engine.views.forecast import Forecast
 from sim.model.tasks import Mode
 
@@ -30,10 +29,6 @@ class PoolEnds:
         self._last = 0
         self._countable = True
 
-    @property
-    def running(self) -> dict[int, Launch]:
-        return self.state.running
-
     def counts(self, mode: Mode) -> bool:
         """Will counting do for this mode, and for all that runs?"""
         if not (mode.span_any and self.capacity.undisturbed and mode.nodes is None and not mode.limited):
@@ -44,13 +39,8 @@ class PoolEnds:
 
     def _known(self) -> bool:
         """Take note of what has started; False if something runs that takes parts of accelerators."""
-        fresh = []
-        for launch in reversed(self.running.values()):
-            if launch.number <= self._last:
-                break
-            fresh.append(launch)
-        self._last = self.state.last_launch
-        capacity = self.capacity
+        fresh, self._last = launches_since(self.state, self._last), self.state.last_launch
+        capacity, running = self.capacity, self.state.running
         for launch in fresh:
             mode = launch.placement.mode
             if not mode.gpus:
@@ -60,8 +50,8 @@ class PoolEnds:
                 break
             end = self.forecast.finish_of(launch)
             insort(self.ends, (end, launch.number, capacity.types[mode.type], mode.gpus))
-        if len(self.ends) > 2 * len(self.running) + SLACK:
-            self.ends = [entry for entry in self.ends if entry[1] in self.running]
+        if len(self.ends) > 2 * len(running) + SLACK:
+            self.ends = [entry for entry in self.ends if entry[1] in running]
         return self._countable
 
     def free_now(self, kind: int) -> int:
@@ -78,7 +68,7 @@ class PoolEnds:
         for end, number, other, gpus in self.ends:
             if end > time and end > now:  # all launches that overran are expected to end now, together
                 break
-            if other == kind and number in self.running:
+            if other == kind and number in self.state.running:
                 left += gpus
                 if time == math.inf and left >= 0:
                     time = end  # and all that ends with it

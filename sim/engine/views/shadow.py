@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 from sim.engine.core.policy_errors import Questions
 from sim.engine.core.state import RunState
@@ -14,12 +16,14 @@ from sim.engine.resources.partition_limits import Budget
 from sim.engine.resources.placement_index import amount_of, share_of
 from sim.engine.resources.what_if import Tally, occupy, on_sketch, release, what_if_copy
 from sim.engine.views.forecast import Forecast
+from sim.engine.views.generated import NEVER
 from sim.engine.views.node_availability import Ends
 from sim.engine.views.placing import Placing
 from sim.engine.views.pool import PoolEnds
 from sim.model.cluster import Partition
 from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
+from sim.model.tasks import Mode, Shape, Task
+from sim.policy.contract import Shadow
 
 MAX_KEPT = 64
 
@@ -27,7 +31,12 @@ MAX_KEPT = 64
 class Shadows:
     """Shadow times found so far, kept until they no longer hold."""
 
-    def __init__(self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions):
+    def __init__(
+        self, state: RunState, forecast: Forecast, placing: Placing, stops: Stops, questions: Questions,
+        fleets: Mapping[Shape, Any],
+    ):  # fmt: skip
+        """`fleets`: by shape, the services of which replicas take in the requests: nothing else starts these."""
+        self.fleets = fleets
         self.state = state
         self.forecast = forecast
         self.placing = placing
@@ -45,8 +54,10 @@ class Shadows:
         """When accelerators will be free, wherever they are; only where the run is steady."""
         return PoolEnds(self.state, self.forecast)
 
-    def of(self, task: Task, mode: Mode | None = None) -> EarliestFit:
+    def of(self, task: Task, mode: Mode | None = None) -> Shadow:
         """The shadow of a task, or of one of its modes."""
+        if task.shape in self.fleets:
+            return NEVER
         key = task.index, mode
         shadow = self._kept.get(key)
         if shadow is None or not shadow.holds():

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sim.engine.resources.capacity import Capacity
 from sim.engine.resources.occupancy import NodeState
 from sim.engine.resources.what_if import Tally, on_sketch, release, what_if_copy
 from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
+from sim.model.tasks import Mode, Shape, Task
 
 
 class Victims:
     """Tries out what nodes would have room for without some of the tasks that run there."""
 
-    def __init__(self, capacity: Capacity):
+    def __init__(self, capacity: Capacity, fleets: Mapping[Shape, Any]):
+        """`fleets`: by shape, the services of which replicas take in the requests: these are no victims."""
         self._capacity = capacity
+        self._fleets = fleets
 
     def make_room(self, task: Task, victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
         """A placement for the task once some of the victims have stopped, and these; None if all together are too
         few.  Victims are added in the order given until it fits on a node; then the best ones are spared again."""
-        capacity = self._capacity
+        if self._fleets:
+            if task.shape in self._fleets:
+                return None
+            victims = [victim for victim in victims if victim.shape not in self._fleets]
         modes = [task.shape.modes[position] for position in task.modes_by_speed()]
+        return self._first_room(modes, victims)
+
+    def _first_room(self, modes: list[Mode], victims: Iterable[Task]) -> tuple[Placement, list[Task]] | None:
+        """As `make_room`, in the first of these modes that comes to fit."""
+        capacity = self._capacity
         counted: dict[Mode, bool] = {mode: capacity.countable(mode) for mode in modes}
         counting = all(counted.values())
         wanted = modes[0] if len(modes) == 1 and counting and modes[0].gpus else None

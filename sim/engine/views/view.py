@@ -24,13 +24,7 @@ from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.offers import Offers
 from sim.engine.views.backlog import Backlog
 from sim.engine.views.forecast import Forecast
-from sim.engine.views.generated import (
-    ForecastBesideReplicas,
-    Generated,
-    PlacingBesideReplicas,
-    ShadowsBesideReplicas,
-    VictimsBesideReplicas,
-)
+from sim.engine.views.generated import Generated
 from sim.engine.views.placing import Placing, together
 from sim.engine.views.shadow import Shadows
 from sim.engine.views.victims import Victims
@@ -39,7 +33,7 @@ from sim.model.cluster import WHOLE, Cluster, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Item, Shape, Task, Tasks
 from sim.policy.batching import RequestQueue
-from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler, Shadow
+from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
 
 KINDS = ("cpu", "gpu", "npu")
 """What devices are called besides the names of their types."""
@@ -132,25 +126,18 @@ class EngineView:
         self.random = state.input.random.stream("policy")
         self.changes = Changes(state)
         self._generated = generated = None if serving is None else Generated(state, serving)
-        self._placing: Placing = Placing(state, launches.transfers)
-        self._forecast: Forecast = Forecast(state, launches.transfers)
-        if generated is not None:
-            self._placing = PlacingBesideReplicas(state, launches.transfers, generated)
-            self._forecast = ForecastBesideReplicas(state, launches.transfers, generated)
-        placing, forecast = self._placing, self._forecast
+        fleets = {} if generated is None else generated.fleets
+        self._placing = placing = Placing(state, launches.transfers, fleets)
+        self._forecast = forecast = Forecast(state, launches.transfers, generated)
         self._first = state.capacity.first if generated is None and not self.items else None
-        self._shadows = Shadows(state, forecast, placing, stops, questions)
         # What others answer is asked of them at once: these questions are the most frequent ones.
         self.nodes = placing.nodes
         self.first, self.holds, self.options = placing.first, placing.holds, placing.options
         self.fits, self.over_limit, self.load = placing.fits, placing.over_limit, placing.load
         self.duration, self.stages, self.remaining = forecast.duration, forecast.stages, forecast.remaining
         self.free_at = forecast.free_at
-        self.earliest_fit: Callable[..., Shadow] = self._shadows.of
-        self.make_room = Victims(state.capacity).make_room
-        if generated is not None:
-            self.earliest_fit = ShadowsBesideReplicas(self._shadows, generated).of
-            self.make_room = VictimsBesideReplicas(state.capacity, generated).make_room
+        self.earliest_fit = Shadows(state, forecast, placing, stops, questions, fleets).of
+        self.make_room = Victims(state.capacity, fleets).make_room
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         network = self._state.network
