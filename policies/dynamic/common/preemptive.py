@@ -119,18 +119,19 @@ class PreemptiveList(ListScheduler):
                 else:
                     # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
                     self._declined[1][task.index] = None
-            open_queues = [other for _, other in heads]
+            queues = [other for _, other in heads]
             if placement is not None:
                 self.starting(task, placement, view)
                 self._own_starts += blocking
                 yield Start(task, placement)
+            elif len(heads) == 1:
+                break
             elif not blocking or view.over_limit(task):
-                # Held back by a limit, it blocks its own partition alone, even on shared nodes.
-                open_queues.remove(queue)
+                queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
             else:
                 closed = claims_of(task)
-                open_queues = [other for head, other in _heads_of(open_queues) if not claims_of(head) & closed]
-            heads = _heads_of(open_queues)
+                queues = [other for head, other in _heads_of(queues) if not claims_of(head) & closed]
+            heads = _heads_of(queues)
         wait = self.until(view)
         if wait is not None:
             yield wait

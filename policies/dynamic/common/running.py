@@ -59,8 +59,14 @@ class RunningList:
 
     def push(self, key: Any, task: Task) -> None:
         """Before the task starts, with its memo set."""
-        insort(self._entries, (key, task.memo, task))
-        if len(self._entries) > self._limit:
+        entries = self._entries
+        while entries:  # where those that end first come last, nothing else has to be removed
+            _, start, last = entries[-1]
+            if last.memo == start and last.state == RUNNING:
+                break
+            entries.pop()
+        insort(entries, (key, task.memo, task))
+        if len(entries) > self._limit:
             self._entries = _without_void(self._entries, task)
             self._limit = max(64, 2 * len(self._entries))
 

@@ -16,7 +16,7 @@ from sim.engine.core.state import RunState
 from sim.engine.flight.contention import Member, SharedNetwork
 from sim.engine.flight.data_locations import host, items_of
 from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, ShareGroup, Timetable
+from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, NAN, READY, TURN, Lane, Launch, ShareGroup, Timetable
 from sim.engine.flight.part import Part, insert_part
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
@@ -362,6 +362,17 @@ class Launches:
 
     # The end ------------------------------------------------------------------------------------------------
 
+    def end_resumed(self, launch: Launch) -> None:
+        """A launch that only computed, of a task that was stopped before, has ended well."""
+        placement, began, now = launch.placement, launch.decided, self.clock._now
+        if len(placement.devices) == 1:
+            self.capacity.quick_give(placement, launch.cores)
+        else:
+            self.capacity.give(placement, launch, launch.cores)
+        _, busy, watts = self.speeds.nominal_of(launch)
+        elapsed = now - began
+        self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy * elapsed, watts * elapsed)
+
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
         """Write down a launch that has ended well, but for one of several tasks, and tell of it."""
         if launch.terms is not None:
@@ -403,23 +414,25 @@ class Launches:
 
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
-    def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a launch that was compute-only so far."""
-        if launch.table is not None or launch.resident:
-            return
+    def tabulate(self, launch: Launch) -> Timetable:
+        """The timetable of a launch that is compute-only; its accelerators' lanes know nothing of it."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
+        _, table.busy_rate, table.watts = self.speeds.nominal_of(launch)
+        return table
+
+    def materialize(self, launch: Launch) -> None:
+        """Build the timetable of a launch that was compute-only so far, and will go on with it."""
+        if launch.table is not None or launch.resident:
+            return
+        table = self.tabulate(launch)
         launch.then = self.boundary
-        mode = launch.placement.mode
-        if mode.gpus:
+        if launch.placement.mode.gpus:
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
                 lane.flights.append(launch)
                 lane.flights.sort()
-        power = mode.type.power
-        table.busy_rate = mode.gpu_share or mode.millicores / 1000
-        table.watts = table.busy_rate * (power.busy - power.idle)
         signals = self.signals
         if signals.materialized is not None:
             signals.materialized(launch)
