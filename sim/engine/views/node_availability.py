@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from sim.engine.core.state import RunState
-from sim.engine.flight.durations import planned
 from sim.engine.flight.launch import Launch
 from sim.engine.launching.stopping import Stops
 from sim.engine.resources.occupancy import NodeState
@@ -126,8 +125,11 @@ class Ends:
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact, expected = self._exact, self._expected
         for launch in reversed(fresh):  # as they started
-            if exact and launch.table is None:
-                end = launch.decided + planned(launch)
+            if exact and launch.own_table is None and launch.sketch is None:
+                task, position = launch._tasks[0], launch.position  # type: ignore[index]
+                # As `planned`: this is asked of every launch.
+                mode = launch.placement.mode
+                end = launch.decided + (mode.fixed + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
                 self._countable = False
                 break
