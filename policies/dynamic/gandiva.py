@@ -49,7 +49,7 @@ class Gandiva(ListScheduler):
     """
 
     def __init__(self, trial: Annotated[Seconds, Field(gt=0)] = 60.0, threshold: Annotated[float, Field(ge=0)] = 1.1):
-        super().__init__(fcfs, self._alone)
+        super().__init__(fcfs, self._place)
         self.trial = trial
         self.threshold = threshold
         self.measured: dict[tuple[str, str], float] = {}
@@ -70,7 +70,7 @@ class Gandiva(ListScheduler):
     def gone(self, task: Task) -> None:
         self._over(task)
 
-    def _alone(self, task: Task, view: View) -> Placement | None:
+    def _place(self, task: Task, view: View) -> Placement | None:
         placement = place_alone(task, view)
         self._parts = self._parts or (placement is not None and is_fraction(placement.mode))
         return placement

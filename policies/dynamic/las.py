@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
@@ -68,8 +68,9 @@ class Las(PreemptiveList):
     def _foresee_crossing(self, task: Task, level: int, width: float, view: View) -> None:
         """Note when a task that runs now, in this queue, reaches the next threshold."""
         if level < len(self.thresholds):
-            missing = self.thresholds[level] - view.attained(task)
-            self._crossings.push(view.now + max(missing, ROUNDING * self.thresholds[level]) / width, task)
+            threshold = self.thresholds[level]
+            missing = max(threshold - view.attained(task), ROUNDING * threshold)
+            self._crossings.push(view.now + missing / width, task)
 
     def finished(self, task: Task) -> None:
         self._level.pop(task.index, None)
@@ -77,21 +78,21 @@ class Las(PreemptiveList):
     def gone(self, task: Task) -> None:
         self._level.pop(task.index, None)
 
-    def victims(self, key: tuple[int, float, int], view: View) -> Iterable[Task]:
+    def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
         """Running tasks behind in the order of queues and arrivals, the last first."""
-        found: list[Task] = []
         own = -key[1], -key[2]
         for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
             rank, running = self.order_of_levels[level], self._running[level]
             if rank < key[0]:
-                break
-            behind = running.until(lambda arrival: arrival >= own) if rank == key[0] else running.all()
-            found += [task for task in behind if self._level.get(task.index, 0) == level]
-        return found
+                return
+            for task in running.until(lambda arrival: arrival >= own) if rank == key[0] else running.all():
+                if self._level.get(task.index, 0) == level:
+                    yield task
 
     def beginning(self, view: View) -> None:
         """Tasks that have reached their thresholds fall into the next queues."""
-        while (entry := self._crossings.head()) is not None and entry[0] <= view.now:
+        now = view.now
+        while (entry := self._crossings.head()) is not None and entry[0] <= now:
             task = entry[1]
             self._crossings.pop()
             placement = view.launch_of(task).placement
@@ -107,5 +108,7 @@ class Las(PreemptiveList):
     def until(self, view: View) -> Wait | None:
         if not view.num_waiting(own=True):
             return None
-        entry = self._crossings.head()
-        return Wait(until=math.inf if entry is None else max(entry[0], math.nextafter(view.now, math.inf)))
+        entry, now = self._crossings.head(), view.now
+        if entry is None:
+            return Wait()
+        return Wait(entry[0] if entry[0] > now else math.nextafter(now, math.inf))

@@ -7,7 +7,7 @@ starts; the others are void, and removed when they may be half of all.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -73,17 +73,22 @@ class RunningList:
     def clear(self) -> None:
         self._entries.clear()
 
-    def until(self, reached: Callable[[Any], bool]) -> list[Task]:
+    def until(self, reached: Callable[[Any], bool]) -> Iterator[Task]:
         """The tasks before the first with a key for which `reached` is true, as it is for all that follow."""
         entries = self._entries
         if not entries or reached(entries[0][0]):
-            return []
-        end = bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0]))
-        return [task for _, start, task in entries[:end] if task.memo == start and task.state == RUNNING]
+            return iter(())
+        return self._first(bisect_left(entries, True, lo=1, key=lambda entry: reached(entry[0])))
 
-    def all(self) -> list[Task]:
+    def all(self) -> Iterator[Task]:
         """All tasks, in order."""
-        return [task for _, start, task in self._entries if task.memo == start and task.state == RUNNING]
+        return self._first(len(self._entries))
+
+    def _first(self, count: int) -> Iterator[Task]:
+        """The tasks of the first so many entries.  One by one, as the first few are often all that is asked for."""
+        for _, start, task in self._entries[:count]:
+            if task.memo == start and task.state == RUNNING:
+                yield task
 
 
 def _without_void(entries: list[Entry], new: Task) -> list[Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
@@ -198,7 +198,10 @@ class Ends:
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
         """What runs on a node, by end, of what was known."""
-        return [entry for entry in self.on[number] if entry[1] in self.running]
+        here, running = self.on[number], self.running
+        if self._exact:
+            here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
+        return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
         """What will have ended on a node at a time; the node is one that `earliest` gave."""
