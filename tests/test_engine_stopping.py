@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
 
-from sim.model.cluster import DeviceType, Link, NodeSpec, Preemption
+from sim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption
 from sim.model.plan import Placement
 from sim.model.tasks import StageTime, Stopping
 from sim.policy import Move, Start, Stop
@@ -26,6 +26,21 @@ def test_a_stopped_task_resumes_with_the_remaining_work():
     assert record.finish == pytest.approx([5.0])
     assert record.preemptions[0] == 1
     assert record.compute == pytest.approx([5.0])
+
+
+def test_a_gang_that_resumed_has_a_row_for_each_launch_even_where_the_run_is_cut_off():
+    """2 GPUs of 10 W idle, 110 W busy, work 5, stopped at 2: 400 J above idle; then 3 s, 600 J, or the 2 s to the
+    horizon, 400 J."""
+    gpu = DeviceType("g", power=Power(idle=10.0, busy=110.0))
+    for horizon, rows in ((None, [(0, 2, 400), (2, 5, 600)]), (4.0, [(0, 2, 400), (2, 4, 400)])):
+        more = {} if horizon is None else {"horizon": horizon}
+        jobs = [Job([gpu_mode(gpu, 2)], [5.0])]
+        record = simulate(node(gpu, 2), jobs, Scripted([(2.0, stop(0))]), **more)
+        launches = record.launches
+        found = zip(launches["compute_start"], launches["end"], launches["energy"], strict=True)
+        assert [pytest.approx(row) for row in rows] == list(found)
+        assert list(launches["busy"]) == pytest.approx([2 * (end - start) for start, end, _ in rows])
+        assert bool(record.finish[0] == 5.0) is (horizon is None)
 
 
 def test_save_and_restore_cost_time_and_the_newcomer_waits_for_the_save():

@@ -22,8 +22,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.pairs import Pair, back_to, pairs, place_alone
+from policies.dynamic.common.pairs import Pair, back_to, is_fraction, pairs, place_alone
 from policies.orders import fcfs
+from sim.model.plan import Placement
 from sim.model.tasks import RUNNING, Task
 from sim.model.units import Seconds
 from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, claims_of
@@ -48,12 +49,14 @@ class Gandiva(ListScheduler):
     """
 
     def __init__(self, trial: Annotated[Seconds, Field(gt=0)] = 60.0, threshold: Annotated[float, Field(ge=0)] = 1.1):
-        super().__init__(fcfs, place_alone)
+        super().__init__(fcfs, self._place)
         self.trial = trial
         self.threshold = threshold
         self.measured: dict[tuple[str, str], float] = {}
         """Sum of speeds by pair of classes."""
         self._trials: dict[int, PairTrial] = {}
+        self._parts = True
+        """May a job run on a fraction?"""
 
     serve = Scheduler.serve  # refused: it pairs jobs, not batches
 
@@ -67,11 +70,17 @@ class Gandiva(ListScheduler):
     def gone(self, task: Task) -> None:
         self._over(task)
 
+    def _place(self, task: Task, view: View) -> Placement | None:
+        placement = place_alone(task, view)
+        self._parts = self._parts or (placement is not None and is_fraction(placement.mode))
+        return placement
+
     def schedule(self, view: View) -> Iterator[Decision]:
         yield from self._judge(view)
         closed = 0
         while (head := (yield from self.start_in_order(view, closed))) is not None:
             pair = self._best(head, view)
+            self._parts = self._parts or pair is not None
             if pair is not None and pair.moved is not None:
                 yield Move(pair.partner, pair.moved)
             if pair is None or not view.fits(pair.place.mode, pair.place):  # the host's memory
@@ -81,8 +90,11 @@ class Gandiva(ListScheduler):
             yield Start(head, pair.place)
             left = (1.0 - head.done, _left(pair.partner, view))
             self._trials[head.index] = PairTrial(head, pair.partner, view.now, view.now + self.trial, left)
-        if not closed:
+        if not closed and self._parts:
+            self._parts = False
             for task in view.running("start", own=True):
+                placement = view.launch_of(task).placement
+                self._parts = self._parts or (placement is not None and is_fraction(placement.mode))
                 whole = back_to(task, view)
                 if whole is not None:
                     yield Move(task, whole)

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
 from policies.dynamic.common.preemptive import PreemptiveList
-from policies.dynamic.common.running import RunningHeap
+from policies.dynamic.common.running import RunningHeap, RunningList
 from sim.model.plan import Placement
 from sim.model.tasks import Task
 from sim.model.units import Seconds
-from sim.policy import Decision, Discipline, PlacementRule, View, Wait
+from sim.policy import Discipline, PlacementRule, View, Wait
 
 ROUNDING = 1e-9
 """A threshold that is missed by less than this part has been reached."""
@@ -50,7 +50,7 @@ class Las(PreemptiveList):
         self._level: dict[int, int] = {}
         """Of tasks that have crossed a threshold, by row."""
         self._starts = 0
-        self._running = [RunningHeap() for _ in self.order_of_levels]
+        self._running = [RunningList() for _ in self.order_of_levels]
         """By level: running tasks, the latest arrival first."""
         self._crossings = RunningHeap()
         """When running tasks reach their next thresholds."""
@@ -61,15 +61,16 @@ class Las(PreemptiveList):
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         self._starts += 1
         task.memo = self._starts
-        self._note(task, placement.mode.width, view)
-
-    def _note(self, task: Task, width: float, view: View) -> None:
-        """A task begins to run, or falls into the next queue while it runs."""
         level = self._level.get(task.index, 0)
         self._running[level].push((-task.arrival, -task.index), task)
+        self._foresee_crossing(task, level, placement.mode.width, view)
+
+    def _foresee_crossing(self, task: Task, level: int, width: float, view: View) -> None:
+        """Note when a task that runs now, in this queue, reaches the next threshold."""
         if level < len(self.thresholds):
-            missing = self.thresholds[level] - view.attained(task)
-            self._crossings.push(view.now + max(missing, ROUNDING * self.thresholds[level]) / width, task)
+            threshold = self.thresholds[level]
+            missing = max(threshold - view.attained(task), ROUNDING * threshold)
+            self._crossings.push(view.now + missing / width, task)
 
     def finished(self, task: Task) -> None:
         self._level.pop(task.index, None)
@@ -77,34 +78,37 @@ class Las(PreemptiveList):
     def gone(self, task: Task) -> None:
         self._level.pop(task.index, None)
 
-    def victims(self, key: tuple[int, float, int], view: View) -> Iterable[Task]:
+    def victims(self, key: tuple[int, float, int], view: View) -> Iterator[Task]:
         """Running tasks behind in the order of queues and arrivals, the last first."""
-        ranked = sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True)
-        for level in ranked:
-            rank = self.order_of_levels[level]
+        own = -key[1], -key[2]
+        for level in sorted(range(len(self._running)), key=self.order_of_levels.__getitem__, reverse=True):
+            rank, running = self.order_of_levels[level], self._running[level]
             if rank < key[0]:
                 return
-            for _, task in self._running[level].ascending():
-                if rank == key[0] and (task.arrival, task.index) <= key[1:]:
-                    return
+            for task in running.until(lambda arrival: arrival >= own) if rank == key[0] else running.all():
                 if self._level.get(task.index, 0) == level:
                     yield task
 
-    def _demote(self, view: View) -> None:
+    def beginning(self, view: View) -> None:
         """Tasks that have reached their thresholds fall into the next queues."""
-        while (entry := self._crossings.head()) is not None and entry[0] <= view.now:
+        now = view.now
+        while (entry := self._crossings.head()) is not None and entry[0] <= now:
             task = entry[1]
             self._crossings.pop()
             placement = view.launch_of(task).placement
             assert placement is not None
-            level = bisect_right(self.thresholds, view.attained(task) * (1 + ROUNDING))
-            if level > self._level.get(task.index, 0):
+            before = self._level.get(task.index, 0)
+            level = max(before, bisect_right(self.thresholds, view.attained(task) * (1 + ROUNDING)))
+            if level > before:
                 self._level[task.index] = level
-            self._note(task, placement.mode.width, view)
+                self._running[level].push((-task.arrival, -task.index), task)
+                self.ranks_grew()
+            self._foresee_crossing(task, level, placement.mode.width, view)
 
-    def schedule(self, view: View) -> Iterator[Decision]:
-        self._demote(view)
-        yield from super().schedule(view)
-        if view.num_waiting(own=True):
-            entry = self._crossings.head()
-            yield Wait(until=math.inf if entry is None else max(entry[0], math.nextafter(view.now, math.inf)))
+    def until(self, view: View) -> Wait | None:
+        if not view.num_waiting(own=True):
+            return None
+        entry, now = self._crossings.head(), view.now
+        if entry is None:
+            return Wait()
+        return Wait(entry[0] if entry[0] > now else math.nextafter(now, math.inf))

@@ -41,9 +41,7 @@ class LasIntervals(AtIntervals):
         self._entries = 0
 
     def finished(self, task: Task) -> None:
-        self._queued.pop(task.index, None)
-
-    def gone(self, task: Task) -> None:
+        super().finished(task)
         self._queued.pop(task.index, None)
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:

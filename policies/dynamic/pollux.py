@@ -69,11 +69,9 @@ class Pollux(AtIntervals):
         self._last_matrices: Matrices = np.zeros((0, 0, 0), dtype=np.int64)
 
     def finished(self, task: Task) -> None:
+        super().finished(task)
         self._widest.pop(task.index, None)
         self._starts.pop(task.index, None)
-
-    def gone(self, task: Task) -> None:
-        self.finished(task)
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         if not jobs or not room:

@@ -13,12 +13,13 @@ running tasks for a head that does not fit.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable
 
 from policies.dynamic.common.preemptive import PreemptiveList
+from policies.dynamic.common.running import RunningList
 from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Task
+from sim.model.tasks import Task
 from sim.model.units import Seconds
 from sim.policy import Discipline, PlacementRule, View
 
@@ -35,11 +36,11 @@ class Srtf(PreemptiveList):
     def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block", margin: Seconds = 0.0):
         super().__init__(_time_left, placement, discipline)
         self.margin = margin
+        self._worst = math.inf  # nothing is noted of it while ends are
         self._steady = True
         self._starts = 0
-        self._limit = 64
-        self._ends: list[tuple[float, int, Task]] = []
-        """(-end, number of the start, task): running tasks, the latest end first, and void entries."""
+        self._ends = RunningList()
+        """Running tasks by -end: the latest end first."""
 
     def rank(self, task: Task, view: View) -> float:
         """The remaining fraction of a running task times its estimate on its best mode."""
@@ -50,30 +51,23 @@ class Srtf(PreemptiveList):
         return view.remaining(task) / whole * task.shortest_estimate if whole > 0 else 0.0
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
-        super().starting(task, placement, view)
         mode = placement.mode
-        if not view.changes.steady or task.estimates[task.shape.position[mode]] + mode.fixed > task.shortest_estimate:
+        best = len(task.modes) == 1 or task.estimates[task.shape.position[mode]] + mode.fixed <= task.shortest_estimate
+        if self._steady and best and view.changes.steady:
+            self._starts += 1
+            task.memo = self._starts
+            self._ends.push(-(view.now + task.shortest_remaining), task)
+            return
+        if self._steady:
             self._steady = False
             self._ends.clear()
-        if self._steady:
-            self._starts += 1
-            task.memo = self._starts  # tells the entry of this start from those of earlier ones
-            insort(self._ends, (-(view.now + task.shortest_remaining), self._starts, task))
-            if len(self._ends) > self._limit:
-                self._ends = [e for e in self._ends if e[2] is task or e[2].state == RUNNING and e[2].memo == e[1]]
-                self._limit = max(64, 2 * len(self._ends))
+        super().starting(task, placement, view)
 
     def victims(self, key: float, view: View) -> Iterable[Task]:
-        return self._latest_ends(key, view) if self._steady and view.changes.steady else super().victims(key, view)
-
-    def _latest_ends(self, key: float, view: View) -> Iterator[Task]:
-        """The running tasks to preempt, the latest end first."""
+        if not (self._steady and view.changes.steady):
+            return super().victims(key, view)
         now = view.now
-        for end, start, task in self._ends:
-            if task.state == RUNNING and task.memo == start:
-                if not self.yields(-end - now, key):
-                    return
-                yield task
+        return self._ends.until(lambda end: not self.yields(-end - now, key))
 
     def yields(self, running: float, waiting: float) -> bool:
         return running > waiting * (1 + ROUNDING) + self.margin

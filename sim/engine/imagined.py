@@ -267,7 +267,7 @@ def _retime_plain(run: RunState, launches: Sequence[Launch], drawn: _Drawn | Non
     for launch in launches:
         task: Task = launch._tasks[0]  # type: ignore[index]
         done = now - launch.decided
-        seconds = launch.placement.mode.fixed + task.estimates[launch.position]
+        seconds = planned(launch)
         if drawn is not None and seconds > 0:
             seconds *= drawn.longer(task.index, done / seconds)
         ends.append(now + (seconds - done if seconds > done else 0.0))

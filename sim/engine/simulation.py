@@ -165,6 +165,8 @@ class Simulation:
             if launch.sketch is not None:
                 launch.sketch[0].write_out(now)
             table = launch.table
+            if table is None and launch.task._history is not None:
+                table = self.parts.launches.tabulate(launch)  # the columns tell of tasks that were never stopped
             if table is not None:
                 times = self.parts.launches.departures.close(launch, now)
                 if launch.terms is not None:

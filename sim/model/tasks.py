@@ -549,6 +549,9 @@ class Task:
     @property
     def shortest_remaining(self) -> float:
         """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
+        modes = self.shape.modes
+        if len(modes) == 1:
+            return (self.estimates[0] + modes[0].fixed) * (1.0 - self.done)
         return self.shortest_estimate * (1.0 - self.done)
 
     def modes_by_speed(self) -> Sequence[int]:

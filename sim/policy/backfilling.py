@@ -111,6 +111,7 @@ class Backfilling(ListScheduler):
     def __init__(self, placement: PlacementRule | None, depth: int | None):
         super().__init__(placement=placement)
         self.window = QueueWindow(None if depth is None else depth + 1)
+        self._notes_starts = type(self).starting is not Backfilling.starting
         self._stuck: tuple[Task, int] | None = None
         """A head behind which no other can be, and `View.releases` when it fitted nowhere."""
         self._heads: list[Task] = []
@@ -166,19 +167,23 @@ class Backfilling(ListScheduler):
         tasks = window.tasks
         heads: list[Task] = []
         closed = position = 0
-        while position < len(tasks) and closed != EVERYWHERE:
+        while position < len(tasks):
             task = tasks[position]
-            nodes = claims_of(task)
-            placement = None if nodes & closed else view.fit(task) if rule is None else rule(task, view)
+            if closed and claims_of(task) & closed:
+                position += 1
+                continue
+            placement = view.fit(task) if rule is None else rule(task, view)
             if placement is not None:
                 window.take(position)
                 window.changed = 0
-                self.starting(task, placement, view)
+                if self._notes_starts:
+                    self.starting(task, placement, view)
                 yield Start(task, placement)
                 continue
-            if not nodes & closed:
-                heads.append(task)
-                closed |= nodes
+            heads.append(task)
+            closed |= claims_of(task)
+            if closed == EVERYWHERE:
+                break
             position += 1
         # A rule may judge otherwise next time, and data that lie ready elsewhere may make room.
         if closed == EVERYWHERE and len(heads) == 1 and self.placement is None and not view.items:

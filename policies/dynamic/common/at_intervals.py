@@ -18,10 +18,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sim.model.cluster import Device
+from sim.model.cluster import Device, Node
 from sim.model.curves import Layout, layout_of
 from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Mode, Task
+from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
 from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 Share = dict[int, int]
@@ -76,6 +76,14 @@ class AtIntervals(Scheduler):
         """Number of the last interval that has begun."""
         self._kind = ""
         self._down: dict[int, None] = {}
+        self._devices: list[tuple[Node, list[Device]]] = []
+        """Those of the type, by node."""
+        self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
+        """What `_sizes` has found, by shape and the modes that admission left."""
+        self._here: dict[int, None] = {}
+        """Rows of the tasks that have been ready and have not ended."""
+        self._others: dict[int, Task] = {}
+        """By row: tasks without modes on whole devices of the type, in the order in which they became ready."""
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         """By row of a job what it has until the next time; of jobs that it does not name nothing.
@@ -90,6 +98,21 @@ class AtIntervals(Scheduler):
     def begin(self, view: View) -> None:
         counts = Counter(device.type.name for device in view.cluster.devices if device.type.kind != "cpu")
         self._kind = max(counts, key=lambda name: counts[name], default="")
+        of_kind = ((n, [d for d in n.accelerators if d.type.name == self._kind]) for n in view.cluster.nodes)
+        self._devices = [(node, devices) for node, devices in of_kind if devices]
+
+    def ready(self, task: Task) -> None:
+        self._here[task.index] = None
+        if not self._sizes(task):
+            self._others.pop(task.index, None)
+            self._others[task.index] = task
+
+    def finished(self, task: Task) -> None:
+        self._here.pop(task.index, None)
+        self._others.pop(task.index, None)
+
+    def gone(self, task: Task) -> None:
+        self.finished(task)
 
     def device(self, device: Device, up: bool) -> None:
         if up:
@@ -101,22 +124,25 @@ class AtIntervals(Scheduler):
         number = math.floor(view.now / self.interval * (1 + ROUNDING))
         due = number > self._last and view.now <= number * self.interval * (1 + ROUNDING)
         self._last = max(number, self._last)
-        waiting, running = view.waiting(own=True), view.running("start", own=True)
-        others = [task for task in waiting if not self._sizes(task)]
+        others = [task for task in self._others.values() if task.state == WAITING]
         if due:
-            yield from self._deal_out(waiting, running, view)
+            yield from self._deal_out(view.waiting(own=True), view.running("start", own=True), view)
         for task in others:
             placement = view.fit(task)
             if placement is not None:
                 yield Start(task, placement)
-        if view.num_waiting(own=True) or view.running("start", own=True):
+        if self._here or view.num_waiting(own=True) or view.running("start", own=True):
             yield Wait(until=(self._last + 1) * self.interval)
 
     def _sizes(self, task: Task) -> dict[int, Mode]:
-        allowed = task.allowed or range(len(task.modes))
-        modes = [task.modes[position] for position in allowed]
-        found = {mode.gpus: mode for mode in modes if mode.type.name == self._kind and mode.gpus and mode.whole}
-        return dict(sorted(found.items()))
+        key = task.shape, task.allowed
+        found = self._modes.get(key)
+        if found is None:
+            allowed = task.allowed or range(len(task.modes))
+            modes = [task.modes[position] for position in allowed]
+            sizes = {mode.gpus: mode for mode in modes if mode.type.name == self._kind and mode.gpus and mode.whole}
+            found = self._modes[key] = dict(sorted(sizes.items()))
+        return found
 
     # Dealing out ----------------------------------------------------------------------------------------------
 
@@ -138,11 +164,15 @@ class AtIntervals(Scheduler):
             if job.share and dealt.get(job.task.index) == job.share:
                 stay[job.task.index] = None
             elif job.share:
+                free = {}
                 yield Stop(job.task)
+        free = free or self._free(view)
         for job in jobs:
             share = dealt.get(job.task.index)
             if share and job.task.index not in stay:
-                yield from self._start(job, share, view)
+                start = self._start(job, share, free, view)
+                if start is not None:
+                    yield start
         if not view.running("start", own=True):
             yield from self._start_any(jobs, view)
 
@@ -151,8 +181,8 @@ class AtIntervals(Scheduler):
         if task.state == RUNNING:
             placement = view.launch_of(task).placement
             assert placement is not None
-            counts = Counter(device.node for device in placement.devices)
-            job.share = dict(counts)
+            nodes = [device.node for device in placement.devices]
+            job.share = dict(Counter(nodes)) if placement.mode.span_any else {nodes[0]: len(nodes)}
             left, whole = view.remaining(task), job.estimate(placement.mode.gpus) if placement.mode.whole else 0.0
             curve = placement.mode.curve
             if whole <= 0:
@@ -167,23 +197,24 @@ class AtIntervals(Scheduler):
     def _free(self, view: View) -> dict[int, list[Device]]:
         """Devices by node of which nothing is in use."""
         found: dict[int, list[Device]] = {}
-        for node in view.cluster.nodes:
-            idle = [
-                device for device in node.accelerators
-                if device.type.name == self._kind and device.index not in self._down and not view.load(device)
-            ]  # fmt: skip
-            if idle and node.cpu.index not in self._down:
+        down, load = self._down, view.load
+        for node, devices in self._devices:
+            idle = [device for device in devices if device.index not in down and not load(device)]
+            if idle and node.cpu.index not in down:
                 found[node.index] = idle
         return found
 
-    def _start(self, job: IntervalJob, share: Share, view: View) -> Iterator[Decision]:
+    def _start(self, job: IntervalJob, share: Share, free: dict[int, list[Device]], view: View) -> Start | None:
+        """Start a job on devices that are free, and are so no longer; None where there is no room."""
         mode = job.sizes[sum(share.values())]
-        free = self._free(view)
         if any(len(free.get(node, ())) < count for node, count in share.items()):
-            return
+            return None
         placement = Placement(mode, tuple(device for node, count in share.items() for device in free[node][:count]))
-        if view.fits(mode, placement, (job.task,)) and view.holds(job.task, placement):
-            yield Start(job.task, placement)
+        if not (view.fits(mode, placement, (job.task,)) and view.holds(job.task, placement)):
+            return None
+        for node, count in share.items():
+            del free[node][:count]
+        return Start(job.task, placement)
 
     def _start_any(self, jobs: list[IntervalJob], view: View) -> Iterator[Decision]:
         """Nothing runs: the first job that fits anywhere must not wait for ever."""

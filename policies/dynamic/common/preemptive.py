@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sim.errors import Problem, ScenarioError
@@ -20,8 +20,11 @@ from sim.policy import (
     Stop,
     TaskQueue,
     View,
+    Wait,
     claims_of,
 )
+
+Head = tuple[Task, TaskQueue]
 
 
 class PreemptiveList(ListScheduler):
@@ -29,7 +32,8 @@ class PreemptiveList(ListScheduler):
 
     The least urgent are stopped first, only as many as the head needs, and none if even all would not suffice.
     They wait again, with their work kept.  Tasks that are not preemptible are left alone.
-    Cost: a pass over the running tasks for a head that does not fit and might displace one of them.
+    Cost: a pass over the running tasks for a head that does not fit and might displace one of them, once until
+    something comes free.
     """
 
     def __init__(
@@ -41,17 +45,34 @@ class PreemptiveList(ListScheduler):
     ):
         super().__init__(order, placement, discipline)
         self.preemptive = preemptive
-        self._in_vain: tuple[float, dict[int, None]] = (-1.0, {})
+        self._declined: tuple[float, dict[int, None]] = (-1.0, {})
+        """An instant, and rows of tasks that did not start then although room had been made for them."""
+        self._in_vain: dict[int, None] = {}
+        """Rows of tasks for which no room can be made, `_since` these counts of releases and of others' starts."""
+        self._since = -1, -1
+        self._own_starts = 0
+        """Starts under "block": they rank before all that waits, and are no victims of theirs."""
         self._worst: Any = None
         """No running task ranks behind this; None when none was started.  Ranks of running tasks never grow."""
 
     def rank(self, task: Task, view: View) -> Any:
-        """Where a running task would stand in the queue; must not grow while it runs."""
+        """Where a running task would stand in the queue; must not grow while it runs (else `ranks_grew`)."""
         return self.order(task)
 
     def yields(self, running: Any, waiting: Any) -> bool:
         """Is a task of rank `running` preempted by one of rank `waiting`?"""
         return running > waiting
+
+    def ranks_grew(self) -> None:
+        """Running tasks rank further behind than before: there may be room to be made where there was none."""
+        self._in_vain.clear()
+
+    def beginning(self, view: View) -> None:
+        """A round begins."""
+
+    def until(self, view: View) -> Wait | None:
+        """When a round is to come although nothing has changed; None: not at all."""
+        return None
 
     def starting(self, task: Task, placement: Placement, view: View) -> None:
         """A task is about to start."""
@@ -75,49 +96,75 @@ class PreemptiveList(ListScheduler):
         super().serve(counters, alone)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not self.preemptive:
-            yield from super().schedule(view)
-            return
-        queues = [queue for queue in self.queues() if queue.head() is not None]
-        if not queues:
-            yield WAIT_FOR_READY
-        while queues:
-            task, queue = min(((queue.head(), queue) for queue in queues), key=self._urgency)
-            assert task is not None
-            placement = self.place(task, view)
-            if placement is None:
-                placement = yield from self._make_room(task, view)
-            if placement is None and (self.discipline == "skip" or view.over_limit(task)):
-                queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
-            elif placement is None:
-                closed = claims_of(task)
-                queues = [one for one in queues if (head := one.head()) is not None and not claims_of(head) & closed]
-            else:
-                queue.remove(task)
-                self.starting(task, placement, view)
-                yield Start(task, placement)
-            queues = [queue for queue in queues if queue.head() is not None]
+        return self._preempting(view) if self.preemptive else super().schedule(view)
 
-    def _urgency(self, head: tuple[Task | None, TaskQueue]) -> tuple[Any, float, int]:
+    def _preempting(self, view: View) -> Iterator[Decision]:
+        self.beginning(view)
+        heads = _heads_of(self.queues())
+        if not heads:
+            yield WAIT_FOR_READY
+        blocking = self.discipline == "block"
+        while heads:
+            task, queue = heads[0] if len(heads) == 1 else min(heads, key=self._urgency)
+            if task.index in self._in_vain and self._since == self._known(view):
+                placement = None
+            elif (placement := self.place(task, view)) is not None:
+                queue.pop()
+            elif (found := self._room_for(task, view)) is not None:
+                for victim in found[1]:
+                    yield Stop(victim)
+                placement = self.place(task, view)
+                if placement is not None:
+                    queue.remove(task)
+                else:
+                    # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
+                    self._declined[1][task.index] = None
+            queues = [other for _, other in heads]
+            if placement is not None:
+                self.starting(task, placement, view)
+                self._own_starts += blocking
+                yield Start(task, placement)
+            elif len(heads) == 1:
+                break
+            elif not blocking or view.over_limit(task):
+                queues.remove(queue)  # held back by a limit, it blocks its own partition alone, even on shared nodes
+            else:
+                closed = claims_of(task)
+                queues = [other for head, other in _heads_of(queues) if not claims_of(head) & closed]
+            heads = _heads_of(queues)
+        wait = self.until(view)
+        if wait is not None:
+            yield wait
+
+    def _urgency(self, head: Head) -> tuple[Any, float, int]:
         task = head[0]
-        assert task is not None
         return self.order(task), task.arrival, task.index
 
-    def _make_room(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
-        """Stop tasks that rank behind this one, and say where it can start then."""
-        if any(view.fits(mode) for mode in task.modes):
+    def _known(self, view: View) -> tuple[int, int]:
+        """As long as it is the same, nothing has come free, and nothing has started that a waiting task may stop."""
+        changes = view.changes
+        return changes.releases, changes.launches - self._own_starts
+
+    def _room_for(self, task: Task, view: View) -> tuple[Placement, list[Task]] | None:
+        """Where a task that found no place could start once tasks that rank behind it have stopped, and these."""
+        # Without a rule and data that have to find room, a task of one mode that found no place fits nowhere.
+        plain = self.placement is None and not view.items
+        if not (plain and len(task.modes) == 1) and any(view.fits(mode) for mode in task.modes):
             return None  # the placement rule declines what fits, or only the task's data find no room
-        if self._in_vain[0] != view.now:
-            self._in_vain = (view.now, {})
-        if task.index in self._in_vain[1]:
+        if self._declined[0] != view.now:
+            self._declined = (view.now, {})
+        if task.index in self._declined[1]:
             return None
         found = view.make_room(task, self.victims(self.order(task), view))
-        if found is None:
-            return None
-        for victim in found[1]:
-            yield Stop(victim)
-        placement = self.place(task, view)
-        if placement is None:
-            # The rule declines, or the task's data find no room: not again at this instant, or it would go on.
-            self._in_vain[1][task.index] = None
-        return placement
+        if found is None and plain:
+            known = self._known(view)
+            if self._since != known:
+                self._since = known
+                self._in_vain.clear()
+            self._in_vain[task.index] = None
+        return found
+
+
+def _heads_of(queues: Iterable[TaskQueue]) -> list[Head]:
+    """The queues in which tasks wait, each with the one that goes first."""
+    return [(head, queue) for queue in queues if (head := queue.head()) is not None]

@@ -375,7 +375,9 @@ class RoundRoom:
                      if d.index not in down}  # fmt: skip
         self.cores = [node.cpus * 1000 for node in cluster.nodes]
         self.memory = [math.inf if node.memory is None else node.memory for node in cluster.nodes]
-        self.having: dict[str, list[Node]] = {}
+        self.having: dict[Mode, list[Node]] = {}
+        self._free: list[dict[Mode, list[Device]]] = [{} for _ in cluster.nodes]
+        """By node what is free there for a mode, as far as asked for since something was last taken there."""
         self.kept: dict[int, None] = {}
         self.expected: dict[int, float] = {}
         """Devices of a node that jobs hope to keep."""
@@ -398,20 +400,18 @@ class RoundRoom:
     def place(self, mode: Mode) -> Placement | None:
         """Devices of one node: where the fewest jobs would have to move, then the tightest; or across nodes."""
         best: tuple[tuple[float, int], list[Device]] | None = None
-        across: list[Device] = []
-        for node in self._with(mode):
-            if not mode.allows(node.index) or mode.node_count > 1:
+        nodes = self._with(mode) if mode.node_count == 1 else []
+        free, expected, on_cpu, least = self._free, self.expected, mode.on_cpu, max(1, mode.gpus)
+        for node in nodes:
+            number = node.index
+            devices = free[number].get(mode)  # as `_free_on`, which would be one call more for each node
+            if devices is None:
+                devices = self._free_on(node, mode)
+            if len(devices) < least:
                 continue
-            devices = self._free_on(node, mode)
-            if mode.on_cpu:
-                fits, room = bool(devices), self.cores[node.index]
-            else:
-                across += devices
-                fits, room = len(devices) >= mode.gpus, len(devices)
-            if fits and self.host_holds(node, mode, 1.0):
-                key = (self.expected.get(node.index, 0.0), room)
-                if best is None or key < best[0]:
-                    best = (key, devices)
+            key = expected.get(number, 0.0), self.cores[number] if on_cpu else len(devices)
+            if (best is None or key < best[0]) and self.host_holds(node, mode, 1.0):
+                best = (key, devices)
         if best is not None:
             placement = Placement(mode, tuple(best[1][: max(1, mode.gpus)]))
         elif mode.unit is not None:
@@ -419,7 +419,10 @@ class RoundRoom:
             if gang is None:
                 return None
             placement = gang
-        elif mode.span_any and len(across) >= mode.gpus:
+        elif mode.span_any and mode.gpus:
+            across = [device for node in nodes for device in self._free_on(node, mode)]
+            if len(across) < mode.gpus:
+                return None
             placement = Placement(mode, tuple(across[: mode.gpus]))
         else:
             return None
@@ -435,7 +438,7 @@ class RoundRoom:
         left = mode.node_count if mode.node_count > 1 else mode.millicores
         for node in self._with(mode):
             here = self._free_on(node, unit)[: max(1, unit.gpus)]
-            if not left or not mode.allows(node.index) or len(here) < max(1, unit.gpus):
+            if not left or len(here) < max(1, unit.gpus):
                 continue
             if not self.host_holds(node, unit, 1.0):
                 continue
@@ -450,15 +453,25 @@ class RoundRoom:
         return None if left else Placement(mode, tuple(devices), parts=tuple(parts) if len(parts) > 1 else None)
 
     def _with(self, mode: Mode) -> list[Node]:
-        name = mode.type.name
-        if name not in self.having:
-            self.having[name] = [
+        """The nodes on which the mode may run."""
+        if mode not in self.having:
+            name = mode.type.name
+            self.having[mode] = [
                 node for node in self.nodes
                 if (node.cpu.type.name == name if mode.on_cpu else any(d.type.name == name for d in node.accelerators))
+                and mode.allows(node.index)
             ]  # fmt: skip
-        return self.having[name]
+        return self.having[mode]
 
     def _free_on(self, node: Node, mode: Mode) -> list[Device]:
+        """Devices of a node that the mode could take."""
+        known = self._free[node.index]
+        found = known.get(mode)
+        if found is None:
+            found = known[mode] = self._look_on(node, mode)
+        return found
+
+    def _look_on(self, node: Node, mode: Mode) -> list[Device]:
         if mode.on_cpu:
             return [node.cpu] if self.cores[node.index] >= mode.millicores else []
         left, kind = self.left, mode.type
@@ -494,8 +507,10 @@ class RoundRoom:
         for number, cores, memory in placement.hosts():
             self.cores[number] -= cores
             self.memory[number] -= memory
+            self._free[number].clear()
 
     def take_host(self, node: Node, mode: Mode, part: float) -> None:
         """Cores and memory of such a part of a launch."""
         self.cores[node.index] -= math.ceil(mode.millicores * part)
+        self._free[node.index].clear()
         self.memory[node.index] -= mode.memory * part

@@ -9,6 +9,7 @@ from sim.engine.control.waiting import Waiting
 from sim.engine.core.policy_errors import illegal, state_of
 from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
+from sim.engine.flight.durations import work
 from sim.engine.flight.launch import FusedLaunch, Launch, Terms
 from sim.engine.kernel.clock import FINISH
 from sim.engine.launching.launches import Launches
@@ -49,6 +50,8 @@ class Starts:
         }  # fmt: skip
         """Modes of tasks that are no requests, if a start need not look at data items or slices of accelerators: is
         it quick?"""
+        self._free = frozenset(shape for shape in run.tasks.shapes if shape.stopping == Stopping())
+        """Shapes of tasks that cost nothing to stop and resume."""
         self._generated = {service.shape: service for service in run.language}
 
     def start(self, decision: Start) -> None:
@@ -239,13 +242,17 @@ class Starts:
             self.state.waiting.pop(member.index, None)
             member.state = RUNNING
             member._launch = launch
-        if mode in self.quick and task._history is None and len(batch) == 1:
+        again = task._history is not None
+        if mode in self.quick and len(batch) == 1 and not (again and task.shape not in self._free):
             for device in placement.devices:
                 if not self.capacity.of[device.index].normal:
                     break
             else:
-                self._starts[task.index] = now
-                self.clock.at(now + (mode.fixed + task._time[launch.position]), FINISH, launch)
+                if again:
+                    launch.then = self.launches.end_resumed
+                else:
+                    self._starts[task.index] = now
+                self.clock.at(now + work(launch), FINISH, launch)
                 if self.limits is not None:
                     self.limits.watch(launch)
                 return

@@ -32,7 +32,7 @@ class Speeds:
         self.clock = clock
         self.capacity = capacity
         self.nominal: dict[Mode, Rates] = {}
-        """Rates of modes on one device in its normal state, as far as asked for (`nominal_of`)."""
+        """Rates of modes on devices in their normal state, as far as asked for (`nominal_of`)."""
         self._shared: dict[tuple[Mode, int, bool, float, float], Rates] = {}
         """Rates of modes on one accelerator with others: by the sum of their shares, whether there are several, and the
         accelerator's frequency and slowdown."""
@@ -44,8 +44,10 @@ class Speeds:
         table.rate, table.busy_rate, table.watts = self.of(launch, table)
 
     def nominal_of(self, launch: Launch) -> Rates:
-        """Rates of a launch on one device that is in its normal state, with nothing else to slow it."""
+        """Rates of a launch on devices that are in their normal state, with nothing else to slow it."""
         mode = launch.placement.mode
+        if launch.placement.parts is not None:
+            return self._reckon(launch)  # on cores of several nodes: each has its own
         rates = self.nominal.get(mode)
         if rates is None:
             rates = self.nominal[mode] = self._reckon(launch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sim.engine.core.state import RunState
 from sim.engine.flight.launch import Launch
 from sim.model.record import COMPLETED
@@ -20,6 +22,8 @@ class AttainedService:
         self.by_user: dict[str, float] | None = None
         self.asked = False
         """Has attained service been asked for?  From then on it is added up as launches end."""
+        self._busy: Any = None
+        """The column in which that is."""
 
     def batch(self, launch: Launch, busy: float) -> None:
         """A batch of requests has ended."""
@@ -29,7 +33,7 @@ class AttainedService:
     def _begin(self) -> None:
         """Make up for the launches that have ended so far."""
         self.asked = True
-        busy = self.run.recorder.detail("busy")
+        self._busy = busy = self.run.recorder.detail("busy")
         for row, seconds in self.run.recorder.computed():
             busy[row] += seconds
 
@@ -37,7 +41,7 @@ class AttainedService:
         """A launch that went through stages, or was stopped, has ended."""
         if not self.asked:
             return
-        self.run.recorder.detail("busy")[task.index] += seconds
+        self._busy[task.index] += seconds
         if self.by_user is not None:
             self.by_user[task.user] = self.by_user.get(task.user, 0.0) + seconds
 
@@ -53,14 +57,16 @@ class AttainedService:
 
     def task(self, task: Task) -> float:
         """What a task has received up to now."""
-        run = self.run
         if not self.asked:
             self._begin()
-        earlier = run.recorder.detail("busy")[task.index] if run.recorder.has("busy") else 0.0
-        if task._launch is not None and not task._launch.resident:  # what requests share is not counted for each
-            return float(earlier + self._under_way(task._launch))
-        ended_plainly = run.recorder.status[task.index] == COMPLETED and not run.recorder.staged(task.index)
-        return float(earlier + (self._of_plain(task.index) if ended_plainly else 0.0))
+        row, launch = task.index, task._launch
+        earlier: float = self._busy[row]
+        if launch is not None:
+            # What requests share is not counted for each.
+            return earlier if launch.resident else earlier + self._under_way(launch)
+        recorder = self.run.recorder
+        ended_plainly = recorder.status[row] == COMPLETED and not recorder.staged(row)
+        return earlier + self._of_plain(row) if ended_plainly else earlier
 
     def _under_way(self, launch: Launch) -> float:
         now = self.run.clock._now

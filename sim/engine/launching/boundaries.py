@@ -14,7 +14,7 @@ from sim.engine.core.signals import Signals
 from sim.engine.core.state import RunState
 from sim.engine.flight.contention import SharedNetwork
 from sim.engine.flight.data_locations import host
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, READY, TURN, Lane, Launch, ShareGroup, Timetable
+from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, NAN, READY, TURN, Lane, Launch, ShareGroup, Timetable
 from sim.engine.flight.part import Part, insert_part
 from sim.engine.flight.prefetch import Fetching
 from sim.engine.flight.rates import Speeds
@@ -240,6 +240,17 @@ class Boundaries:
                 table.stepwise = True
 
     # The end ------------------------------------------------------------------------------------------------
+
+    def end_resumed(self, launch: Launch) -> None:
+        """A launch that only computed, of a task that was stopped before, has ended well."""
+        placement, began, now = launch.placement, launch.decided, self.clock._now
+        if len(placement.devices) == 1:
+            self.capacity.quick_give(placement, launch.cores)
+        else:
+            self.capacity.give(placement, launch, launch.cores)
+        _, busy, watts = self.speeds.nominal_of(launch)
+        elapsed = now - began
+        self._write(launch, (began, NAN, NAN, began, now, NAN), now, busy * elapsed, watts * elapsed)
 
     def _write(self, launch: Launch, times: tuple[float, ...], end: float, busy: float, energy: float) -> None:
         """Write down a launch that has ended well, but for one of several tasks, and tell of it."""

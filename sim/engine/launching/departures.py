@@ -72,17 +72,17 @@ class Departures:
         compute = (computed if computed == computed else end) - began if began == began else 0.0
         download = end - down if complete and down == down else 0.0
         members = len(tasks)
+        batch, joules = detail("batch"), detail("energy")
+        uploads, computes, downloads = detail("upload"), detail("compute"), detail("download")
         for task in tasks:
             row = task.index
-            detail("batch")[row] = launch.number
+            batch[row] = launch.number
             self.received.staged(task, table.busy / members)
-            detail("energy")[row] += table.energy / members
+            joules[row] += table.energy / members
             if kept > 0:
-                detail("upload")[row] += upload
-                detail("compute")[row] += compute * kept
-                detail("download")[row] += download
-            else:
-                detail("upload"), detail("compute"), detail("download")
+                uploads[row] += upload
+                computes[row] += compute * kept
+                downloads[row] += download
 
     def close(self, launch: Launch, end: float) -> tuple[float, ...]:
         """What has happened of a launch that the end of the run cuts off."""

@@ -130,23 +130,25 @@ class Launches(Boundaries):
 
     # Changes in mid-flight ----------------------------------------------------------------------------------
 
-    def materialize(self, launch: Launch) -> None:
-        """Build the timetable of a launch that was compute-only so far."""
-        if launch.table is not None or launch.resident:
-            return
+    def tabulate(self, launch: Launch) -> Timetable:
+        """The timetable of a launch that is compute-only; its accelerators' lanes know nothing of it."""
         table = launch.own_table = Timetable(launch.decided, work(launch))
         table.uploaded = table.ready = table.compute_start = table.updated = launch.decided
         table.end = table.armed = table.compute_end = table.finish_at = launch.decided + table.total
+        _, table.busy_rate, table.watts = self.speeds.nominal_of(launch)
+        return table
+
+    def materialize(self, launch: Launch) -> None:
+        """Build the timetable of a launch that was compute-only so far, and will go on with it."""
+        if launch.table is not None or launch.resident:
+            return
+        table = self.tabulate(launch)
         launch.then = self.boundary
-        mode = launch.placement.mode
-        if mode.gpus:
+        if launch.placement.mode.gpus:
             table.lanes = tuple(self.capacity.of[device.index].lane for device in launch.placement.devices)
             for lane in table.lanes:
                 lane.flights.append(launch)
                 lane.flights.sort(key=lambda one: one.number)
-        power = mode.type.power
-        table.busy_rate = mode.gpu_share or mode.millicores / 1000
-        table.watts = table.busy_rate * (power.busy - power.idle)
         signals = self.signals
         if signals.materialized is not None:
             signals.materialized(launch)

@@ -45,9 +45,9 @@ class Stops:
         if launch.fusion is not None:
             keep = fault = False  # nothing of it is anywhere before it is over: all of it again
         launches = self.launches
-        launches.materialize(launch)
         table = launch.table
-        assert table is not None
+        if table is None:
+            table = launches.tabulate(launch)
         now = launches.clock._now
         stage = table.stage(now)
         start, up, uploaded, began, computed, down = table.times(now)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 from sim.engine.core.state import RunState
-from sim.engine.flight.durations import planned
 from sim.engine.flight.launch import Launch
 from sim.engine.launching.stopping import Stops
 from sim.engine.resources.occupancy import NodeState
@@ -126,8 +125,11 @@ class Ends:
         stopped, self._stops = self._stops != self.stops.count, self.stops.count
         exact, expected = self._exact, self._expected
         for launch in reversed(fresh):  # as they started
-            if exact and launch.table is None:
-                end = launch.decided + planned(launch)
+            if exact and launch.own_table is None and launch.sketch is None:
+                task, position = launch._tasks[0], launch.position  # type: ignore[index]
+                # As `planned`: this is asked of every launch.
+                mode = launch.placement.mode
+                end = launch.decided + (mode.fixed + task.estimates[position]) * (1.0 - task.done)
             elif len(launch.tasks) > 1 or not self.capacity.countable(launch.placement.mode):
                 self._countable = False
                 break
@@ -196,7 +198,10 @@ class Ends:
 
     def launches(self, number: int) -> list[tuple[float, int, Launch]]:
         """What runs on a node, by end, of what was known."""
-        return [entry for entry in self.on[number] if entry[1] in self.running]
+        here, running = self.on[number], self.running
+        if self._exact:
+            here = here[bisect_left(here, (self.forecast.now,)) :]  # what was to end earlier has
+        return [entry for entry in here if entry[1] in running]
 
     def due(self, number: int, time: float) -> list[tuple[float, int, Launch]]:
         """What will have ended on a node at a time; the node is one that `earliest` gave."""

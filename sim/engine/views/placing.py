@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sim.engine.core.state import RunState
 from sim.engine.flight.transfers import Transfers
 from sim.engine.resources.nodes import NodeColumns
-from sim.engine.resources.occupancy import GpuState, NodeState
+from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.offers import Offers
 from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from sim.model.plan import Placement
@@ -189,10 +189,9 @@ class Placing:
 
     def load(self, device: Device) -> float:
         state = self._capacity.of[device.index]
-        if isinstance(state, NodeState):
-            return 1.0 - state.cpu_free / (1000 * state.node.cpus) if state.node.cpus else 1.0
-        assert isinstance(state, GpuState)
-        return device.type.streams - state.free / WHOLE
+        if state.__class__ is GpuState:
+            return float(device.type.streams - state.free / WHOLE)
+        return 1.0 - state.cpu_free / (1000 * state.node.cpus) if state.node.cpus else 1.0
 
 
 def together(state: RunState, rows: Sequence[int]) -> tuple[Task, ...] | None:

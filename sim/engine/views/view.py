@@ -206,7 +206,8 @@ class EngineView:
     def num_waiting(self, kind: str | None = None, class_: str | None = None, own: bool = False) -> int:
         generated = 0 if self._generated is None or own else self._generated.count(kind, class_)
         if kind is None and class_ is None:
-            return len(self._state.waiting) + sum(map(len, self._state.queues)) + generated
+            queues = self._state.queues
+            return len(self._state.waiting) + (sum(map(len, queues)) if queues else 0) + generated
         self._known(kind, class_)
         return self._work_ahead().count(kind, class_) + generated
 
