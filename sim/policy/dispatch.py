@@ -117,10 +117,12 @@ class Index:
             placement, _ = offers.of(counter.queue.service.shape.modes[0])
             counter.ended = counter.queue.over
             counter.until, counter.count = math.inf, None
-            if (yield from ask(counter, placement, view)):
-                self._look(entry.number)
-            else:
+            decision = ask(counter, placement, view)
+            if decision is None:
                 self._delay(entry.number, line, offer)
+            else:
+                yield decision
+                self._look(entry.number)
 
     # What has happened ----------------------------------------------------------------------------------------
 
@@ -261,8 +263,8 @@ class Dispatcher:
         if len(self.counters) == 1:  # nearly always: two lists less a round
             counter = self.counters[0]
             if counter.due(view.now, view.changes.releases):
-                while (yield from self._step(counter, view)):
-                    pass
+                while (decision := self._step(counter, view)) is not None:
+                    yield decision
             counter.queue.want(counter.count or 0)
             return Pause("release", counter.until)
         if self._index is None:
@@ -274,8 +276,11 @@ class Dispatcher:
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
             counter = due[0] if len(due) == 1 else self._most_urgent(due, view)
-            if not (yield from self._step(counter, view)):
+            decision = self._step(counter, view)
+            if decision is None:
                 due.remove(counter)
+            else:
+                yield decision
         for counter in self.counters:
             counter.queue.want(counter.count or 0)
         return Pause("release", min(counter.until for counter in self.counters))
@@ -293,8 +298,8 @@ class Dispatcher:
 
         return min(due, key=urgency)
 
-    def _step(self, counter: Counter, view: View) -> Generator[Decision, None, bool]:
-        """Ask the service's policy once; True if it may go on at once."""
+    def _step(self, counter: Counter, view: View) -> Decision | None:
+        """Ask the service's policy once: what it decides, after which it may be asked at once again, or None."""
         queue = counter.queue
         counter.asked, counter.releases, counter.ended = True, view.changes.releases, queue.over
         counter.until, counter.count = math.inf, None
@@ -302,11 +307,9 @@ class Dispatcher:
             counter.asked = False
             if not self._full(counter, view):  # else the next arrival changes nothing before a release does
                 counter.count = 1
-            return False
+            return None
         placement = self.place(counter, view)
-        if placement is None:
-            return False
-        return (yield from ask(counter, placement, view))
+        return None if placement is None else ask(counter, placement, view)
 
     @staticmethod
     def _full(counter: Counter, view: View) -> bool:

@@ -90,7 +90,11 @@ class Queue:
 
     def __len__(self) -> int:
         apart, column = len(self._apart) - self._first, self.column
-        return apart if column is None else column.arrived - self.head_at + apart
+        if column is None:
+            return apart
+        # Asked several times at one instant: a call less.
+        arrived = column.known if column.known_at == self.clock._now else column.arrived
+        return arrived - self.head_at + apart
 
     @cached_property
     def _one_class(self) -> bool:
@@ -114,7 +118,9 @@ class Queue:
     @property
     def over(self) -> bool:
         column = self.column
-        return self.coming.over if column is None else column.arrived == column.total
+        if column is None:
+            return self.coming.over
+        return (column.known if column.known_at == self.clock._now else column.arrived) == column.total
 
     def recent(self, seconds: float) -> int:
         return self.coming.since(self.clock._now - seconds)
@@ -353,7 +359,7 @@ class Queue:
             return
         index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
         if index >= 0:
-            time = float(self.column.times[index])
+            time = self.column.time(index)
             if time > self.clock._now:
                 self.clock.again(time, ARRIVAL, self.timer)
 
