@@ -100,7 +100,7 @@ class Index:
         self._hear(view)
         offers: Any = view.offers  # type: ignore[attr-defined]
         while True:
-            best: tuple[QueuedService, LikeServices, Any] | None = None
+            best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
                 found = offers.of(line.mode)
                 if found is None:
@@ -109,12 +109,14 @@ class Index:
                     self._arm(line)
                 entry = self._next(line, found[1])
                 if entry is not None and (best is None or entry < best[0]):
-                    best = entry, line, found[1]
+                    best = entry, line, found
             if best is None:
                 return Pause("release", self._until())
-            entry, line, offer = best
+            entry, line, (placement, offer) = best
             counter = self.counters[entry.number]
-            placement, _ = offers.of(counter.queue.service.shape.modes[0])
+            mode = counter.queue.service.shape.modes[0]
+            if mode is not line.mode:
+                placement = offers.there(mode, placement.devices[0])
             counter.ended = counter.queue.over
             counter.until, counter.count = math.inf, None
             decision = ask(counter, placement, view)
@@ -122,7 +124,7 @@ class Index:
                 self._delay(entry.number, line, offer)
             else:
                 yield decision
-                self._look(entry.number)
+                self._look(entry.number, len(counter.queue))
 
     # What has happened ----------------------------------------------------------------------------------------
 
@@ -134,14 +136,14 @@ class Index:
             wanted = counter.count is not None and waiting >= counter.count
             state = self._state[number]
             if not waiting or again or wanted or state < ANSWERED or (not counter.ended and queue.over):
-                self._look(number)
+                self._look(number, waiting)
             elif state == ANSWERED:
                 self._enter(number, ANSWERED)  # its oldest request may be another one
         self.bell.clear()
         if self._releases != view.changes.releases:
             self._releases = view.changes.releases
             for number in list(self._timed):
-                self._look(number)
+                self._look(number, len(self.counters[number].queue))
             for line in self._lines:
                 line.released = True
                 for number, _ in line.asked:
@@ -152,9 +154,9 @@ class Index:
         while untils and untils[0][0] <= view.now:
             until, number = heappop(untils)
             if self.counters[number].until == until:
-                self._look(number)
+                self._look(number, len(self.counters[number].queue))
 
-    def _look(self, number: int) -> None:
+    def _look(self, number: int, waiting: int) -> None:
         """A service is to be asked as soon as there is room, if anything waits there."""
         counter = self.counters[number]
         if counter.until < math.inf:
@@ -163,7 +165,7 @@ class Index:
         counter.count = None
         if counter.queue.wanted:
             counter.queue.want(0)
-        if len(counter.queue):
+        if waiting:
             self._enter(number, FRESH)
             return
         if self._state[number] != IDLE or number not in self._line[number].idle:

@@ -184,6 +184,8 @@ class Queue:
     @property
     def oldest(self) -> float:
         """When the oldest request arrived at the front end."""
+        if not self._apart and not self.service.request_delay:
+            return self.arrival(0)
         row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
         return float(self.table.arrival[row])
 
