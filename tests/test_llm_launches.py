@@ -76,7 +76,8 @@ def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_device
 
     entry = {"arrivals": {"process": "all_at_once", "count": 2}}
     during, after = looked([0.02, 0.2], look, entry=entry, gpus=2, horizon="1 s")
-    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [0, 1])
+    end = F + 200 * P + sum(F + 2 * S + 2 * context * C for context in (101, 102, 103))
+    assert during == (["n0/g0"], [0, 1], pytest.approx(end), 1.0, math.inf, 0.02, [0, 1])
     assert after == (None, [], math.inf, 1.0, math.inf, 0.2, [])
 
 
