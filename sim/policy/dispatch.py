@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
@@ -27,12 +27,8 @@ EMPTY = (-1, 0)
 """The offer of any device on which nothing runs: one is as good as the other."""
 
 
-class QueuedService(NamedTuple):
-    """A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
-
-    key: Any
-    number: int
-    version: int
+QueuedService = tuple[Any, int, int]
+"""A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
 
 
 class LikeServices:
@@ -113,7 +109,8 @@ class Index:
             if best is None:
                 return Pause("release", self._until())
             entry, line, (placement, offer) = best
-            counter = self.counters[entry.number]
+            number = entry[1]
+            counter = self.counters[number]
             mode = counter.queue.service.shape.modes[0]
             if mode is not line.mode:
                 placement = offers.there(mode, placement.devices[0])
@@ -121,10 +118,13 @@ class Index:
             counter.until, counter.count = math.inf, None
             decision = ask(counter, placement, view)
             if decision is None:
-                self._delay(entry.number, line, offer)
+                self._delay(number, line, offer)
             else:
                 yield decision
-                self._look(entry.number, len(counter.queue))
+                queue = counter.queue
+                if queue.wanted:
+                    queue.want(0)
+                self._stand(number, len(queue))
 
     # What has happened ----------------------------------------------------------------------------------------
 
@@ -165,6 +165,10 @@ class Index:
         counter.count = None
         if counter.queue.wanted:
             counter.queue.want(0)
+        self._stand(number, waiting)
+
+    def _stand(self, number: int, waiting: int) -> None:
+        """A service that waits for nothing stands with those that are to be asked, or with the idle ones."""
         if waiting:
             self._enter(number, FRESH)
             return
@@ -178,7 +182,7 @@ class Index:
         self._state[number] = state
         self._version[number] += 1
         key = queue.oldest if self.order is None else self.order(queue.head)
-        heappush(self._line[number].heaps[state], QueuedService(key, number, self._version[number]))
+        heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
         """There is room: the next request of those that have none is to be told of."""
@@ -239,9 +243,13 @@ class Index:
         return self._state[number] != ASKED
 
     def _head(self, heap: list[QueuedService]) -> QueuedService | None:
-        while heap and self._version[heap[0].number] != heap[0].version:
+        version = self._version
+        while heap:
+            entry = heap[0]
+            if version[entry[1]] == entry[2]:
+                return entry
             heappop(heap)
-        return heap[0] if heap else None
+        return None
 
 
 class Dispatcher:

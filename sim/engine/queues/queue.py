@@ -362,8 +362,11 @@ class Queue:
         index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
         if index >= 0:
             time = self.column.time(index)
-            if time > self.clock._now:
-                self.clock.again(time, ARRIVAL, self.timer)
+            clock, timer = self.clock, self.timer
+            if time > clock._now:
+                if timer.entry >= 0:
+                    clock.cancel(timer)
+                clock.at(time, ARRIVAL, timer)
 
     def end_now(self) -> int:
         """Let no more requests arrive; the number that were still to arrive by the clock."""

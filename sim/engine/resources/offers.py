@@ -68,8 +68,10 @@ class Offers:
         for state in self._moved:
             index, kind = state.device.index, state.kind
             changes[index] += 1
-            heap = heaps[kind]
-            heappush(heap, (-state.free, index))
+            free, heap = state.free, heaps[kind]
+            if free <= 0:
+                continue  # nothing to offer before something is given back
+            heappush(heap, (-free, index))
             if len(heap) > limits[kind]:
                 heap[:] = {entry[1]: (-self.capacity.of[entry[1]].free, entry[1]) for entry in heap}.values()
                 heapify(heap)
