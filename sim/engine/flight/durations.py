@@ -54,6 +54,10 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in tasks]
         padding = 0.0 if terms is None else terms.padding
         return base * max(1.0 - task.done for task in tasks) + (math.fsum(works) + padding)
+    if terms is not None and terms.fresh:  # of one shape, and nothing is done of any
+        position = launch.position
+        members = math.fsum([task._time[position] for task in tasks])
+        return (base + (members + terms.padding)) * terms.compute
     times = [task._time[task.shape.position[mode]] * (1.0 - task._done) for task in tasks]
     fixed = base * max(1.0 - task._done for task in tasks)
     members = math.fsum(times)

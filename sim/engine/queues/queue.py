@@ -254,10 +254,15 @@ class Queue:
 
     def join(self, task: Task) -> None:
         """A request that comes by itself waits from now on, for the first time."""
-        assert isinstance(self.coming, OneByOne)
-        self.coming.to_come -= 1
-        self.coming.joined.append(self.clock._now)
-        self._insert(task)
+        coming: Any = self.coming
+        coming.to_come -= 1
+        coming.joined.append(self.clock._now)
+        row, apart = task.index, self._apart
+        if self.order is None and (not apart or apart[-1] < row):  # as `_insert`: nearly always
+            self._seen[row] = task
+            apart.append(row)
+        else:
+            self._insert(task)
 
     def never(self) -> None:
         """A request that had been to come was refused before it could wait."""
