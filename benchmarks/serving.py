@@ -47,9 +47,10 @@ class Sizes:
     requests: int = 1_000_000
     single_requests: int = 200_000
     many_requests: int = 10_000_000
+    shared_requests: int = 100_000
 
 
-QUICK = Sizes(2, 60_000, 40_000, 10_000, 100_000)
+QUICK = Sizes(2, 60_000, 40_000, 10_000, 100_000, 20_000)
 
 
 def served(requests: int, batching: str = "serial_greedy", streams: int = 1, admission: bool = False) -> Any:
@@ -141,6 +142,40 @@ def _rate(sizes: Sizes, requests: int, what: str, target: int | None, **more: An
     yield Row("  engine and record / table", f"{engine:.2f} s / {table:.2f} s")
 
 
+def shared(requests: int, services: int, gpus: int) -> Any:
+    """The input of a run: several services alike on the GPUs of nodes of four, 480 requests/s for each GPU."""
+    from benchmarks.features import COSTS
+    from sim.scenario.scenario import load
+
+    each = {"arrivals": {"process": "poisson", "rate": f"{480 * gpus / services}/s"}, "service": COSTS}
+    entries = [{"name": f"s{number}", "count": requests // services, **each} for number in range(services)]
+    node = {"count": max(1, gpus // 4), "gpus": {"type": "g", "count": min(4, gpus)}}
+    return load({"name": "shared", "cluster": {"nodes": [node]}, "workload": entries}).build(SEED)
+
+
+def services_figures(sizes: Sizes) -> Iterator[Row]:
+    """Time a batch with many services and many GPUs against one service on one."""
+    from sim.engine.simulation import Simulation
+
+    def seconds(services: int, gpus: int) -> float:
+        simulation = Simulation(shared(sizes.shared_requests, services, gpus))
+        gc.collect()
+        began = time.process_time()
+        record = simulation.run()
+        spent = time.process_time() - began
+        assert record.launches is not None
+        return spent / len(record.launches["launch"])
+
+    cases = {(services, gpus): f"{services} on {gpus}" for services in (1, 10, 100) for gpus in (1, 10, 100)}
+    spent = in_turns(sizes.repetitions, **{name: partial(seconds, *case) for case, name in cases.items()})
+    for (services, gpus), name in cases.items():
+        ratio = median_ratio(spent[name], spent[cases[1, 1]])
+        batch = statistics.median(spent[name]) * 1e6
+        what = f"{services} service{'s' if services > 1 else ''} on {gpus} GPU{'s' if gpus > 1 else ''}: time a batch"
+        goal = ("", None) if services == gpus == 1 else ("≤ 2 ×", ratio <= 2)
+        yield Row(what, f"{batch:.0f} µs, {ratio:.2f} ×", *goal)
+
+
 def peak(requests: int, table: bool) -> None:
     """Print the peak memory (bytes) of a process that makes one run: called in a fresh one."""
     if table:
@@ -172,6 +207,7 @@ def memory_figures(sizes: Sizes) -> Iterator[Row]:
 FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
     "throughput": throughput_figures,
     "admission": admission_figures,
+    "services": services_figures,
     "memory": memory_figures,
 }
 

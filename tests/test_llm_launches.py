@@ -76,7 +76,8 @@ def test_the_view_shows_where_a_request_runs_and_that_a_replica_keeps_its_device
 
     entry = {"arrivals": {"process": "all_at_once", "count": 2}}
     during, after = looked([0.02, 0.2], look, entry=entry, gpus=2, horizon="1 s")
-    assert during == (["n0/g0"], [0, 1], math.inf, 1.0, math.inf, 0.02, [0, 1])
+    end = F + 200 * P + sum(F + 2 * S + 2 * context * C for context in (101, 102, 103))
+    assert during == (["n0/g0"], [0, 1], pytest.approx(end), 1.0, math.inf, 0.02, [0, 1])
     assert after == (None, [], math.inf, 1.0, math.inf, 0.2, [])
 
 
@@ -464,3 +465,64 @@ def test_a_replica_that_does_not_add_up_is_found_at_its_next_boundary(monkeypatc
     monkeypatch.setattr(Replica, "defects", lambda one: [*defects(one), *(["lost"] if one.clock._now > 0.02 else [])])
     with pytest.raises(InvariantError, match=r"^t = 0\.05606 s: lost"):
         Simulation(load(scenario()).build(), check=True).run()
+
+
+# Who waits for devices that replicas keep ---------------------------------------------------------------------------
+
+
+def stranded(entry, **keys):
+    """The error of a run in which two replicas hold both GPUs, beside a workload."""
+    described = scenario({"replicas": 2}, {"class": "chat"}, **{"gpus": 2, **keys})
+    described["workload"].append({"name": "other", "arrivals": {"process": "all_at_once", "count": 3}, **entry})
+    with pytest.raises(RunError) as error:
+        Simulation(load(described).build()).run()
+    return error.value
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"gpu_time": "50 ms"}, {"service": {"compute": {"per_item": "1 ms"}}}],
+)
+def test_replicas_that_hold_all_devices_are_named_and_not_the_policy(entry):
+    error = stranded(entry)
+    assert not isinstance(error, PolicyError)
+    text = str(error)
+    assert "3 tasks wait for devices that replicas of language models keep to the end: " in text
+    assert "the replicas of chat hold 2 of 2 g" in text
+    assert "task 1: waiting since t = 0 s, would fit if it were not for the replicas" in text
+    assert "fewer replicas (`replicas:`)" in text and "another type of device" in text and "partition" in text
+    assert "policy" not in text
+
+
+def test_a_stage_of_a_graph_that_waits_for_a_device_of_replicas_is_told_of(tmp_path):
+    """The first task runs on a core; the second, behind it, needs a GPU."""
+    table = tmp_path / "graph.csv"
+    table.write_text("id,arrival,cpu_time,gpu_time,predecessors\na,0,1,,\nb,0,,1,a\n")
+    described = scenario({"replicas": 2}, nodes=[{"cpus": 4, "gpus": {"type": "g", "count": 2}}])
+    described["workload"].append({"name": "graph", "trace": {"format": "tasks", "path": str(table)}})
+    with pytest.raises(RunError, match="1 task waits for devices .* the replicas of chat hold 2 of 2 g") as error:
+        Simulation(load(described).build()).run()
+    assert not isinstance(error.value, PolicyError) and "waiting since t = 1 s" in str(error.value)
+
+
+def test_a_policy_that_starts_nothing_is_still_the_one_that_is_named():
+    """A third GPU is free, and a scheduler that starts nothing leaves it so."""
+    described = scenario({"replicas": 2}, gpus=3)
+    described["workload"].append({"name": "job", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}})
+    run = replace(load(described).build(), scheduler=Scheduler())
+    with pytest.raises(PolicyError, match="starts nothing") as error:
+        Simulation(run).run()
+    assert "would fit now in mode" in str(error.value) and "replicas" not in str(error.value)
+
+
+def test_gpus_that_replicas_hold_are_told_of_beside_what_the_policy_leaves_lying():
+    """Jobs on the free GPU are the policy's fault; those that need two wait for the replicas."""
+    described = scenario({"replicas": 2}, gpus=3)
+    for name, gpus in (("narrow", 1), ("wide", 2)):
+        described["workload"].append({"name": name, "class": name, "gpus": gpus, "gpu_time": "1 s",
+                                      "arrivals": {"process": "all_at_once", "count": 1}})  # fmt: skip
+    run = replace(load(described).build(), scheduler=Scheduler())
+    with pytest.raises(PolicyError, match=r"2 tasks wait \(the replicas of chat hold 2 of 3 g\)") as error:
+        Simulation(run).run()
+    assert "task 1: waiting since t = 0 s, would fit now" in str(error.value)
+    assert "task 2: waiting since t = 0 s, would fit if it were not for the replicas" in str(error.value)

@@ -73,6 +73,8 @@ class AsyncLinear(Batching):
         """Waiting requests from which on the batch that fills counts as full."""
         self.launched: deque[tuple[float, int]] = deque(maxlen=window)
         """When the last launches were, and how many requests had arrived by then."""
+        self.rate = 0.0
+        """Requests per second and device over these launches."""
 
     def remarks(self, modes: Sequence[Mode]) -> Sequence[str]:
         serial = list(dict.fromkeys(mode.type.name for mode in modes if mode.on_cpu or mode.type.streams == 1))
@@ -116,8 +118,8 @@ class AsyncLinear(Batching):
 
     def _until_upload(self, computing: float, waiting: int) -> float:
         """Seconds until the upload of waiting and still arriving requests must start."""
-        computing += self._hesitation(self.upload.of(waiting + self._rate() * computing))
-        return (computing - self.upload.of(waiting)) / (1.0 + self.upload.slope * self._rate())
+        computing += self._hesitation(self.upload.of(waiting + self.rate * computing))
+        return (computing - self.upload.of(waiting)) / (1.0 + self.upload.slope * self.rate)
 
     def _hesitation(self, upload: float) -> float:
         """How long after the expected end of the compute the upload should end, where that end is uncertain.
@@ -141,7 +143,7 @@ class AsyncLinear(Batching):
 
     def _look_again(self, left: float) -> float:
         """Seconds after which to estimate again: arrivals are less uncertain by then."""
-        early = self.upload.slope * 2.0 * math.sqrt(self._rate() * left)
+        early = self.upload.slope * 2.0 * math.sqrt(self.rate * left)
         return left - early if early < 0.25 * left else left
 
     # How many -------------------------------------------------------------------------------------------------
@@ -157,13 +159,13 @@ class AsyncLinear(Batching):
         elif not self.compute.known and count == self.first_size == most:
             count = max(1, most // 2)
         self._note(count, queue, view)
-        self._expect(self._balanced(self._rate()), most)
+        self._expect(self._balanced(self.rate), most)
         return Take(count)
 
     def _fill(self, count: int, queue: RequestQueue, view: View, end: float, most: int) -> Take:
         """Full before its time: the rate has risen to that at which it filled.  The next batch has as long as the
         running batch still computes and this one will."""
-        rate = self._rate()
+        rate = self.rate
         if self.launched:
             since, arrived = self.launched[-1]
             if view.now > since:
@@ -207,14 +209,10 @@ class AsyncLinear(Batching):
 
     def _note(self, count: int, queue: RequestQueue, view: View) -> None:
         self.running = count
-        self.launched.append((view.now, queue.arrived))
-
-    def _rate(self) -> float:
-        """Requests per second and device over the last launches."""
-        if len(self.launched) < 2:
-            return 0.0
-        (first, before), (last, after) = self.launched[0], self.launched[-1]
-        return (after - before) / (last - first) / self.devices if last > first else 0.0
+        (last, after) = newest = view.now, queue.arrived
+        self.launched.append(newest)
+        first, before = self.launched[0]
+        self.rate = (after - before) / (last - first) / self.devices if last > first else 0.0
 
 
 def _normal(x: float) -> float:

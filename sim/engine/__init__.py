@@ -2,5 +2,6 @@
 
 Rooms, from the floor up; each imports those before it only (the contract is in `pyproject.toml`): kernel, resources,
 flight, queues, core, launching, language, views, control.  Above them `parts` puts a run together, `fork` and
-`imagined` copy it, `rehearsal` tries plans out, and `simulation` drives it.
+`imagined` copy it, `foresight` copies one replica of a language model, `rehearsal` tries plans out, and `simulation`
+drives it.
 """

@@ -17,6 +17,8 @@ from sim.engine.control.decisions import Decisions
 from sim.engine.control.interrupts import note_place, note_start
 from sim.engine.core.policy_errors import deadlock, illegal, malformed, raised
 from sim.engine.kernel.clock import FAULT, Later
+from sim.engine.language.continuous_batching import Replica
+from sim.engine.language.generation import Generation
 from sim.engine.parts import Parts, Progress
 from sim.engine.queues.queue import Queue
 from sim.engine.rehearsal import problem_of
@@ -24,6 +26,7 @@ from sim.errors import HetsimError, RunError, UsageError
 from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
 from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
+from sim.policy.iterating import Foreseen
 
 
 class Simulation:
@@ -34,7 +37,7 @@ class Simulation:
         self.state = parts.state
         self.view = parts.view
         self.checker = parts.checker
-        parts.signals.imagine = self._imagine
+        parts.signals.imagine, parts.signals.foresee = self._imagine, self._foresee
         parts.bind(self._problem)
 
     @property
@@ -90,6 +93,13 @@ class Simulation:
 
         copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios, expected)
         return imagined.Imagined(copy.state, copy.run)
+
+    @staticmethod
+    def _foresee(replica: Replica, newcomer: Generation | None) -> Foreseen:
+        """A policy asks about the requests of a replica (`sim.engine.foresight`)."""
+        from sim.engine.foresight import foresee  # which few runs need
+
+        return foresee(replica, newcomer)
 
     def _blame(self, error: Exception, decision: Any) -> Exception:
         """The error to raise for what a round raised: the frame below `run` is either the policy's or `apply`."""

@@ -36,7 +36,7 @@ from sim.policy.contract import (
     Wait,
 )
 from sim.policy.dispatch import Dispatcher
-from sim.policy.iterating import BatchStep, Generation, IterationPolicy, Replica, Routing, WantedReplica
+from sim.policy.iterating import BatchStep, Foreseen, Generation, IterationPolicy, Replica, Routing, WantedReplica
 from sim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
 from sim.policy.planned import PlannedScheduler
 from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
@@ -46,9 +46,9 @@ from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
 __all__ = [
     "Accept", "Admission", "Annotate", "Backfilling", "BatchReport", "BatchStep", "BatchTimes", "Batching", "Counter",
     "Decision", "Defer", "Delay", "Demand", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE", "Fetch",
-    "Generation", "IterationPolicy", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule", "PlanProblem",
-    "PlannedScheduler", "Progress", "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests", "Routing",
-    "Scheduler", "Set", "Shadow", "Start", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_FIT",
-    "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order", "demand_fits_nowhere",
-    "demand_of", "fits_nowhere", "claims_of", "partition_of", "queueing",
+    "Foreseen", "Generation", "IterationPolicy", "ListScheduler", "Move", "OrderKey", "Pause", "PlacementRule",
+    "PlanProblem", "PlannedScheduler", "Progress", "Reject", "RemainingProblem", "Replica", "RequestQueue", "Requests",
+    "Routing", "Scheduler", "Set", "Shadow", "Start", "Stop", "Take", "TaskQueue", "View", "WAIT_FOR_CHANGE",
+    "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE", "Wait", "WantedReplica", "arrival_order",
+    "demand_fits_nowhere", "demand_of", "fits_nowhere", "claims_of", "partition_of", "queueing",
 ]  # fmt: skip

@@ -9,13 +9,13 @@ It never sees the future: arrivals, deadlines and estimates only of requests tha
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from sim.errors import PolicyError
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
-from sim.policy.contract import Decision, Reject, Start, View
+from sim.policy.contract import Reject, Start, View
 from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
 
 
@@ -146,21 +146,19 @@ class Counter:
         return not self.ended and queue.over
 
 
-def ask(counter: Counter, placement: Placement, view: View) -> Generator[Decision, None, bool]:
-    """Ask the service's policy about a device; True if it may go on at once."""
+def ask(counter: Counter, placement: Placement, view: View) -> Start | Reject | None:
+    """Ask the service's policy about a device: a decision, after which it may go on at once, or None."""
     queue = counter.queue
     answer = counter.batching.next_batch(queue, placement, view)
     if isinstance(answer, Take):
-        yield Start(_which(queue, answer.which, answer.size), placement)
-        return True
+        return Start(_which(queue, answer.which, answer.size), placement)
     if isinstance(answer, Discard):
-        yield Reject(_which(queue, answer.which), answer.reason, answer.expired)
-        return True
+        return Reject(_which(queue, answer.which), answer.reason, answer.expired)
     if not isinstance(answer, Delay):
         name = type(counter.batching).__name__
         raise PolicyError(f"{name}.next_batch answered {answer!r}; Take, Discard or Delay is expected")
     counter.until, counter.count, counter.released = answer.until, answer.count, answer.released
-    return False
+    return None
 
 
 def _which(queue: RequestQueue, which: int | Sequence[Task], size: int | None = None) -> Requests:

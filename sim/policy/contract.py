@@ -377,7 +377,10 @@ class LaunchSeen(Protocol):
 
     @property
     def finish(self) -> float:
-        """When it will end, as far as estimates, present rates and the launches before it tell."""
+        """When it will end, as far as estimates, present rates and the launches before it tell.
+
+        A request to a language model: when it leaves its replica if no others come, with an answer of estimated length.
+        """
         ...
 
 
@@ -518,6 +521,8 @@ class View(Protocol):
         self, by: Literal["finish", "start"] = "finish", device: Device | None = None, own: bool = False
     ) -> list[Task]:
         """Running tasks, on one device or all, by estimated finish or by start of their launches.
+
+        Requests to language models stand by the finish of each.
 
         own: without requests to language models, which no policy starts, moves or stops.
         """

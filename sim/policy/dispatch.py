@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from sim.model.plan import Placement
 from sim.model.tasks import Mode, Task
@@ -27,12 +27,8 @@ EMPTY = (-1, 0)
 """The offer of any device on which nothing runs: one is as good as the other."""
 
 
-class QueuedService(NamedTuple):
-    """A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
-
-    key: Any
-    number: int
-    version: int
+QueuedService = tuple[Any, int, int]
+"""A service in a heap: what the scheduler's order says of its oldest request, its number, which entry this is."""
 
 
 class LikeServices:
@@ -100,7 +96,7 @@ class Index:
         self._hear(view)
         offers: Any = view.offers  # type: ignore[attr-defined]
         while True:
-            best: tuple[QueuedService, LikeServices, Any] | None = None
+            best: tuple[QueuedService, LikeServices, tuple[Placement, Any]] | None = None
             for line in self._lines:
                 found = offers.of(line.mode)
                 if found is None:
@@ -109,18 +105,26 @@ class Index:
                     self._arm(line)
                 entry = self._next(line, found[1])
                 if entry is not None and (best is None or entry < best[0]):
-                    best = entry, line, found[1]
+                    best = entry, line, found
             if best is None:
                 return Pause("release", self._until())
-            entry, line, offer = best
-            counter = self.counters[entry.number]
-            placement, _ = offers.of(counter.queue.service.shape.modes[0])
+            entry, line, (placement, offer) = best
+            number = entry[1]
+            counter = self.counters[number]
+            mode = counter.queue.service.shape.modes[0]
+            if mode is not line.mode:
+                placement = offers.there(mode, placement.devices[0])
             counter.ended = counter.queue.over
             counter.until, counter.count = math.inf, None
-            if (yield from ask(counter, placement, view)):
-                self._look(entry.number)
+            decision = ask(counter, placement, view)
+            if decision is None:
+                self._delay(number, line, offer)
             else:
-                self._delay(entry.number, line, offer)
+                yield decision
+                queue = counter.queue
+                if queue.wanted:
+                    queue.want(0)
+                self._stand(number, len(queue))
 
     # What has happened ----------------------------------------------------------------------------------------
 
@@ -132,14 +136,14 @@ class Index:
             wanted = counter.count is not None and waiting >= counter.count
             state = self._state[number]
             if not waiting or again or wanted or state < ANSWERED or (not counter.ended and queue.over):
-                self._look(number)
+                self._look(number, waiting)
             elif state == ANSWERED:
                 self._enter(number, ANSWERED)  # its oldest request may be another one
         self.bell.clear()
         if self._releases != view.changes.releases:
             self._releases = view.changes.releases
             for number in list(self._timed):
-                self._look(number)
+                self._look(number, len(self.counters[number].queue))
             for line in self._lines:
                 line.released = True
                 for number, _ in line.asked:
@@ -150,9 +154,9 @@ class Index:
         while untils and untils[0][0] <= view.now:
             until, number = heappop(untils)
             if self.counters[number].until == until:
-                self._look(number)
+                self._look(number, len(self.counters[number].queue))
 
-    def _look(self, number: int) -> None:
+    def _look(self, number: int, waiting: int) -> None:
         """A service is to be asked as soon as there is room, if anything waits there."""
         counter = self.counters[number]
         if counter.until < math.inf:
@@ -161,7 +165,11 @@ class Index:
         counter.count = None
         if counter.queue.wanted:
             counter.queue.want(0)
-        if len(counter.queue):
+        self._stand(number, waiting)
+
+    def _stand(self, number: int, waiting: int) -> None:
+        """A service that waits for nothing stands with those that are to be asked, or with the idle ones."""
+        if waiting:
             self._enter(number, FRESH)
             return
         if self._state[number] != IDLE or number not in self._line[number].idle:
@@ -174,7 +182,7 @@ class Index:
         self._state[number] = state
         self._version[number] += 1
         key = queue.oldest if self.order is None else self.order(queue.head)
-        heappush(self._line[number].heaps[state], QueuedService(key, number, self._version[number]))
+        heappush(self._line[number].heaps[state], (key, number, self._version[number]))
 
     def _arm(self, line: LikeServices) -> None:
         """There is room: the next request of those that have none is to be told of."""
@@ -235,9 +243,13 @@ class Index:
         return self._state[number] != ASKED
 
     def _head(self, heap: list[QueuedService]) -> QueuedService | None:
-        while heap and self._version[heap[0].number] != heap[0].version:
+        version = self._version
+        while heap:
+            entry = heap[0]
+            if version[entry[1]] == entry[2]:
+                return entry
             heappop(heap)
-        return heap[0] if heap else None
+        return None
 
 
 class Dispatcher:
@@ -261,8 +273,8 @@ class Dispatcher:
         if len(self.counters) == 1:  # nearly always: two lists less a round
             counter = self.counters[0]
             if counter.due(view.now, view.changes.releases):
-                while (yield from self._step(counter, view)):
-                    pass
+                while (decision := self._step(counter, view)) is not None:
+                    yield decision
             counter.queue.want(counter.count or 0)
             return Pause("release", counter.until)
         if self._index is None:
@@ -274,8 +286,11 @@ class Dispatcher:
         due = [counter for counter in self.counters if counter.due(view.now, releases)]
         while due:
             counter = due[0] if len(due) == 1 else self._most_urgent(due, view)
-            if not (yield from self._step(counter, view)):
+            decision = self._step(counter, view)
+            if decision is None:
                 due.remove(counter)
+            else:
+                yield decision
         for counter in self.counters:
             counter.queue.want(counter.count or 0)
         return Pause("release", min(counter.until for counter in self.counters))
@@ -293,8 +308,8 @@ class Dispatcher:
 
         return min(due, key=urgency)
 
-    def _step(self, counter: Counter, view: View) -> Generator[Decision, None, bool]:
-        """Ask the service's policy once; True if it may go on at once."""
+    def _step(self, counter: Counter, view: View) -> Decision | None:
+        """Ask the service's policy once: what it decides, after which it may be asked at once again, or None."""
         queue = counter.queue
         counter.asked, counter.releases, counter.ended = True, view.changes.releases, queue.over
         counter.until, counter.count = math.inf, None
@@ -302,11 +317,9 @@ class Dispatcher:
             counter.asked = False
             if not self._full(counter, view):  # else the next arrival changes nothing before a release does
                 counter.count = 1
-            return False
+            return None
         placement = self.place(counter, view)
-        if placement is None:
-            return False
-        return (yield from ask(counter, placement, view))
+        return None if placement is None else ask(counter, placement, view)
 
     @staticmethod
     def _full(counter: Counter, view: View) -> bool:

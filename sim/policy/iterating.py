@@ -9,6 +9,7 @@ join, or blocks run out.  It never sees how long an answer will be.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from sim.model.tasks import Mode
 class Generation(Protocol):
     """A request as the policies of its service see it."""
 
+    row: int
     arrival: float
     priority: float
     weight: float
@@ -40,6 +42,28 @@ class Generation(Protocol):
     def left(self) -> int:
         """Tokens to prefill before it can decode; after preemption also those it had."""
         ...
+
+
+class Foreseen(NamedTuple):
+    """What becomes of the requests of a replica if no others come, as far as estimates tell: by their rows, when each
+    joins first, gives its first token, and leaves.  That is with its last token or, where prefill is apart, with its
+    prompt read.
+
+    An answer is as long as the estimate of its request says, and one that has become longer
+    ends with the next token; steps, joins and preemptions are those that the batching policy will want.  Of a request
+    that has joined already, or has its first token, no time of that is there; what cannot be told is not there either.
+    """
+
+    starts: Mapping[int, float]
+    first_tokens: Mapping[int, float]
+    ends: Mapping[int, float]
+    rests: float
+    """When nothing is left to do there; inf: that cannot be told."""
+
+    @property
+    def first_end(self) -> float:
+        """When the first of them leaves."""
+        return min(self.ends.values(), default=math.inf)
 
 
 class Replica(Protocol):
@@ -104,6 +128,14 @@ class Replica(Protocol):
 
     def cached(self, request: Any) -> int:
         """Tokens at the beginning of its prompt with keys and values there already."""
+        ...
+
+    def foresee(self, request: Any = None) -> Foreseen:
+        """What becomes of its requests if no others come; with `request`, as if that one were sent here now.
+
+        For routers, and not for batching policies at a boundary of the same replica: it is found by asking those.
+        Cost: linear in the requests that are here; once for all questions until something happens here.
+        """
         ...
 
 

@@ -145,11 +145,25 @@ class LanguageLives:
         if look.devices.get(row) != tuple(devices) or look.stage.get(row) != "compute":
             yield f"request {name} ran on {devices}, launch_of says {look.devices.get(row)}, {look.stage.get(row)}"
         beside = {one for one in look.running if look.devices.get(one) == look.devices.get(row)}
-        if set(look.batch.get(row, ())) != beside or look.finish.get(row) != math.inf:
-            yield f"request {name} ran with {beside}, launch_of says {look.batch.get(row)}, {look.finish.get(row)}"
+        if set(look.batch.get(row, ())) != beside:
+            yield f"request {name} ran with {beside}, launch_of says {look.batch.get(row)}"
+        foreseen = look.finish[row]
+        if not now <= foreseen < math.inf:
+            yield f"request {name} is in a replica at {now:g} s, launch_of says that it finishes at {foreseen:g} s"
+        if self._foreseeable(service, now) and not math.isclose(foreseen, end, rel_tol=CLOSE):
+            yield f"request {name} finished at {end:g} s as expected, launch_of said {foreseen:g} s"
         left = max(0.0, float(record.input.tasks.estimate[row, record.mode[row]]) - (now - start))
         if not math.isclose(look.remaining[row], left, rel_tol=CLOSE, abs_tol=CLOSE):
             yield f"remaining() of request {name} is {look.remaining[row]:g} s and should be {left:g} s"
+
+    def _foreseeable(self, service: LanguageService, now: float) -> bool:
+        """Does all that comes to a service after a time follow from what is known then?"""
+        record, rows = self.record, service.rows
+        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.scaling:
+            return False
+        if service.timeout < math.inf or (record.status[rows] != COMPLETED).any() or record.preemptions is not None:
+            return False
+        return bool((record.ready[rows] + service.request_delay < now).all())
 
     def _of_replicas(self, look: Any) -> Iterator[str]:
         """How many each replica has in it, what it holds, and what all requests have received."""

@@ -82,10 +82,12 @@ class Waiting:
 
     def _note_ready(self, task: Task) -> None:
         """The arrival or the last predecessor's finish, not the time of admission: deferral is waiting."""
-        ready, graph = self._ready, self.state.graph
-        if ready is not None and ready[task.index] != ready[task.index]:
-            last = -math.inf if graph is None else graph.ready.pop(task.index, -math.inf)
-            ready[task.index] = task.ready = max(task.arrival, last)
+        ready, row = self._ready, task.index
+        if ready is not None and ready[row] != ready[row]:
+            graph, at = self.state.graph, task.arrival
+            if graph is not None:
+                at = max(at, graph.ready.pop(row, -math.inf))
+            ready[row] = task.ready = at
 
     def ready_inside(self, task: Task) -> None:
         """A task that only waited for others of its launch was ready with the last of them, or of its others."""

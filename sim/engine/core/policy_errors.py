@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sim.engine.core.state import RunState
-from sim.errors import HetsimError, PolicyError
+from sim.errors import HetsimError, PolicyError, RunError
 from sim.model.cluster import Device
 from sim.model.plan import Placement
 from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
@@ -55,25 +55,73 @@ def raised(run: RunState, error: Exception, where: str) -> PolicyError:
     )
 
 
-def deadlock(run: RunState) -> PolicyError:
-    """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?"""
+def deadlock(run: RunState) -> RunError:
+    """Nothing runs and nothing is to come, but tasks wait: which, and would they fit?
+
+    A PolicyError, unless all of them wait for devices that replicas of language models keep.
+    """
     if not run.waiting and not any(len(queue) for queue in run.queues):
         return PolicyError(
             f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, '
             f"{run.requests_left:,} requests have not been served, and it waits for none of them"
         )
     waiting = [*run.waiting.values(), *(task for queue in run.queues for task in queue.look())]
-    lines = []
-    for task in waiting[:5]:
-        fitting = [mode.name for mode in task.shape.modes if run.capacity.first(mode) is not None]
+    modes = dict.fromkeys(mode for task in waiting for mode in task.shape.modes)
+    fits_now = {mode for mode in modes if run.capacity.first(mode) is not None}
+    kept_from = _kept_by_replicas(run, modes) - fits_now
+    lines, by_policy = [], False
+    for number, task in enumerate(waiting):
+        fitting = [mode.name for mode in task.shape.modes if mode in fits_now]
         why = f"would fit now in mode {', '.join(fitting)}" if fitting else "fits nowhere now"
-        lines.append(f"task {task.id}: waiting since t = {task.ready:g} s, {why}")
+        if not fitting and not kept_from.isdisjoint(task.shape.modes):
+            why = "would fit if it were not for the replicas"
+        else:
+            by_policy = True
+        if number < 5:
+            lines.append(f"task {task.id}: waiting since t = {task.ready:g} s, {why}")
     more = f"\n       … and {len(waiting) - 5} more" if len(waiting) > 5 else ""
-    number = f"{len(waiting)} task{'s wait' if len(waiting) > 1 else ' waits'}"
+    count = f"{len(waiting)} task{'s wait' if len(waiting) > 1 else ' waits'}"
+    there = "\n       ".join(lines) + more
+    now = f"t = {run.clock._now:g} s"
+    kept = _held_by_replicas(run, kept_from) if kept_from else ""
+    if not by_policy:
+        return RunError(
+            f"at {now} {count} for devices that replicas of language models keep to the end: {kept}.\n       {there}\n"
+            "       Give the model fewer replicas (`replicas:`), put it or the tasks on another type of device, or "
+            "keep devices for the tasks with a partition."
+        )
     return PolicyError(
-        f'policy "{run.input.policy}" starts nothing: at t = {run.clock._now:g} s nothing runs, nothing is to come, '
-        f"and {number}.\n       " + "\n       ".join(lines) + more
+        f'policy "{run.input.policy}" starts nothing: at {now} nothing runs, nothing is to come, and {count}'
+        f"{f' ({kept})' if kept else ''}.\n       {there}"
     )
+
+
+def _kept_by_replicas(run: RunState, modes: Iterable[Mode]) -> set[Mode]:
+    """The modes that would fit somewhere if replicas of language models gave their devices back."""
+    residents, capacity = list(run.residents.values()), run.capacity
+    if not residents:
+        return set()
+    for launch in residents:
+        capacity.give(launch.placement, launch, launch.cores)
+    fitting = {mode for mode in modes if capacity.first(mode) is not None}
+    for launch in residents:
+        launch.cores = capacity.take(launch.placement, launch)
+    return fitting
+
+
+def _held_by_replicas(run: RunState, modes: set[Mode]) -> str:
+    """Which replicas hold how many of the devices that these modes are for."""
+    parts = []
+    for kind in dict.fromkeys(device.type for device in run.input.cluster.devices):
+        held: dict[str, int] = {}
+        if any(mode.type is kind for mode in modes):
+            for launch in run.residents.values():
+                name, number = launch.holder.service.name, sum(d.type is kind for d in launch.placement.devices)
+                if number:
+                    held[name] = held.get(name, 0) + number
+        total = sum(device.type is kind for device in run.input.cluster.devices)
+        parts += [f"the replicas of {name} hold {number} of {total} {kind.name}" for name, number in held.items()]
+    return " and ".join(parts)
 
 
 class Questions:

@@ -16,7 +16,7 @@ class Signals:
 
     __slots__ = (
         "launch_completed", "task_completed", "task_ended", "generated", "kill", "materialized", "slowed", "paced",
-        "offer", "place", "imagine",
+        "offer", "place", "imagine", "foresee",
     )  # fmt: skip
 
     launch_completed: Callable[[Launch, tuple[float, ...]], None]
@@ -41,6 +41,8 @@ class Signals:
     """Where the policy would have a replica start."""
     imagine: Callable[..., Any]
     """A policy wants to see what may come of the run (`View.fork`)."""
+    foresee: Callable[..., Any]
+    """A policy wants to know what becomes of the requests of a replica of a language model."""
 
     def __init__(self) -> None:
         self.materialized = self.slowed = None

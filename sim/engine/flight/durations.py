@@ -46,6 +46,10 @@ def _seconds(launch: Launch, estimated: bool) -> float:
         if mode.curve is not None:
             return whole * mode.curve.left(layout_of(launch.placement.devices), done)
         return (mode.fixed + whole) * (1.0 - done)
+    if terms is not None and terms.fresh and not estimated:  # of one shape, and nothing is done of any
+        position = launch.position
+        members = math.fsum([task._time[position] for task in tasks])
+        return (mode.base(terms.requests.size) + (members + terms.padding)) * terms.compute
     left = [1.0 - (task.done if estimated else task._done) for task in tasks]
     times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
     members = math.fsum(time * part for time, part in zip(times, left, strict=True))

@@ -30,6 +30,7 @@ from sim.errors import InvariantError
 from sim.model.plan import Placement
 from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
 from sim.model.step_times import attended
+from sim.policy.iterating import Foreseen
 
 
 class Replica:
@@ -69,6 +70,8 @@ class Replica:
         self.loading_from = NAN
         self.flows: list[Flow] = []
         """The model on its way to the devices."""
+        self.foreseen: Foreseen | None = None
+        """What becomes of its requests, if it has been asked for since something happened here."""
 
     # What policies see --------------------------------------------------------------------------------------
 
@@ -114,6 +117,16 @@ class Replica:
     def cached(self, request: Generation) -> int:
         return self.memory.cached(request)
 
+    def foresee(self, request: Generation | None = None) -> Foreseen:
+        if request is not None:
+            return self.fleet.foresee(self, request)
+        known = self.foreseen
+        if known is None or known.first_end < self.clock._now:  # one that should have ended by now takes longer
+            known = self.foreseen = self.fleet.foresee(self, None)
+            if self.requests.loading or not self.loaded:
+                self.foreseen = None  # the rates of transfers change without a word to replicas
+        return known
+
     # Boundaries ---------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -121,6 +134,7 @@ class Replica:
 
     def enqueue(self, request: Generation) -> None:
         requests, stage = self.requests, self.stage
+        self.foreseen = None
         request.replica = self
         request.state = QUEUED
         request.period = -1
@@ -137,6 +151,7 @@ class Replica:
 
     def wake(self) -> None:
         """Something has come while no step is under way: a boundary at this instant, after all of its arrivals."""
+        self.foreseen = None
         if self.stage.under_way:
             if self.stage.count > 1:
                 self.stage.cut()
@@ -144,6 +159,7 @@ class Replica:
             self.clock.at(self.clock._now, TIMER, self.launch)
 
     def _fired(self, timer: Timer) -> None:
+        self.foreseen = None
         if self.stage.under_way:
             self._settle()
             clock = self.clock
@@ -152,6 +168,7 @@ class Replica:
                 clock.at(clock._now, TIMER, timer)  # what else happens at this instant comes first
                 return
         self._decide()
+        self.foreseen = None
         if self.fleet.checked:  # what a replica does by itself needs no round: asking the policy could change the run
             for defect in self.defects():
                 raise InvariantError(f"t = {self.clock._now:g} s: {defect}")

@@ -20,7 +20,7 @@ class Generation:
         "task", "row", "arrival", "priority", "client", "weight", "prompt", "output", "longest", "hashes", "state",
         "replica", "made", "offset", "end", "left", "cached", "shared", "source", "swapped", "started", "paused",
         "paused_at", "seconds", "seconds_from", "period", "flows", "leaves", "token_at", "need", "kind", "joules",
-        "earlier",
+        "earlier", "expected",
     )  # fmt: skip
     need: int
     """KV blocks that it needs at most; told where there are replicas of unlike kinds."""
@@ -74,6 +74,8 @@ class Generation:
         """Energy above idle on the kinds before."""
         self.earlier = 0.0
         """Device-seconds there."""
+        self.expected: tuple[int, int] | None = None
+        """A type of replica, by its position, and the tokens that its estimate stands for there."""
 
     def change_kind(self, kind: Any) -> None:
         """It joins a replica of another kind."""

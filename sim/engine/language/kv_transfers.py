@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.engine.flight.flows import Flow
+from sim.engine.flight.flows import Flow, Pipe
 from sim.engine.flight.links import Links
 from sim.engine.language.generation import Generation
 from sim.model.cluster import Device
@@ -24,11 +24,21 @@ class KVTransfers:
 
         Both are told at the end: the source lets go of the request, the target has fetched it.
         """
+        ways, size = self._ways(request, target)
+        for way in ways:
+            request.flows.append(self.links.send(way, size, 0.0, self._part_fetched, (request, target)))
+
+    def alone(self, request: Generation, target: Any) -> float:
+        """The seconds that this takes over idle links."""
+        ways, size = self._ways(request, target)
+        return max(Links.alone(way, size) for way in ways)
+
+    def _ways(self, request: Generation, target: Any) -> tuple[list[tuple[list[Pipe], float]], float]:
+        """The ways of its parts, and the bytes of each."""
         source = request.source
         assert source is not None
         pairs = _pairs(source.placement.devices, target.placement.devices)
-        size = request.stored * self.token_bytes / len(pairs)
-        links = self.links
+        links, ways = self.links, []
         for sender, receiver in pairs:
             out, latency = links.down(sender)
             into, more = links.up(receiver)
@@ -38,8 +48,8 @@ class KVTransfers:
                 between, network = links.between(sender.node, receiver.node)
                 pipes = [*out, *between, *into]
                 latency += network
-            way = list(dict.fromkeys(pipes)), latency
-            request.flows.append(links.send(way, size, 0.0, self._part_fetched, (request, target)))
+            ways.append((list(dict.fromkeys(pipes)), latency))
+        return ways, request.stored * self.token_bytes / len(pairs)
 
     def _part_fetched(self, flow: Flow) -> None:
         request, target = flow.owner

@@ -25,6 +25,7 @@ from sim.model.plan import Placement
 from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from sim.model.service import LanguageService
 from sim.model.tasks import RUNNING, Task
+from sim.policy.iterating import Foreseen
 
 
 class Fleet(ServiceCalls):
@@ -261,7 +262,11 @@ class Fleet(ServiceCalls):
         seconds = request.seconds if replica is None else replica.sequences.part_of(request)
         self.energy[row], self.received[row] = request.energy(seconds), request.received(seconds)
 
-    # What views ask -----------------------------------------------------------------------------------------
+    # What views and policies ask ----------------------------------------------------------------------------
+
+    def foresee(self, replica: Replica, newcomer: Generation | None) -> Foreseen:
+        found: Foreseen = self.signals.foresee(replica, newcomer)
+        return found
 
     def in_steps(self, row: int) -> float:
         """Seconds up to now in which a request took part in steps; 0 if it has not come, or has ended."""

@@ -172,6 +172,7 @@ class ReplicaSet:
 
     def rerate(self, replica: Replica) -> None:
         """Bring a replica to the speed and the power of its devices."""
+        replica.foreseen = None
         rate, power = math.inf, 0.0
         devices = replica.placement.devices
         for device in devices:

@@ -20,6 +20,7 @@ from sim.errors import HetsimError, PolicyError
 from sim.model.plan import Placement
 from sim.model.service import LanguageService
 from sim.model.tasks import Task
+from sim.policy.iterating import Foreseen
 
 
 class ServiceCalls(Protocol):
@@ -55,6 +56,10 @@ class ServiceCalls(Protocol):
     def illegal(self, what: str) -> PolicyError:
         """The error that says what the policy of the service may not do."""
         return PolicyError(f"{self.service}: its policy {what} (t = {self.clock._now:g} s)")
+
+    def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
+        """What becomes of the requests of a replica, as far as estimates tell."""
+        raise NotImplementedError
 
     # Of a request
 

@@ -23,29 +23,35 @@ class ArrivalColumn:
         self._edge: list[float] = []
         """Arrivals from `_edge_at` on, to tell how many have come by now."""
         self._edge_at = 0
-        self._asked_at, self._arrived = -1.0, 0
+        self.known_at, self.known = -1.0, 0
+        """How many have come, as it was reckoned last, and when that was."""
 
     @property
     def arrived(self) -> int:
         now = self.clock._now
-        if now == self._asked_at:
-            return self._arrived
+        if now == self.known_at:
+            return self.known
         edge = self._edge
         if not edge or edge[-1] <= now:
             if self._edge_at + len(edge) == self.total:
-                self._asked_at, self._arrived = now, self.total
+                self.known_at, self.known = now, self.total
                 return self.total
             first = self._edge_at + len(edge)
             if first + BLOCK <= self.total and self.times[first + BLOCK - 1] <= now:  # a long time has passed
                 first = int(np.searchsorted(self.times, now, side="right"))
             self._edge_at = first
             self._edge = edge = self.times[first : first + BLOCK].tolist()
-        self._asked_at, self._arrived = now, self._edge_at + bisect_right(edge, now)
-        return self._arrived
+        self.known_at, self.known = now, self._edge_at + bisect_right(edge, now)
+        return self.known
 
     @property
     def over(self) -> bool:
         return self.arrived == self.total
+
+    def time(self, index: int) -> float:
+        """When the request at a position of the column comes."""
+        offset, edge = index - self._edge_at, self._edge
+        return edge[offset] if 0 <= offset < len(edge) else float(self.times[index])
 
     def since(self, time: float) -> int:
         """The number that have come after a time."""
@@ -56,7 +62,7 @@ class ArrivalColumn:
         arrived = self.arrived
         left, self.total = self.total - arrived, arrived
         self.times = self.times[:arrived]
-        self._edge, self._edge_at, self._asked_at = [], arrived, -1.0
+        self._edge, self._edge_at, self.known_at = [], arrived, -1.0
         return left
 
 

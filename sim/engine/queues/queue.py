@@ -90,7 +90,11 @@ class Queue:
 
     def __len__(self) -> int:
         apart, column = len(self._apart) - self._first, self.column
-        return apart if column is None else column.arrived - self.head_at + apart
+        if column is None:
+            return apart
+        # Asked several times at one instant: a call less.
+        arrived = column.known if column.known_at == self.clock._now else column.arrived
+        return arrived - self.head_at + apart
 
     @cached_property
     def _one_class(self) -> bool:
@@ -114,7 +118,9 @@ class Queue:
     @property
     def over(self) -> bool:
         column = self.column
-        return self.coming.over if column is None else column.arrived == column.total
+        if column is None:
+            return self.coming.over
+        return (column.known if column.known_at == self.clock._now else column.arrived) == column.total
 
     def recent(self, seconds: float) -> int:
         return self.coming.since(self.clock._now - seconds)
@@ -178,6 +184,8 @@ class Queue:
     @property
     def oldest(self) -> float:
         """When the oldest request arrived at the front end."""
+        if not self._apart and not self.service.request_delay:
+            return self.arrival(0)
         row = self._apart[self._first] if self._apart else self.service.rows[self.head_at]
         return float(self.table.arrival[row])
 
@@ -246,10 +254,15 @@ class Queue:
 
     def join(self, task: Task) -> None:
         """A request that comes by itself waits from now on, for the first time."""
-        assert isinstance(self.coming, OneByOne)
-        self.coming.to_come -= 1
-        self.coming.joined.append(self.clock._now)
-        self._insert(task)
+        coming: Any = self.coming
+        coming.to_come -= 1
+        coming.joined.append(self.clock._now)
+        row, apart = task.index, self._apart
+        if self.order is None and (not apart or apart[-1] < row):  # as `_insert`: nearly always
+            self._seen[row] = task
+            apart.append(row)
+        else:
+            self._insert(task)
 
     def never(self) -> None:
         """A request that had been to come was refused before it could wait."""
@@ -353,9 +366,12 @@ class Queue:
             return
         index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
         if index >= 0:
-            time = float(self.column.times[index])
-            if time > self.clock._now:
-                self.clock.again(time, ARRIVAL, self.timer)
+            time = self.column.time(index)
+            clock, timer = self.clock, self.timer
+            if time > clock._now:
+                if timer.entry >= 0:
+                    clock.cancel(timer)
+                clock.at(time, ARRIVAL, timer)
 
     def end_now(self) -> int:
         """Let no more requests arrive; the number that were still to arrive by the clock."""

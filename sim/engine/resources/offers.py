@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 
 from sim.engine.resources.capacity import Capacity
 from sim.engine.resources.occupancy import GpuState
-from sim.model.cluster import WHOLE, DeviceType
+from sim.model.cluster import WHOLE, Device
 from sim.model.plan import Placement
 from sim.model.tasks import Mode
 from sim.policy.dispatch import EMPTY
@@ -23,15 +23,15 @@ class Offers:
         self._moved: list[GpuState] = []
         capacity.moved = self._moved
         self._changes = [0] * len(capacity.of)
-        self._heaps: dict[DeviceType, list[tuple[int, int]]] = {}
-        """(- free, device), and some that no longer hold."""
-        self._counts: dict[DeviceType, int] = {}
+        self._heaps: list[list[tuple[int, int]]] = [[] for _ in capacity.types]
+        """(- free, device), and some that no longer hold, by the number of the type."""
         for state in capacity.of:
             if isinstance(state, GpuState):
-                self._heaps.setdefault(state.device.type, []).append((-state.free, state.device.index))
-        for kind, heap in self._heaps.items():
+                self._heaps[state.kind].append((-state.free, state.device.index))
+        for heap in self._heaps:
             heapify(heap)
-            self._counts[kind] = len(heap)
+        self._limits = [4 * len(heap) + 64 for heap in self._heaps]
+        self._heap_of: dict[Mode, list[tuple[int, int]]] = {}
 
     @staticmethod
     def serves(mode: Mode) -> bool:
@@ -42,7 +42,9 @@ class Offers:
         """The emptiest accelerator with room for the mode, the first of equals."""
         if self._moved:
             self._note()
-        of, heap = self.capacity.of, self._heaps.get(mode.type, [])
+        of, heap = self.capacity.of, self._heap_of.get(mode)
+        if heap is None:
+            heap = self._heap_of[mode] = self._heaps[self.capacity.types[mode.type]]
         while heap:
             free, index = heap[0]
             state = of[index]
@@ -52,20 +54,25 @@ class Offers:
             if state.free < mode.share:
                 return None
             node = state.node
-            fits = state.takes(mode) and mode.millicores <= node.cpu_free and mode.memory <= node.mem_free and node.up
-            if not fits or mode.nodes is not None:
-                return self.by_looking(mode)
-            return self._offer(mode, state)
+            if (  # as `GpuState.takes`, of a mode that `serves`
+                state.up and not state.asleep and mode.gpu_memory <= state.room and mode.millicores <= node.cpu_free
+                and mode.memory <= node.mem_free and node.up and mode.nodes is None
+            ):  # fmt: skip
+                return self._offer(mode, state)
+            return self.by_looking(mode)
         return None
 
     def _note(self) -> None:
         """Take note of the accelerators of which something was taken or given back."""
+        changes, heaps, limits = self._changes, self._heaps, self._limits
         for state in self._moved:
-            device = state.device
-            self._changes[device.index] += 1
-            heap = self._heaps[device.type]
-            heappush(heap, (-state.free, device.index))
-            if len(heap) > 4 * self._counts[device.type] + 64:
+            index, kind = state.device.index, state.kind
+            changes[index] += 1
+            free, heap = state.free, heaps[kind]
+            if free <= 0:
+                continue  # nothing to offer before something is given back
+            heappush(heap, (-free, index))
+            if len(heap) > limits[kind]:
                 heap[:] = {entry[1]: (-self.capacity.of[entry[1]].free, entry[1]) for entry in heap}.values()
                 heapify(heap)
         self._moved.clear()
@@ -80,7 +87,13 @@ class Offers:
         return None if best is None else self._offer(mode, best)
 
     def _offer(self, mode: Mode, state: GpuState) -> tuple[Placement, Offer]:
-        placement = state.placement(mode)
+        placement = state.placements.get(mode) or state.placement(mode)
         if state.free == state.device.type.streams * WHOLE:
             return placement, EMPTY
-        return placement, (state.device.index, self._changes[state.device.index])
+        index = state.device.index
+        return placement, (index, self._changes[index])
+
+    def there(self, mode: Mode, device: Device) -> Placement:
+        """A mode on an accelerator."""
+        state = self.capacity.of[device.index]
+        return state.placements.get(mode) or state.placement(mode)

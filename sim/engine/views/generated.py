@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 
 from sim.engine.core.state import RunState, launches_on
 from sim.engine.flight.launch import Launch
+from sim.engine.flight.resident import Resident
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.serving import Serving
 from sim.engine.language.waiting_requests import WaitingRequests, by_readiness
@@ -35,6 +37,18 @@ class Generated:
         residents = self.state.residents.values()
         here = list(residents) if device is None else [one for one in launches_on(self.state, device) if one.resident]
         return sorted([*here, *launches], key=_by_start)
+
+    @staticmethod
+    def by_finish(launches: Sequence[Launch], finish_of: Callable[[Launch], float]) -> list[Task]:
+        """The tasks of these launches in the order in which they end: those of a replica each by itself."""
+        ends: list[tuple[float, Task]] = []
+        for launch in launches:
+            if launch.resident:
+                ends += [(end_in_replica(launch, task), task) for task in launch.tasks]
+            else:
+                end = finish_of(launch)
+                ends += [(end, task) for task in launch.tasks]
+        return [task for _, task in sorted(ends, key=itemgetter(0))]
 
     def taken_in(self) -> Iterator[tuple[Launch, Task]]:
         return ((launch, task) for launch in self.state.residents.values() for task in launch.tasks)
@@ -89,6 +103,13 @@ class Never:
 
 
 NEVER = Never()
+
+
+def end_in_replica(launch: Launch, task: Task) -> float:
+    """When a request leaves the replica that has taken it in, as far as estimates tell."""
+    assert isinstance(launch, Resident)
+    end: float = launch.holder.foresee().ends.get(task.index, math.inf)
+    return end
 
 
 def _by_start(launch: Launch) -> float:

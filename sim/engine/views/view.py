@@ -24,7 +24,7 @@ from sim.engine.resources.occupancy import GpuState
 from sim.engine.resources.offers import Offers
 from sim.engine.views.backlog import Backlog
 from sim.engine.views.forecast import Forecast
-from sim.engine.views.generated import Generated
+from sim.engine.views.generated import Generated, end_in_replica
 from sim.engine.views.placing import Placing, together
 from sim.engine.views.shadow import Shadows
 from sim.engine.views.victims import Victims
@@ -91,7 +91,7 @@ class LaunchSeen:
 
 
 class RequestSeen(LaunchSeen):
-    """The same of a request that a replica has taken in."""
+    """The same of a request that a replica has taken in: it ends before its launch, which keeps its devices."""
 
     __slots__ = ("_task",)
 
@@ -103,6 +103,11 @@ class RequestSeen(LaunchSeen):
     def stage(self) -> str:
         assert isinstance(self._launch, Resident)
         return "upload" if self._task.index in self._launch.holder.requests.loading else "compute"
+
+    @property
+    def finish(self) -> float:
+        assert isinstance(self._launch, Resident)
+        return end_in_replica(self._launch, self._task)
 
 
 class EngineView:
@@ -184,6 +189,8 @@ class EngineView:
         if self._generated is not None and not own:
             launches = self._generated.with_replicas(launches, device)
         if by == "finish":
+            if self._generated is not None and not own:
+                return self._generated.by_finish(launches, self._forecast.finish_of)
             launches.sort(key=self._forecast.finish_of)
         return [task for launch in launches for task in launch.tasks]
 

@@ -1,0 +1,251 @@
+"""What becomes of the requests of a replica if no others come: a copy of it goes on by itself, on estimates.
+
+The copy is the replica with all that is in it, its waiting requests and its policy included, on a clock of its own.  So
+its steps, chunks, joins and preemptions are those of the engine, and not a second reckoning of them.  What differs is
+what no policy may know: an answer is as long as the estimate of its request says (`expected`), and one that has become
+longer ends with the next token.  Keys and values that are on their way come at their present rates.  No client aborts a
+request, nothing fails, and frequencies stay as they are.
+
+Asked while the ends of a step are being told (`Admission.finished`), requests that are told of later may seem to take
+one step more.
+Cost: linear in the requests of the replica: measured, 1.7 ms for 20, 4.3 ms for 100, 21 ms for 300 of which 64 run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sim.engine.fork import Copier
+from sim.engine.kernel.clock import FINISH, TIMER, Clock, Later
+from sim.engine.language.continuous_batching import Replica
+from sim.engine.language.generation import DECODING, LOADING, Generation
+from sim.engine.language.kv_transfers import KVTransfers
+from sim.engine.language.service_calls import ServiceCalls
+from sim.model.plan import Placement
+from sim.model.tasks import Task
+from sim.policy.iterating import Foreseen
+
+MAX_TOKENS = 1 << 20
+"""No answer is expected to be longer."""
+
+
+def foresee(replica: Replica, newcomer: Generation | None = None) -> Foreseen:
+    """What becomes of the requests of a replica; with a newcomer, as if that were sent there now."""
+    now = replica.clock._now
+    if not replica.loaded:
+        return Foreseen({}, {}, {}, math.inf)
+    alone = _Alone(replica)
+    requests = replica.requests
+    there = [*requests.taken_in, *requests.line.everyone(), *requests.coming]
+    if newcomer is not None:
+        there.append(newcomer)
+    copier = Copier(_shared(replica, alone, [*there, *requests.held.values()]))
+    copy: Replica
+    guest: Generation | None
+    copy, guest = copier.copy((replica, newcomer))
+    own: list[Generation] = [copier.known[id(one)] for one in there]
+    all_of: list[Generation] = copier.copies(Generation)
+    copier.close()
+    alone.batching = copy.policy
+    alone.clock._now = now
+    _go_on(replica, copy)
+    _expect(copy, own, [expected(one, replica) for one in there])
+    for request, original in zip(own, there, strict=True):
+        if request.state == LOADING and request not in copy.requests.here:
+            comes = max([_end_of(flow) for flow in original.flows], default=now)
+            request.flows = []
+            if comes < math.inf:
+                alone.clock.at(max(comes, now), FINISH, Later(copy.requests.fetched, request))
+    if guest is not None:
+        copy.enqueue(guest)
+    while alone.clock.advance():
+        pass
+    _take_apart(copy, all_of)
+    over = all(one.row in alone.ends for one in there)
+    return Foreseen(alone.starts, alone.first_tokens, alone.ends, alone.clock._now if over else math.inf)
+
+
+def expected(request: Generation, replica: Replica) -> int:
+    """Tokens of the answer by the estimate of the request: as many as a replica to itself gives in that time.
+
+    Never more than it announces, or than the replica can hold.
+    """
+    task, position = request.task, replica.kind.position
+    estimate = task.estimates[position]
+    if estimate == task._time[position]:
+        return request.output
+    if request.expected is not None and request.expected[0] == position:
+        return request.expected[1]
+    service, prompt = replica.service, np.array([request.prompt])
+    most = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
+
+    def fits(output: int) -> bool:
+        return float(replica.times.alone(prompt, np.array([output]), service.budget)[0]) <= estimate * (1.0 + 1e-12)
+
+    low, high = 1, 2
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    request.expected = position, low
+    return low
+
+
+def _shared(replica: Replica, alone: _Alone, requests: list[Generation]) -> dict[int, Any]:
+    """What is not copied, by `id`, and what stands in its place."""
+    fleet: Any = replica.fleet
+    known: dict[int, Any] = {
+        id(fleet): alone, id(replica.clock): alone.clock, id(replica.rows): alone.recorder, id(replica.foreseen): None,
+    }  # fmt: skip
+    known.update((id(kind), kind) for kind in fleet.kinds)
+    known.update((id(one), _Elsewhere(one.placement)) for one in fleet.replicas.all if one is not replica)
+    for request in requests:
+        known[id(request.task)] = _Named(request.task)
+        known.update((id(flow), None) for flow in request.flows)
+    return known
+
+
+def _go_on(replica: Replica, copy: Replica) -> None:
+    """Arm the copy's next boundary: the end of the step under way, as how many follow it depends on what ends."""
+    stage, clock = copy.stage, copy.clock
+    if stage.under_way:
+        clock.at(stage.ends_at, FINISH, copy.launch)
+        if stage.count > 1:
+            stage.cut()
+    elif replica.launch.entry >= 0 or replica.outstanding:  # a boundary is due, or is just being decided
+        clock.at(clock._now, TIMER, copy.launch)
+
+
+def _expect(copy: Replica, requests: list[Generation], tokens: list[int]) -> None:
+    """Give the copy's requests their expected answers."""
+    sequences, stage = copy.sequences, copy.stage
+    soonest = sequences.steps + (stage.count if stage.under_way and stage.decodes else 1)
+    sequences.ends = ends = []
+    for request, output in zip(requests, tokens, strict=True):
+        if request.state == DECODING:
+            request.end = max(output - request.offset, soonest)
+            request.output = request.end + request.offset
+            ends.append((request.end, request.row, request))
+        else:
+            request.output = max(output, request.made + 1)
+    ends.sort(key=lambda entry: entry[:2])
+
+
+def _end_of(flow: Any) -> float:
+    """When the last byte of a transfer comes, at its present rate."""
+    if flow.until < math.inf:
+        return float(flow.until)
+    return float(flow.group.updated + flow.left / flow.rate) if flow.group is not None and flow.rate > 0 else math.inf
+
+
+def _take_apart(copy: Replica, requests: list[Generation]) -> None:
+    """Let the copies go at once: nothing is collected in a run, and they hold each other."""
+    for request in requests:
+        request.replica = request.source = None
+    launch, members = copy.launch, copy.requests
+    launch.then = launch.holder = None
+    copy.sequences.replica = copy.stage.timer = None  # type: ignore[assignment]
+    for part in (members.line, members, copy):
+        part.__dict__.clear()
+
+
+class _Alone(ServiceCalls):
+    """The service as the copy of one replica sees it: writes nothing but what becomes of the requests."""
+
+    def __init__(self, replica: Replica):
+        fleet = replica.fleet
+        self.state = fleet.state
+        self.service = fleet.service
+        self.batching: Any = None
+        """The copy of its policy, once that is there."""
+        self.links = fleet.links
+        self.kinds = fleet.kinds
+        self.clock = Clock()
+        self.recorder: Any = _Nothing()
+        self.transfers = _TransfersAlone(self)
+        self.requests, self.answered, self.lobby = {}, {}, {}
+        self.checked = False
+        self.starts: dict[int, float] = {}
+        self.first_tokens: dict[int, float] = {}
+        self.ends: dict[int, float] = {}
+
+    def joined(self, request: Generation, replica: Any) -> None:
+        if not request.started:
+            request.started = True
+            self.starts[request.row] = self.clock._now
+
+    def first_token(self, request: Generation) -> None:
+        self.first_tokens[request.row] = self.clock._now
+
+    def finished(self, request: Generation, replica: Any) -> None:
+        self.ends[request.row] = self.clock._now
+
+    def hand_over(self, request: Generation) -> None:
+        """It leaves a replica that only reads prompts; its keys and values are fetched from there at once."""
+        self.ends[request.row] = self.clock._now
+        request.state = LOADING
+        self.clock.at(self.clock._now, FINISH, Later(request.source.requests.let_go, request))
+
+    def number_launch(self) -> int:
+        return 0
+
+    def foresee(self, replica: Any, newcomer: Generation | None) -> Foreseen:
+        text = "asks a replica at its own boundary what it foresees, which is found by asking it what it does there"
+        raise self.illegal(text)
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        return None
+
+    looked_up = gave_way = aborted = cut_off = rested = send_waiting = orphaned = write = _nothing
+
+
+class _TransfersAlone(KVTransfers):
+    """Keys and values that are fetched later come as fast as over idle links."""
+
+    def __init__(self, alone: _Alone):
+        super().__init__(alone.links, alone.service.token_bytes)
+        self.clock = alone.clock
+
+    def fetch(self, request: Generation, target: Any) -> None:
+        seconds = self.alone(request, target)
+        self.clock.at(self.clock._now + seconds, FINISH, Later(self._fetched, request, target))
+
+    @staticmethod
+    def _fetched(request: Generation, target: Any) -> None:
+        request.source = None
+        target.requests.fetched(request)
+
+
+class _Nothing:
+    """In place of the records."""
+
+    def extend(self, _: Any) -> None: ...
+
+    def token_gap(self, *_: float) -> None: ...
+
+
+class _Elsewhere:
+    """Another replica, from which keys and values may come."""
+
+    def __init__(self, placement: Placement):
+        self.placement = placement
+
+
+class _Named:
+    """In place of the task of a request."""
+
+    def __init__(self, task: Task):
+        self.name = repr(task)
+        self.state = task.state
+        self._launch = None
+
+    def __repr__(self) -> str:
+        return self.name
