@@ -38,8 +38,7 @@ def _roomy(values: np.ndarray, pixels: float) -> bool:
     """Are there few enough changes in a panel from 0 to the greatest value?"""
     changes = np.abs(np.diff(values))
     strokes = changes.sum() / max(float(np.max(values, initial=0.0)), 1e-300)
-    few: bool = np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels
-    return few
+    return bool(np.count_nonzero(changes) * PIXELS_A_CHANGE <= pixels and strokes * PIXELS_A_STROKE <= pixels)
 
 
 def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float) -> np.ndarray:
