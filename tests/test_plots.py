@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 import sim
 from sim.errors import UsageError
-from sim.plots.timeline import thinned
+from sim.plots.steps import averaged, draw_steps, highest, intervals
 from sim.results.one_run.gantt_rows import fill_lanes
 
 SMALL: dict[str, Any] = {
@@ -111,13 +112,50 @@ def test_timeline_shows_the_queue(result: Any):
     assert [text.get_text() for text in lower.get_legend().get_texts()] == ["cpu (2 cores)", "k20 (2)"]
 
 
-def test_thinning_keeps_the_area():
-    time = np.sort(np.random.default_rng(1).uniform(0, 100, 10_000))
-    time[0] = 0.0
-    value = np.random.default_rng(2).integers(0, 9, 10_000).astype(float)
-    edges, means = thinned(time, value, 100.0)
-    assert len(edges) < 1000
-    assert (means * np.diff(edges, append=100.0)).sum() == pytest.approx((value * np.diff(time, append=100.0)).sum())
+@pytest.fixture
+def flickering() -> tuple[np.ndarray, np.ndarray]:
+    """10,000 changes within 100 s, at uneven times, the first after 3 s."""
+    random = np.random.default_rng(1)
+    return np.sort(random.uniform(3, 100, 10_000)), random.integers(0, 9, 10_000).astype(float)
+
+
+def test_means_are_exact_and_peaks_are_kept(flickering: Any):
+    time, value = flickering
+    edges = np.linspace(0.0, 100.0, 38)
+    means, peaks = averaged(time, value, edges, 100.0), highest(time, value, edges)
+    for low, high, mean, peak in zip(edges[:-1], edges[1:], means, peaks, strict=True):
+        inside = (time > low) & (time < high)
+        at = np.concatenate([[low], time[inside], [high]])
+        held = np.concatenate([[value[time <= low][-1] if (time <= low).any() else 0.0], value[inside]])
+        assert mean == pytest.approx((held * np.diff(at)).sum() / (high - low))
+        assert peak == held.max()
+
+
+def test_lines_with_room_show_each_change_and_others_their_means(flickering: Any):
+    time, value = flickering
+    ax = sim.plots.style.figure(9, 4).add_subplot()
+    few = np.cumsum(value[:300])
+    assert intervals(ax, 100.0, few) is None  # 300 small changes on some 1,000 pixels
+    assert intervals(ax, 100.0, np.zeros(10_000)) is None  # rows, but no change
+    switched = np.arange(300) % 2 * 1.0  # 300 strokes over the whole height are another thing
+    assert intervals(ax, 100.0, switched) is not None
+    draw_steps(ax, time[:300], few, 100.0, color="k")
+    assert np.array_equal(ax.lines[0].get_xdata(), [*time[:300], 100.0])
+    assert np.array_equal(ax.lines[0].get_ydata(), [*few, few[-1]])
+    edges = intervals(ax, 100.0, few, value)  # one is enough: lines of a panel share their intervals
+    assert edges is not None
+    assert len(edges) - 1 < ax.get_window_extent().width / 4
+    draw_steps(ax, time, value, 100.0, edges, color="k")
+    at, mean = ax.lines[1].get_data()
+    assert (mean[:-1] * np.diff(at)).sum() == pytest.approx((value * np.diff(time, append=100.0)).sum())
+
+
+def test_a_panel_of_means_says_so_and_dashes_show_what_lies_below():
+    upper, lower = sim.plots.timeline(sim.run("npu-and-gpu"))
+    assert upper.get_ylabel() == "tasks waiting"
+    assert re.fullmatch(r"busy \(%\)\n\(mean over [\d.]+ ms\)", lower.get_ylabel())
+    looks = {(line.get_color(), line.get_linestyle()) for line in lower.lines}
+    assert len(looks) == len({style for _, style in looks}) == 2
 
 
 def test_cdf_reaches_one_at_the_greatest_value(result: Any):

@@ -498,6 +498,9 @@ def test_opening_hours():
     states(name, "misses 2.0 % of the deadlines at 243 GPU-hours", *shown[:2])
     states(name, "2.2 % at 244", *shown[2:4])
     states(name, "0.21 % at 238", *shown[4:])
+    fewer = [student_interval(100 * (late[key] - late["own"]), 0.95) for key in ("rate", "busy")]
+    phrase = "1.8 ± 0.6 and 2.0 ± 1.3 points fewer"
+    states(name, phrase, *(value for one in fewer for value in (one.mean, one.half_width)))
     states(name, "0.00 % are missed at 576 GPU-hours", 100 * late["on"].mean(), cost["on"].mean())
 
 
@@ -527,9 +530,14 @@ def test_a_day_unlike_those_learned(name):
     own, reacting = (runs(name, policy) for policy in sim.load(name).raw["sweep"]["policy"])
     assert abs(awake(own).mean() / awake(reacting).mean() - 1) <= 0.02
     assert (missed(own) - missed(reacting)).mean() <= 0.002
-    (told,) = re.findall(r"misses .*? at .*? awake.*? at .*?\.", " ".join(sim.load(name).description.split()))
+    text = " ".join(sim.load(name).description.split())
+    (told,) = re.findall(r"misses .*? at .*? awake.*? at \d+", text)
     shown = [value for found in (reacting, own) for value in (100 * missed(found).mean(), awake(found).mean())]
     states(name, told, *shown)
+    fewer = student_interval(100 * (missed(reacting) - missed(own)), 0.95)
+    for phrase in re.findall(r"[\d.]+ ± [\d.]+ points fewer", text):  # said where it is above 0
+        assert fewer.low > 0
+        states(name, phrase, fewer.mean, fewer.half_width)
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ from sim.errors import Problem, ScenarioError, UsageError, suggestion
 from sim.model.cluster import Cluster, DeviceType, Node
 from sim.model.exchange import Exchange, Phase, StepPipeline
 from sim.scenario.building.cluster import build_cluster
+from sim.scenario.building.job_steps import machine_of, too_large
 from sim.scenario.building.site import default_of, unknown_partition, with_partitions
 from sim.scenario.building.streams import peak_of
-from sim.scenario.building.synthetic import machine_of, too_large
 from sim.scenario.fields import KeyProblem
 from sim.scenario.file.document import Document, Path_
 from sim.scenario.scenario import Scenario

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sim.errors import UsageError
+from sim.plots.steps import averaged, intervals, steps_label
 from sim.plots.style import BLUE, INK, VERMILION, describe, figure, tidy, time_axis, title
-from sim.plots.timeline import thinned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,13 +30,16 @@ def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
     time = table["time"].to_numpy()
     allocated = 100 * table["allocation"].fillna(0.0).to_numpy()
     stranded = 100 * table["fragmented_gpus"].to_numpy() / up.clip(min=1e-12)
-    at, low = thinned(time, allocated, end)
-    _, high = thinned(time, allocated + stranded, end)
-    ax.fill_between([*at, end], [*low, *low[-1:]], step="post", color=BLUE, alpha=0.25, linewidth=0, label="allocated")
-    ax.fill_between([*at, end], [*low, *low[-1:]], [*high, *high[-1:]], step="post", color=VERMILION, alpha=0.45,
-                    linewidth=0, label="free, but of no use to the mix")  # fmt: skip
+    low, high = allocated, allocated + stranded
+    edges = intervals(ax, end, low, high)
+    if edges is not None:
+        low, high, time = averaged(time, low, edges, end), averaged(time, high, edges, end), edges[:-1]
+    time, low, high = np.append(time, end), np.append(low, low[-1:]), np.append(high, high[-1:])
+    ax.fill_between(time, low, step="post", color=BLUE, alpha=0.25, linewidth=0, label="allocated")
+    ax.fill_between(time, low, high, step="post", color=VERMILION, alpha=0.45, linewidth=0,
+                    label="free, but of no use to the mix")  # fmt: skip
     ax.set_ylim(0, 105)
-    ax.set_ylabel("GPUs (%)", fontsize=9, color=INK)
+    ax.set_ylabel(steps_label("GPUs (%)", edges), fontsize=9, color=INK)
     ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.1)
     tidy(ax)
     time_axis(ax, 0.0, end if end > 0 else 1.0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.errors import UsageError
+from sim.plots.steps import means_told
 from sim.plots.style import INK, describe, figure, plain, short, time_axis, title
 from sim.results.one_run.over_bins import GROUPS, busy_over_time
 
@@ -31,10 +32,11 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
     rows = len(table)
     if ax is None:
         ax = figure(9, min(10.0, 1.9 + 0.22 * max(rows, 4))).add_subplot()
+    edges = np.append(table.columns.to_numpy(dtype=float), result.end or 1.0)
     # cividis reads alike with all kinds of color vision, and in print.
     mesh = ax.pcolormesh(
-        np.append(table.columns.to_numpy(dtype=float), result.end or 1.0), np.arange(rows + 1),
-        100 * table.to_numpy(), cmap="cividis", vmin=0, vmax=100, linewidth=0, rasterized=True,
+        edges, np.arange(rows + 1), 100 * table.to_numpy(), cmap="cividis", vmin=0, vmax=100, linewidth=0,
+        rasterized=True,
     )  # fmt: skip
     ax.invert_yaxis()
     step = max(1, -(-rows // MAX_NAMES))
@@ -42,7 +44,7 @@ def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, b
     names = [plain(short(str(table.index[row]), 30)) for row in shown]
     ax.set_yticks([row + 0.5 for row in shown], names, fontsize=7 if rows > 20 else 8.5)
     ax.tick_params(axis="y", length=0, colors=INK)
-    time_axis(ax, 0.0, result.end or 1.0)
+    time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
     for side in ax.spines.values():
         side.set_visible(False)
     bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim.errors import UsageError
 from sim.model.exchange import link_names
+from sim.plots.steps import averaged, means_told
 from sim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
 from sim.results.one_run.network import series
 
@@ -32,8 +33,8 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     names, table = link_names(result.record.input.cluster), result.links.set_index("link")
     order = sorted(found, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
     shown = order[:MAX_ROWS]
-    busy = np.array([_means(found[link][0], found[link][1], edges) for link in shown])
-    shared = np.array([_means(found[link][0], found[link][2] > 1, edges) for link in shown])
+    busy = np.array([averaged(found[link][0], found[link][1], edges, end) for link in shown])
+    shared = np.array([averaged(found[link][0], found[link][2] > 1, edges, end) for link in shown])
     if ax is None:
         ax = figure(9, 1.9 + 0.26 * max(len(shown), 4)).add_subplot()
     mesh = ax.pcolormesh(
@@ -47,7 +48,7 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     ax.set_yticks([row + 0.5 for row in range(len(shown))], [plain(short(names[link], 30)) for link in shown],
                   fontsize=7 if len(shown) > 20 else 8.5)  # fmt: skip
     ax.tick_params(axis="y", length=0, colors=INK)
-    time_axis(ax, 0.0, end)
+    time_axis(ax, 0.0, end, told=means_told(edges))
     for side in ax.spines.values():
         side.set_visible(False)
     bar = ax.get_figure(root=True).colorbar(mesh, ax=ax, fraction=0.03, pad=0.015)  # type: ignore[union-attr]
@@ -57,12 +58,3 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     more = f" · {len(order) - len(shown)} more links" if len(order) > len(shown) else ""
     title(ax, describe(result) + more)
     return ax
-
-
-def _means(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Of steps that hold from each time to the next, means between the edges; 0 before the first."""
-    passed = np.concatenate([[0.0], np.cumsum(np.diff(time) * value[:-1])])
-    last = passed[-1] + np.maximum(0.0, edges - time[-1]) * value[-1]
-    whole = np.where(edges >= time[-1], last, np.interp(edges, time, passed))
-    found: np.ndarray = np.diff(whole) / np.diff(edges)
-    return found

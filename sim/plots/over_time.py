@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from sim.plots.cdf import labeled
+from sim.plots.steps import averaged, means_told
 from sim.plots.style import INK, figure, legend_above, line_looks, tidy, time_axis
-from sim.plots.timeline import averaged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
         for label, found in lines.items():
             if name in found:
                 ax.plot((edges[:-1] + edges[1:]) / 2, found[name], linewidth=1.4, **looks[label])
-        _dress(ax, name, end)
+        _dress(ax, name, end, means_told(edges))
     for ax in panels[:-1]:
         ax.set_xlabel("")
         ax.tick_params(labelbottom=False)
@@ -85,9 +85,9 @@ def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
     return names
 
 
-def _dress(ax: Axes, name: str, end: float) -> None:
+def _dress(ax: Axes, name: str, end: float, told: str) -> None:
     tidy(ax)
-    time_axis(ax, 0.0, end)
+    time_axis(ax, 0.0, end, told=told)
     ax.set_ylabel(name, fontsize=9, color=INK)
     if "%" in name:
         ax.set_ylim(0, 103)

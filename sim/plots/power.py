@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.plots.steps import means_told
 from sim.plots.style import INK, PALETTE, describe, own_axes, plain, short, tidy, time_axis, title
 from sim.results.formatting import energy, fitting
 from sim.results.one_run.over_bins import power_over_time
@@ -45,7 +46,7 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
             floor = top
     ax.set_ylim(0, 1.05 * float(floor.max()) if floor.any() else 1.0)
     ax.set_ylabel(f"power ({unit})", fontsize=9, color=INK)
-    time_axis(ax, 0.0, result.end or 1.0)
+    time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
     tidy(ax)
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
     told = energy(spent) if total.any() else "no power is given"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.plots.steps import draw_steps, intervals, steps_label
 from sim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
 from sim.workload.logs.recorded_log import HeldOverTime
 from sim.workload.logs.waits import REASONS
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from sim.experiment.from_log import Compared
     from sim.workload.logs.waits import Explained
 
-MAX_STEPS = 4000
 SHORTEST = 1.0
 """Seconds as which no wait at all is drawn."""
 
@@ -37,19 +37,17 @@ def _held(ax: Axes, explained: Explained) -> None:
     occupancy = HeldOverTime(jobs.start, jobs.end, jobs.amount)
     low, high = float(jobs.arrival[0]), float(jobs.end.max())
     times, level = occupancy.times, occupancy.level
-    if len(times) > MAX_STEPS:  # the highest level of each stretch: what matters is how near it comes to the capacity
-        edges = np.linspace(low, high, MAX_STEPS // 2)
-        place = np.unique(np.searchsorted(times, edges).clip(0, len(times) - 1))
-        times, level = times[place], np.maximum.reduceat(level, place)
-    ax.fill_between(times, level, step="post", color=BLUE, alpha=0.25, linewidth=0)
-    ax.step(times, level, where="post", color=BLUE, linewidth=1.0, label="held")
+    # Shaded up to the highest level of each interval: what matters is how near it comes to the capacity.
+    edges = intervals(ax, high - low, level)
+    draw_steps(ax, times, level, high, None if edges is None else low + edges, fill=True, color=BLUE, linewidth=1.0,
+               label="held")  # fmt: skip
     points = [*explained.curve, (high, explained.curve[-1][1])]
     at, up = zip(*points, strict=True)
     ax.step(at, up, where="post", color=VERMILION, linewidth=1.6, label="capacity, as inferred")
     if explained.warm_end > low:
         ax.axvspan(low, explained.warm_end, color=GRID, zorder=0, label="head of the log")
     ax.set_ylim(0, 1.08 * explained.capacity)
-    ax.set_ylabel(jobs.unit, fontsize=9, color=INK)
+    ax.set_ylabel(steps_label(jobs.unit, edges, shaded=True), fontsize=9, color=INK)
     time_axis(ax, low, high)
     tidy(ax)
     title(ax, f"{len(jobs):,} jobs from their recorded starts on", pad=18)

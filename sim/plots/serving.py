@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sim.errors import UsageError
+from sim.plots.steps import means_told
 from sim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
 from sim.results.formatting import SECONDS, fitting
 from sim.results.one_run.steps import weighted_quantile
@@ -42,7 +43,7 @@ def serving(result: Result) -> Figure:
     _tokens(panels[-2], rows, edges)
     for ax in panels[:-1]:
         tidy(ax)
-        time_axis(ax, 0.0, end)
+        time_axis(ax, 0.0, end, told=means_told(edges))
         ax.legend(frameon=False, fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.1)
     for ax in panels[:-2]:
         ax.set_xlabel("")

@@ -96,8 +96,8 @@ def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def time_axis(ax: Axes, low: float, high: float, label: str = "time") -> Unit:
-    """Seconds on the x axis, ticked in whole steps of the unit that suits the range."""
+def time_axis(ax: Axes, low: float, high: float, label: str = "time", told: str = "") -> Unit:
+    """Seconds on the x axis, ticked in whole steps of the unit that suits the range; `told`: what each point is."""
     unit = fitting([high - low], SECONDS)
     factor, name = unit
     steps = [1, 1.5, 2, 3, 6, 10] if name in ("min", "h") else [1, 2, 2.5, 5, 10]
@@ -105,7 +105,7 @@ def time_axis(ax: Axes, low: float, high: float, label: str = "time") -> Unit:
     ax.set_xticks([tick * factor for tick in locator.tick_values(low / factor, high / factor)])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:g}"))
     ax.set_xlim(low, high)
-    ax.set_xlabel(f"{label} ({name})", fontsize=9, color=INK)
+    ax.set_xlabel(f"{label} ({name})" + (f" · {told}" if told else ""), fontsize=9, color=INK)
     return unit
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
+from sim.plots.steps import means_told
 from sim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, tidy, time_axis, title
 from sim.workload.logs import summary
 from sim.workload.traces import TaskTable
@@ -36,7 +37,7 @@ def _load(ax: Axes, table: TaskTable) -> None:
         ax.stairs(found[key], edges, color=color, linewidth=1.3)
         ax.set_ylabel(f"{'GPUs' if key == 'gpus' else 'cores'} held", fontsize=9, color=INK)
         ax.set_ylim(bottom=0)
-        time_axis(ax, first, last)
+        time_axis(ax, first, last, told=means_told(edges))
     tidy(ax)
     begin = "recorded start" if "recorded_start" in table.extra else "submission"
     title(ax, f"{len(table):,} tasks, each from its {begin} on")

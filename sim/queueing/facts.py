@@ -163,7 +163,7 @@ class Facts:
 
     @cached_property
     def customers(self) -> list[Customers]:
-        from sim.scenario.building.run_input import entry_names
+        from sim.scenario.building.streams_and_items import entry_names
 
         found = []
         names = entry_names(self.scenario.document.data.get("workload") or [])

@@ -248,7 +248,7 @@ def _sweep_paths(document: Document) -> list[Problem]:
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
     """What is wrong with the traces, and with the parts that have valid keys: reported with the rest, in one round."""
-    from sim.scenario.building.run_input import check_parts
+    from sim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []
     tables: dict[int, TaskTable] = {}

@@ -1,0 +1,335 @@
+"""The modes of the tasks of a synthetic class, and their times, from any of the forms a scenario has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sim.model.cluster import DeviceType, Partition
+from sim.model.exchange import Exchange
+from sim.model.tasks import Mode
+from sim.scenario.building.job_steps import (
+    exchange_over,
+    kinds_of,
+    machine_of,
+    pcie_of,
+    stretch_of,
+    too_large,
+    training_step,
+)
+from sim.scenario.building.modes import ModeBook
+from sim.scenario.building.streams import (
+    Context,
+    peak_of,
+)
+from sim.scenario.fields import KeyProblem
+from sim.scenario.file.document import Path_
+from sim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
+from sim.scenario.schema.training import TrainingSpec
+from sim.theory import training as formulas
+from sim.workload.costs.profiles import ProfileUse
+from sim.workload.costs.roofline import Peak, Work
+from sim.workload.distributions import drawn_steps
+
+T = TypeVar("T")
+Seconds = Callable[[Peak, float], np.ndarray]
+"""Times of the tasks from the peak of a device and the share of it."""
+
+
+class DrawnModes:
+    """The ways to run the tasks of one class: modes and times, from any of the forms a scenario has."""
+
+    def __init__(self, demand: Demand, n: int, label: tuple[str, ...], context: Context):
+        self.demand = demand
+        self.n = n
+        self.label = label
+        self.context = context
+        self.book: ModeBook = context.modes
+        self.found: list[tuple[Mode, np.ndarray]] = []
+        self.work: dict[Mode, Work] = {}
+        """What kernels do in modes of which that is known."""
+        self.bytes_in: np.ndarray | None = None
+        self.partition: Partition | None = None
+        self.path: Path_ = ()
+
+    def expand(self) -> None:
+        demand = self.demand
+        if demand.modes is not None:
+            self._full_form(demand.modes)
+        elif demand.profile is not None:
+            self._profile(profile_use(demand))
+        elif demand.work is not None:
+            self._cost_model(self._work_time(demand.work), None)
+        elif demand.training is not None:
+            self._training(demand.training)
+        if demand.modes is None:
+            self._short_form()
+
+    def _sample(self, key: str, distribution: Any) -> np.ndarray:
+        return np.asarray(distribution.sample(self.context.random.stream("sizes", *self.label, key), self.n))
+
+    def _short_form(self) -> None:
+        demand = self.demand
+        reference = None if demand.gpu_time is None else self._sample("gpu_time", demand.gpu_time)
+        typed = {key.removeprefix(GPU_TIME): self._sample(key, d) for key, d in demand.typed_gpu_time.items()}
+        on_cores = self._time_on_cores(reference if reference is not None else next(iter(typed.values()), None))
+        if on_cores is not None:
+            ways = [self._cpu_mode(device, on_cores / device.speed) for device in self._of("cpu")]
+            self.found = ways + [way for way in self.found if not way[0].on_cpu]
+        own = {device.name: times for kind, times in typed.items() for device in self._of(kind)}
+        self.found = [way for way in self.found if way[0].type.name not in own]
+        if reference is not None:
+            taken = {mode.type.name for mode, _ in self.found if not mode.on_cpu}
+            generic = {d.name: reference / d.speed for d in self._of("gpu") if d.name not in taken}
+            own = {**generic, **own}
+        for device in self.context.cluster.types.values():
+            if device.name in own and device.kind != "cpu":
+                self._gpu_modes(device, own[device.name])
+
+    def _time_on_cores(self, reference: np.ndarray | None) -> np.ndarray | None:
+        """The times of `cpu_time`; a speedup is relative to `reference`, or else to the fastest mode found so far."""
+        given = self.demand.cpu_time
+        if given is None:
+            return None
+        if not isinstance(given, Speedup):
+            return self._sample("cpu_time", given)
+        if reference is None and self.found:
+            reference = np.min([times for _, times in self.found], axis=0)
+        return None if reference is None else reference * given.speedup
+
+    def _of(self, kind: str) -> list[DeviceType]:
+        return self.book.of_kind(kind)
+
+    def _cpu_mode(self, device: DeviceType, times: np.ndarray) -> tuple[Mode, np.ndarray]:
+        memory = self.demand.memory or 0
+        mode = self.book.mode(
+            device,
+            cpus=self.demand.cpus,
+            memory=memory,
+            span_any=self.demand.span == "any",
+            span_speed=self.demand.span_speed or 1.0,
+            span_speeds=span_speeds(self.demand),
+            partition=self.partition,
+            nodes=self.demand.nodes or 1,
+            exchange=(exchange := self._exchange(device, 1)),
+        )
+        return mode, times * stretch_of(exchange)
+
+    def _exchange(self, device: DeviceType, each: int) -> Exchange | None:
+        """What communication makes of a step, with this number of ranks on each node: over the slowest links."""
+        communication = self.demand.communication
+        if communication is None:
+            return None
+        cluster, nodes = self.context.cluster, self.demand.nodes or 1
+        of = (n for n in cluster.nodes if device in (n.cpu.type, *(d.type for d in n.accelerators)))
+        beyond = pcie_of(device)
+        found = [
+            exchange_over(
+                cluster,
+                spec,
+                nodes,
+                communication.every,
+                0.0,
+                [communication.phase(nodes, each, spec, beyond)],
+                largest=communication.largest,
+            )
+            for spec in kinds_of(of)
+        ]
+        return max(found, key=lambda one: one.nominal, default=None)
+
+    def _gpu_modes(
+        self, device: DeviceType, times: np.ndarray, gpu_memory: int = 0, gpus: float | None = None,
+        exchange: Exchange | None = None, nodes: int | None = None,
+    ) -> None:  # fmt: skip
+        """The mode on a type, or those of `scaling`, with times for one GPU."""
+        demand = self.demand
+        counts = {"": 1.0} if demand.scaling is None else demand.scaling
+        stretch = 1.0
+        if demand.communication is not None:
+            exchange = self._exchange(device, max(1, round(gpus or demand.gpus or 1.0)))
+            stretch = stretch_of(exchange)
+        for count, speedup in counts.items():
+            mode = self.book.mode(
+                device,
+                gpus=float(count) if count else gpus or demand.gpus or 1.0,
+                cpus=demand.cpus,
+                memory=demand.memory or 0,
+                gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
+                span_any=demand.span == "any",
+                span_speed=demand.span_speed or 1.0,
+                span_speeds=span_speeds(demand),
+                upload=demand.upload or 0.0,
+                download=demand.download or 0.0,
+                partition=self.partition,
+                nodes=nodes or demand.nodes or 1,
+                exchange=exchange,
+            )
+            self.found.append((mode, times / speedup * stretch))
+
+    def _full_form(self, modes: list[TaskMode]) -> None:
+        demand = self.demand
+        reference: np.ndarray | None = None
+        for number, way in enumerate(modes):
+            gpus = way.gpus or demanded_share(way.work) or demand.gpus or 1.0
+            cpus = _given(way.cpus, demand.cpus)
+            if way.time is None:
+                drawn, timed = None, self._computed(way, gpus, cpus or 1.0)
+            else:
+                drawn = self._drawn(number, way.time, reference)
+                timed = [] if drawn is None else self._scaled(way.device, drawn)
+            if reference is None:
+                reference = drawn if drawn is not None or not timed else np.min([times for _, times in timed], axis=0)
+            for device, times in timed:
+                mode = self._listed_mode(way, device, gpus, cpus)
+                self.found.append((mode, times))
+                if way.work is not None:
+                    self.work[mode] = way.work
+
+    def _listed_mode(self, way: TaskMode, device: DeviceType, gpus: float, cpus: float | None) -> Mode:
+        """A mode of `modes:` on a type of device; what it does not say itself is as the task says."""
+        demand = self.demand
+        return self.book.mode(
+            device,
+            gpus=gpus,
+            cpus=cpus,
+            memory=_given(way.memory, demand.memory) or 0,
+            gpu_memory=self._gpu_memory(way),
+            span_any=(way.span or demand.span) == "any",
+            span_speed=way.span_speed or demand.span_speed or 1.0,
+            span_speeds=span_speeds(way, demand),
+            upload=_given(way.upload, demand.upload) or 0.0,
+            download=_given(way.download, demand.download) or 0.0,
+            name=way.name,
+            partition=self.partition,
+            nodes=way.nodes or (1 if way.span is not None else demand.nodes) or 1,
+        )
+
+    def _drawn(self, number: int, time: Any, reference: np.ndarray | None) -> np.ndarray | None:
+        """The times of a mode that says them; None for a speedup of a mode that has none on this cluster."""
+        if isinstance(time, Speedup):
+            return None if reference is None else reference * time.speedup
+        return self._sample(f"modes.{number}", time)
+
+    def _scaled(self, kind: str, drawn: np.ndarray) -> list[tuple[DeviceType, np.ndarray]]:
+        """Times on each type of a kind, by its speed; on a named type as they are."""
+        return [(one, drawn / one.speed if kind == one.kind and kind != one.name else drawn) for one in self._of(kind)]
+
+    def _computed(self, way: TaskMode, gpus: float, cores: float) -> list[tuple[DeviceType, np.ndarray]]:
+        """The times of a mode with known work, on each type of its device with a known peak."""
+        seconds = self._work_time(way.work) if way.work else self._profile_time(profile_use(way, self.demand))
+        devices = self._of(way.device)
+        timed = [(one, peak) for one in devices if (peak := peak_of(one)) is not None]
+        if devices and not timed:
+            names = ", ".join(one.name for one in devices)
+            raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
+        return [(one, _on(one, peak, seconds, gpus, cores)) for one, peak in timed]
+
+    def _gpu_memory(self, way: TaskMode) -> int:
+        given = self.demand.gpu_memory if way.gpu_memory is None else way.gpu_memory
+        if given is None and way.profile is not None:
+            return profile_use(way, self.demand).gpu_memory
+        return given or 0
+
+    def _work_time(self, work: Work) -> Seconds:
+        return lambda peak, share: np.full(self.n, work.seconds(peak, share))
+
+    def _profile_time(self, use: ProfileUse) -> Seconds:
+        # The same draws for all modes: how many steps there are does not depend on where they are made.
+        steps = drawn_steps(self._sample("steps", use.steps))
+        if self.bytes_in is None:
+            self.bytes_in = steps * use.input_bytes
+        return lambda peak, share: steps * use.seconds_per_step(peak, share)
+
+    def _profile(self, use: ProfileUse) -> None:
+        self._cost_model(self._profile_time(use), use.gpu_memory)
+
+    def _training(self, training: TrainingSpec) -> None:
+        """A mode for each width on every type of GPU with a known peak and enough memory."""
+        where = (*self.path, "training")
+        steps = drawn_steps(self._sample("training.steps", training.steps))
+        refused: list[str] = []
+        for nodes in training.widths or [self.demand.nodes or 1]:
+            wide = f" (on {nodes} node{'s' * (nodes > 1)})" if training.widths else ""
+            try:
+                plan = training.plan(nodes * round(self.demand.gpus or 1))
+            except KeyProblem as problem:
+                raise self.context.fail((*where, problem.key), f"{problem}{wide}") from None
+            refused += [f"{why}{wide}" for why in self._trained(training, plan, nodes, steps)]
+        if self.found:
+            return
+        if refused:
+            raise self.context.fail(where, "; ".join(dict.fromkeys(refused)))
+        there = [one.name for one in self.context.cluster.types.values() if one.kind != "cpu"]
+        if self.demand.devices is not None and there:
+            wanted = " or ".join(self.demand.devices)
+            text = f"the cluster has no accelerator {wanted}; there are {', '.join(there)}"
+            raise self.context.fail((*self.path, "devices"), text)
+        raise self.context.fail(where, "the cluster has no GPUs, on which training runs")
+
+    def _trained(self, training: TrainingSpec, plan: formulas.ParallelPlan, nodes: int, steps: np.ndarray) -> list[str]:
+        """Find the modes of one width; returns why GPUs with too little memory are left out."""
+        demand, gpus = self.demand, round(self.demand.gpus or 1)
+        model = training.transformer()
+        state, kept = formulas.memory(model, plan)
+        refused = []
+        for device in self.context.cluster.types.values():
+            peak = peak_of(device)
+            wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
+            specs = kinds_of(n for n in self.context.cluster.nodes if any(d.type is device for d in n.accelerators))
+            if not wanted or device.kind == "cpu" or not specs:
+                continue
+            if peak is None:
+                refused.append(f"nothing is known of how fast {device.name} is; give it a peak under cluster")
+                continue
+            if device.memory is not None and state + kept > device.memory:
+                refused.append(too_large(state, kept, device.memory, device.name))
+                continue
+            exchange = max(
+                (training_step(self.context.cluster, spec, nodes, model, plan,
+                               machine_of(spec, gpus, device, peak, training))
+                 for spec in specs), key=lambda one: one.nominal)  # fmt: skip
+            slowest = exchange.nominal
+            narrowest = min(spec.island_size or gpus for spec in specs)
+            if plan.tensor > min(gpus, narrowest):
+                text = f"tensor {plan.tensor} is more than the {min(gpus, narrowest)} GPUs that NVLink joins"
+                inside = plan.tensor <= gpus  # from island to island of one node
+                rates = [pcie_of(device)] if inside else [min(s.network.upload, s.network.download) for s in specs]
+                free = f"; {'pcie' if inside else 'network'} has no rate, so that the way beyond takes no time"
+                told = f"a step takes {slowest:.4g} s{free if max(rates) == math.inf else ''}"
+                self.context.warnings.append(f"{self.label[0]}: {text}: {told}")
+            held = math.ceil(state + kept) if device.memory is not None else 0
+            self._gpu_modes(device, steps * slowest, held, exchange=exchange, nodes=nodes)
+        return refused
+
+    def _cost_model(self, seconds: Seconds, gpu_memory: int | None) -> None:
+        """A mode on every type with a known peak (of a CPU: a stated one), or those of them in `devices`."""
+        demand = self.demand
+        gpus, cores = demanded_share(demand.work) or demand.gpus or 1.0, demand.cpus or 1.0
+        for device in self.context.cluster.types.values():
+            peak = peak_of(device)
+            wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
+            if peak is None or not wanted or not self._of(device.name):
+                continue
+            times = _on(device, peak, seconds, gpus, cores)
+            before = len(self.found)
+            if device.kind == "cpu":
+                self.found.append(self._cpu_mode(device, times))
+            else:
+                self._gpu_modes(device, times, gpu_memory or 0, gpus)
+            if demand.work is not None:
+                self.work.update((mode, demand.work) for mode, _ in self.found[before:])
+
+
+def _given(own: T | None, default: T | None) -> T | None:
+    return default if own is None else own
+
+
+def _on(device: DeviceType, peak: Peak, seconds: Seconds, gpus: float, cores: float) -> np.ndarray:
+    """Times on a share of a GPU, a gang of GPUs or a number of cores; a gang divides the work evenly."""
+    if device.kind == "cpu":
+        wide = peak.model_copy(update={"flops": peak.flops * cores, "bandwidth": peak.bandwidth * cores})
+        return seconds(wide, 1.0)
+    return seconds(peak, min(gpus, 1.0)) / max(gpus, 1.0)

@@ -1,0 +1,184 @@
+"""The entries of the workload as streams of tasks, the items of data, and everything that is wrong with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from sim.errors import Problem, ScenarioError, suggestion
+from sim.model.randomness import RandomTree
+from sim.model.tasks import Item
+from sim.model.units import MAX_BYTES, MOST, Seconds
+from sim.scenario.building.cluster import build_cluster
+from sim.scenario.building.modes import ModeBook
+from sim.scenario.building.recorded import build_recorded
+from sim.scenario.building.served import weights
+from sim.scenario.building.site import with_partitions
+from sim.scenario.building.streams import Context, TaskStream
+from sim.scenario.building.synthetic import build_synthetic
+from sim.scenario.fields import Model
+from sim.scenario.file.document import Document, Path_
+from sim.scenario.schema.cluster import ClusterSpec as ClusterModel
+from sim.scenario.schema.site import SiteSpec
+from sim.scenario.schema.workload import DataItem, WorkloadEntry
+from sim.workload.traces import TaskTable
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def check_parts(document: Document, base: Path, tables: dict[int, TaskTable]) -> list[Problem]:
+    """What is wrong, beyond their keys, with the cluster and with the entries of the workload that have valid keys.
+
+    For a scenario that has wrong keys elsewhere, so that all its problems come in one report.  `tables` are the
+    traces that could be read.
+    """
+    data, context = document.data, {"base": str(base)}
+    entries = _as_list(data.get("workload"))
+    valid = {number: _valid(WorkloadEntry, entry, context) for number, entry in enumerate(entries)}
+    cluster = _valid(ClusterModel, data.get("cluster"), context)
+    items = [_valid(DataItem, item, context) for item in _as_list(data.get("data"))]
+    try:
+        site = _valid(SiteSpec, data.get("site") or {}, context) or SiteSpec()
+        built = None if cluster is None else with_partitions(build_cluster(cluster, document), site, document)
+    except ScenarioError as error:
+        return error.problems + _repeated(entries, document)
+    if built is None or None in items:
+        return _repeated(entries, document)
+    horizon = _valid(ScenarioHorizon, {"horizon": data.get("horizon")}, context)
+    # Under a horizon that is wrong itself, one second: nothing then seems to go on for ever.
+    limit = 1.0 if horizon is None else math.inf if horizon.horizon is None else horizon.horizon
+    known = {
+        number: entry
+        for number, entry in valid.items()
+        if entry is not None and (entry.trace is None or number in tables)
+    }
+    book = Context(document, built, ModeBook(built), RandomTree(0, 0), limit)
+    _, _, problems = build_parts(known, [item for item in items if item], tables.__getitem__, book)
+    return problems
+
+
+class ScenarioHorizon(Model):
+    """The horizon alone, where the rest of a scenario is wrong."""
+
+    horizon: Seconds | None = None
+
+
+def _valid(model: type[M], value: Any, context: dict[str, str]) -> M | None:
+    try:
+        return model.model_validate(value, context=context)
+    except ValidationError:
+        return None
+
+
+def _as_list(value: Any) -> list[Any]:
+    """One mapping where a list of them may stand."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def entry_names(entries: list[Any]) -> list[str | None]:
+    """The name of each entry as the file has it: its own, its class, or `stream` and its number; None if it is none."""
+    names: list[str | None] = []
+    for number, entry in enumerate(entries):
+        given = entry if isinstance(entry, dict) else {}
+        name = given.get("name") or given.get("class") or f"stream{number}"
+        names.append(str(name) if isinstance(name, str | int) else None)
+    return names
+
+
+def _repeated(entries: list[Any], document: Document) -> list[Problem]:
+    """Entries of one name."""
+    problems: list[Problem] = []
+    first: dict[str, int] = {}
+    for number, name in enumerate(entry_names(entries)):
+        if name is not None and first.setdefault(name, number) != number:
+            message = f'the name "{name}" is that of workload.{first[name]}; give another (name: ...)'
+            problems.append(document.problem(("workload", number), message))
+    return problems
+
+
+def build_parts(
+    entries: dict[int, WorkloadEntry], data: list[DataItem], tables: Callable[[int], TaskTable], context: Context
+) -> tuple[list[TaskStream], list[Item], list[Problem]]:
+    """Streams and items, and everything that is wrong with them."""
+    raw = _as_list(context.document.data.get("workload"))
+    problems = _repeated(raw, context.document)
+    streams: list[TaskStream] = []
+    names = entry_names(raw)
+    for number, entry in entries.items():
+        path: Path_ = ("workload", number)
+        name = names[number] or f"stream{number}"
+        try:
+            with np.errstate(all="ignore"):  # what overflows is found below, in the times
+                if entry.trace is None:
+                    streams.append(build_synthetic(entry, name, path, context))
+                else:
+                    streams.append(build_recorded(entry, name, path, tables(number), context))
+        except ScenarioError as error:
+            problems += error.problems
+        except ArithmeticError:
+            problems.append(context.problem(path, "the numbers here are too large or too small to compute with"))
+        except ValueError as error:  # what only the cost model or a distribution can tell when it is used
+            problems.append(context.problem(path, str(error)))
+    for stream in streams:
+        problems += _absurd(stream, context)
+    items, found = _items(data, context)
+    items += [Item(name, size, lasting=True) for name, size in weights(streams)]
+    known = {item.name for item in items}
+    told = {name: size for stream in streams for name, size in stream.items.items() if name not in known}
+    items += [Item(name, size) for name, size in told.items()]
+    return streams, items, problems + found + _unknown_items(streams, items, context)
+
+
+def _absurd(stream: TaskStream, context: Context) -> list[Problem]:
+    """Values that no column can hold, from sizes such as 1e300 B."""
+    found = []
+    for key in ("bytes_in", "bytes_out"):
+        column = getattr(stream, key)
+        if column is not None and len(column) and not column.max() < MAX_BYTES:
+            found.append(context.problem((*stream.path, key), f"{column.max():.3g} bytes are beyond any memory"))
+    times = stream.time if stream.estimate is None else stream.estimate
+    known = [stream.arrival, stream.time, times]
+    beyond = any(np.isnan(values).any() or (values[np.isfinite(values)] > MOST).any() for values in known)
+    if beyond or not np.isfinite(stream.time).any(axis=1).all():
+        message = "the numbers here are too large or too small to compute with: a time is not finite"
+        found.append(context.problem(stream.path, message))
+    return found
+
+
+def _items(data: list[DataItem], context: Context) -> tuple[list[Item], list[Problem]]:
+    """The items of the `data:` section, and what is wrong with them."""
+    homes = {node.name: node.index for node in context.cluster.nodes}
+    items: list[Item] = []
+    names: set[str] = set()
+    problems = []
+    for number, item in enumerate(data):
+        path: Path_ = ("data", number)
+        if item.home is not None and item.home not in homes:
+            near = suggestion(item.home, homes) or f"; nodes are named {', '.join(list(homes)[:5])}"
+            problems.append(context.problem((*path, "home"), f'no node "{item.home}"{near}'))
+        if item.name in names:
+            problems.append(context.problem((*path, "name"), f'the item "{item.name}" is listed twice'))
+        names.add(item.name)
+        items.append(Item(item.name, item.size, None if item.home is None else homes.get(item.home)))
+    return items, problems
+
+
+def _unknown_items(streams: list[TaskStream], items: list[Item], context: Context) -> list[Problem]:
+    """An item that a task names and `data` does not list is a problem at its entry."""
+    known = {item.name for item in items}
+    problems: list[Problem] = []
+    for key in ("reads", "writes"):
+        for stream in streams:
+            lists = getattr(stream, key) or ()
+            missing = list(dict.fromkeys(name for row in lists for name in row if name not in known))
+            if missing:
+                named = ", ".join(f'"{name}"' for name in missing[:5]) + (", ..." if len(missing) > 5 else "")
+                near = suggestion(missing[0], known)
+                message = f"{named} not listed under data: (items with name and size){near}"
+                problems.append(context.problem((*stream.path, key), message))
+    return problems
