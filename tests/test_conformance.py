@@ -27,6 +27,8 @@ PLANNERS = [
     if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
 ]  # fmt: skip
 """Static policies refuse what they cannot plan; they have tests of their own."""
+THRIFTY = {"rollout": {"samples": 3, "forks": 10}, "pollux": {"population": 8, "generations": 4}}
+"""A third of the forks, a fifth of the generations that these try unless told otherwise: the same, less often."""
 GIVEN = ["learned"]
 """Schedulers that cannot be made without a parameter; each has a test of its own."""
 
@@ -34,6 +36,7 @@ GIVEN = ["learned"]
 def make(scheduler, placement=None, **parameters):
     """A registered scheduler, with a registered placement."""
     item = registry.policy("scheduler", scheduler)
+    parameters = {**THRIFTY.get(scheduler, {}), **parameters}
     if placement is not None:
         rule = registry.policy("placement", placement)
         parameters["placement"] = rule() if inspect.isclass(rule) else rule
