@@ -100,7 +100,7 @@ def test_every_admission_policy_is_here():
 
 
 def up_to(room, servers=1):
-    """In order of arrival; who finds as many in the system as there is room for is lost."""
+    """In order of arrival; a task that finds as many in the system as there is room for is lost."""
     return lambda tasks: in_line(tasks.arrival, sizes(tasks), servers, room=room)
 
 
