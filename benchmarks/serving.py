@@ -50,7 +50,7 @@ class Sizes:
     shared_requests: int = 100_000
 
 
-QUICK = Sizes(2, 60_000, 40_000, 10_000, 100_000, 20_000)
+QUICK = Sizes(2, 30_000, 10_000, 3_000, 30_000, 10_000)
 
 
 def served(requests: int, batching: str = "serial_greedy", streams: int = 1, admission: bool = False) -> Any:

@@ -171,10 +171,10 @@ def processor() -> float:
 
 
 FIGURES: dict[str, Callable[[bool], Iterator[Row]]] = {
-    "overhead": lambda quick: overhead(20 if quick else 200),
-    "memory": lambda quick: memory(300 if quick else 20_000),
-    "many": lambda quick: many(2_000 if quick else 200_000),
-    "scaling": lambda quick: scaling(*((6, 0.05) if quick else (200, 0.5))),
+    "overhead": lambda quick: overhead(8 if quick else 200),
+    "memory": lambda quick: memory(100 if quick else 20_000),
+    "many": lambda quick: many(500 if quick else 200_000),
+    "scaling": lambda quick: scaling(*((4, 0.05) if quick else (200, 0.5))),
 }
 
 

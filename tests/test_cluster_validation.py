@@ -6,6 +6,7 @@ LAS and FCFS on heavy tails in test_cluster_policies, fractions against an equal
 
 import runpy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ from sim.workload.readers.swf import read
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "swf"
 RICC, LUBLIN = "RICC-2010-2_first3000.swf", "lublin_256_first1000.swf"
+ONE_PROCESS = pytest.mark.xdist_group("backfilling-on-logs")
+"""Tests that look at the same runs."""
 LOGS = (RICC, LUBLIN, "jobs.swf")
 POLICIES = ("fcfs", "easy_backfill", "conservative_backfill")
 
@@ -41,6 +44,13 @@ def replay(log, estimates, policy="fcfs"):
         "workload": [{"name": "jobs", "trace": {"format": "swf", "path": path, "estimates": estimates}, "load": 0.7}],
         "policy": policy,
     }
+
+
+@cache
+def replayed(log, estimates, policy, depth=100):
+    """A run of it, made once for all tests; `depth` is that of conservative backfilling."""
+    chosen = {"name": policy, "depth": depth} if policy == "conservative_backfill" else policy
+    return sim.run(replay(log, estimates, chosen))
 
 
 # Promises, on real logs too ------------------------------------------------------------------------------------------
@@ -73,19 +83,21 @@ def test_with_exact_estimates_a_head_never_starts_after_its_first_shadow(log):
 @pytest.mark.parametrize("log", LOGS)
 @pytest.mark.parametrize("depth", [None, 100])
 @pytest.mark.slow
+@ONE_PROCESS
 def test_with_exact_estimates_conservative_starts_nobody_later_than_fcfs(log, depth):
     """On one pool of equal processors, whatever the others do."""
-    plain = sim.run(replay(log, "perfect")).tasks
-    ours = sim.run(replay(log, "perfect", policy={"name": "conservative_backfill", "depth": depth})).tasks
+    plain = replayed(log, "perfect", "fcfs").tasks
+    ours = replayed(log, "perfect", "conservative_backfill", depth).tasks
     assert ours["id"].tolist() == plain["id"].tolist()
     assert (ours["start"] <= plain["start"]).all()
     assert (ours["start"] < plain["start"]).mean() > 0.2
 
 
 @pytest.mark.slow
+@ONE_PROCESS
 def test_easy_does_start_some_job_later_than_fcfs():
     """What only conservative backfilling promises: the test above can fail."""
-    plain, ours = (sim.run(replay(RICC, "perfect", policy=policy)).tasks for policy in ("fcfs", "easy_backfill"))
+    plain, ours = (replayed(RICC, "perfect", policy).tasks for policy in ("fcfs", "easy_backfill"))
     assert (ours["start"] > plain["start"]).any()
 
 
@@ -102,10 +114,11 @@ STATED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("log", "estimates"), STATED)
+@ONE_PROCESS
 def test_figures_of_backfilling_on_the_public_logs(log, estimates):
     page = (FOLDER.parent / "docs" / "traces.md").read_text(encoding="utf-8")
     for policy, (wait, slowdown) in zip(POLICIES, STATED[log, estimates], strict=True):
-        found = sim.run(replay(log, estimates, policy=policy))
+        found = replayed(log, estimates, policy)
         assert found.metric("completed") == len(found.tasks)
         assert found.metric("wait_mean") / 3600 == pytest.approx(wait, abs=0.0051)
         assert found.metric("bounded_slowdown_10s_mean") == pytest.approx(slowdown, abs=0.051)
@@ -113,6 +126,7 @@ def test_figures_of_backfilling_on_the_public_logs(log, estimates):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("backfilling")  # with the other tests that look at that scenario
 def test_the_shipped_log_and_its_figures(tmp_path):
     name, exact = "backfilling", {"workload.jobs.trace.estimates": "perfect"}
     runpy.run_path(str(FOLDER / "clusters" / "make_swf.py"))["write"](tmp_path)

@@ -19,7 +19,7 @@ from sim.model.cluster import Cluster
 from sim.model.plan import Placement, Plan, Step
 from sim.policy import Fetch, ListScheduler, PlannedScheduler, Reject, Scheduler, Start, Stop, Wait
 from sim.testing import PolicyTestCase, audit, check_policy, examine, other_hash_seed, random_system, small_systems
-from sim.testing.conformance import all_systems
+from sim.testing.conformance import all_systems, differing_elsewhere
 from sim.testing.systems import all_at_once, cpu_mode, fractions, gangs, node, one_core, people, task_graph, workload
 
 PLANNERS = [
@@ -27,6 +27,8 @@ PLANNERS = [
     if inspect.isclass(item := registry.policy("scheduler", name)) and issubclass(item, PlannedScheduler)
 ]  # fmt: skip
 """Static policies refuse what they cannot plan; they have tests of their own."""
+THRIFTY = {"rollout": {"samples": 3, "forks": 10}, "pollux": {"population": 8, "generations": 4}}
+"""A third of the forks, a fifth of the generations that these try unless told otherwise: the same, less often."""
 GIVEN = ["learned"]
 """Schedulers that cannot be made without a parameter; each has a test of its own."""
 
@@ -34,6 +36,7 @@ GIVEN = ["learned"]
 def make(scheduler, placement=None, **parameters):
     """A registered scheduler, with a registered placement."""
     item = registry.policy("scheduler", scheduler)
+    parameters = {**THRIFTY.get(scheduler, {}), **parameters}
     if placement is not None:
         rule = registry.policy("placement", placement)
         parameters["placement"] = rule() if inspect.isclass(rule) else rule
@@ -59,7 +62,7 @@ VARIANTS = [
     ("edf", {"preemptive": True, "discipline": "skip"}),
     ("edf", {"drop_expired": True}),
     ("edf", {"preemptive": True, "drop_expired": True, "discipline": "skip"}),
-    ("round_robin", {"quantum": 0.1}),
+    ("round_robin", {"quantum": 0.4}),
     ("sjf", {"discipline": "skip"}),
     ("random", {"discipline": "skip"}),
 ]
@@ -71,29 +74,34 @@ def tiered(scheduler, placement):
     return pytest.param(scheduler, placement, marks=() if quick else pytest.mark.slow)
 
 
-PARTS = 6
+SYSTEMS = all_systems()
+PLACED = [scheduler for scheduler in SCHEDULERS if takes_placement(scheduler)]
+"""Schedulers that take a placement."""
+PLACEMENTS = list(registry.policies("placement"))
 
 
-def part_of(scheduler, placement):
-    """The sixth of the systems on which a pair is tried; None: a scheduler's own placement is tried on all of them.
+def systems_of(scheduler, placement):
+    """The systems on which a pair is tried: all with a scheduler's own placement, else one.
 
-    Each sixth meets every scheduler, with a sixth of the placements, and every placement, with a sixth of the
-    schedulers.
+    Each two of scheduler, placement and system meet; which one it is turns with both.
     """
     if placement is None:
-        return None
-    return (SCHEDULERS.index(scheduler) + list(registry.policies("placement")).index(placement)) % PARTS
+        return SYSTEMS
+    return [SYSTEMS[(PLACED.index(scheduler) + PLACEMENTS.index(placement)) % len(SYSTEMS)]]
 
 
-def systems_of(part):
-    return all_systems() if part is None else all_systems()[part::PARTS]
+def test_every_placement_meets_every_system():
+    for placement in PLACEMENTS:
+        met = {system.name for scheduler in PLACED for system in systems_of(scheduler, placement)}
+        assert met == {system.name for system in SYSTEMS}, placement
 
 
 @pytest.mark.parametrize(("scheduler", "placement"), [tiered(*pair) for pair in PAIRS])
 def test_registered_policies_conform(scheduler, placement):
-    part = None if scheduler == "fcfs" and tiers.whole else part_of(scheduler, placement)
-    systems = systems_of(part)
-    if part is None and not tiers.whole:
+    systems = systems_of(scheduler, placement)
+    if scheduler == "fcfs" and placement is not None:  # each placement under the plainest scheduler
+        systems = SYSTEMS[PLACEMENTS.index(placement) % 6 :: 6]
+    if placement is None and not tiers.whole:
         systems = systems[SCHEDULERS.index(scheduler) // 4 % 2 :: 2]  # of the schedulers tried, each half meets half
     check_policy(functools.partial(make, scheduler, placement), systems, hash_seed=False)
 
@@ -105,12 +113,10 @@ def test_variants_conform(scheduler, parameters):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", [None, *range(PARTS)])
-def test_no_registered_policy_depends_on_the_hash_seed(part):
-    factories = [functools.partial(make, *pair) for pair in PAIRS if part_of(*pair) == part]
-    if part is None:
-        factories += [functools.partial(make, name, **parameters) for name, parameters in VARIANTS]
-    assert other_hash_seed(factories, systems_of(part)) == []
+def test_no_registered_policy_depends_on_the_hash_seed():
+    jobs = [(functools.partial(make, *pair), systems_of(*pair)) for pair in PAIRS]
+    jobs += [(functools.partial(make, name, **parameters), SYSTEMS) for name, parameters in VARIANTS]
+    assert differing_elsewhere(jobs) == []
 
 
 class TestSuiteAsAClass(PolicyTestCase):

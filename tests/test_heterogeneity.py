@@ -295,7 +295,8 @@ def test_short_rounds_keep_the_contract(policy, length, rule):
     assert issubclass(policy, RoundScheduler)
     slow = policy is FinishTimeFairness
     some = [s for s in small_systems() if s.name != "all at once"] + [random_system(n) for n in range(2 if slow else 8)]
-    for system in some[:: 3 if slow else 1]:
+    half = (ROUNDS.index(policy) + (rule == "ratio")) % 2  # each policy meets every system, and so does each rule
+    for system in some[:: 3 if slow else 1][half::2]:
         assert examine(lambda _: policy(length, rule), system) == []
 
 

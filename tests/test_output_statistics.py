@@ -436,14 +436,14 @@ BATCHING = {"serial": {"batching": "serial_greedy"}, "asynchronous": {"batching"
 )
 def test_common_random_numbers_make_differences_of_batching_narrow(scenario: str, overrides: dict):
     """Against independent streams (another seed for one of the two) the variance of the difference falls at least
-    five-fold: so the ratio of variances over 60 replications exceeds five times the 95 % quantile of F(59, 59).
+    five-fold: so the ratio of variances over 30 replications exceeds five times the 95 % quantile of F(29, 29).
     """
-    runs = run_policies(scenario, BATCHING, replications=60, overrides=overrides)
-    apart = sim.run(scenario, policy=BATCHING["asynchronous"], replications=60, overrides=overrides, seed=99)
+    runs = run_policies(scenario, BATCHING, replications=30, overrides=overrides)
+    apart = sim.run(scenario, policy=BATCHING["asynchronous"], replications=30, overrides=overrides, seed=99)
     serial, paired = (runs[name].values["response_mean"].to_numpy() for name in BATCHING)
     independent = apart.values["response_mean"].to_numpy()
     ratio = (serial - independent).var(ddof=1) / (serial - paired).var(ddof=1)
-    assert ratio > 5 * stats.f.ppf(0.95, 59, 59), ratio
+    assert ratio > 5 * stats.f.ppf(0.95, 29, 29), ratio
 
 
 # No warm-up ------------------------------------------------------------------------------------------------------

@@ -444,10 +444,16 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
 
     A factory is a function without arguments or a subclass of PolicyTestCase; one process serves all of them.
     """
-    here = fingerprints(factories, systems)
+    chosen = all_systems() if systems is None else systems
+    return differing_elsewhere([(factory, chosen) for factory in factories])
+
+
+def differing_elsewhere(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[ContractBreach]:
+    """What `other_hash_seed` tells, of factories each of which has systems of its own; one process serves all."""
+    here = fingerprints(jobs)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     environment = {**os.environ, "PYTHONHASHSEED": seed}
-    job = pickle.dumps(sys.path) + pickle.dumps((list(factories), None if systems is None else list(systems)))
+    job = pickle.dumps(sys.path) + pickle.dumps([(factory, list(systems)) for factory, systems in jobs])
     done = subprocess.run([sys.executable, "-c", _CHILD], input=job, capture_output=True, env=environment, check=False)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
@@ -455,7 +461,7 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
     there = pickle.loads(done.stdout)
     return [
         ContractBreach("hash seed", name, f"{_called(factory)} decides differently under another PYTHONHASHSEED")
-        for factory, mine, theirs in zip(factories, here, there, strict=True)
+        for (factory, _), mine, theirs in zip(jobs, here, there, strict=True)
         for name, ours, its in zip(mine, mine.values(), theirs.values(), strict=True)
         if ours != its
     ]
@@ -464,19 +470,19 @@ def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None =
 _CHILD = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
-factories, systems = pickle.load(sys.stdin.buffer)
+jobs = pickle.load(sys.stdin.buffer)
 from sim.testing.conformance import fingerprints
-sys.stdout.buffer.write(pickle.dumps(fingerprints(factories, systems)))
+sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 """
 
 
-def fingerprints(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[dict[str, str]]:
-    """For every factory: name of the system -> digest of the run, or of the error it ended with."""
+def fingerprints(jobs: Sequence[tuple[Any, Sequence[System]]]) -> list[dict[str, str]]:
+    """For every factory, on its systems: name of the system -> digest of the run, or of the error it ended with."""
     found = []
-    for factory in factories:
+    for factory, systems in jobs:
         case = factory() if isinstance(factory, type) and issubclass(factory, PolicyTestCase) else None
         digests = {}
-        for system in all_systems() if systems is None else systems:
+        for system in systems:
             policy = factory() if case is None else case.make_for(system)
             try:
                 digests[system.name] = fingerprint(Simulation(system.run_input(policy)).run())
