@@ -49,8 +49,7 @@ SCHEDULERS = [name for name in registry.policies("scheduler") if name not in PLA
 PAIRS = [
     (scheduler, placement)
     for scheduler in SCHEDULERS
-    for placement in [None, *registry.policies("placement")]
-    if placement is None or takes_placement(scheduler)
+    for placement in [None, *(registry.policies("placement") if takes_placement(scheduler) else ())]
 ]
 VARIANTS = [
     ("srtf", {"discipline": "skip", "margin": 0.5}),
