@@ -49,7 +49,7 @@ def makespan(system, scheduler):
 # Ratios -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", spread(FAMILIES, 2))
+@pytest.mark.parametrize("family", spread(FAMILIES, 1))
 def test_heteroprio_keeps_its_ratios(family):
     """phi on one core and one GPU, 1 + phi on m and one, 2 + sqrt 2 on m and k."""
     rng = np.random.default_rng([5, list(FAMILIES).index(family)])
@@ -412,7 +412,7 @@ def test_failures_are_survived(name):
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    [("dmda", {"prefetch": False}), ("dmdas", {"prefetch": False}), ("heteroprio", {"spoliation": False})],
+    spread([("dmda", {"prefetch": False}), ("dmdas", {"prefetch": False}), ("heteroprio", {"spoliation": False})], 1),
 )  # fmt: skip
 def test_variants_conform(name, parameters):
     check_policy(lambda: ONLINE[name](**parameters), hash_seed=False)

@@ -138,6 +138,8 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
         from test_digests import digests_of, same  # which imports this file
 
         same(name, digests_of(result))
+        if list(SHIPPED).index(name) % 3:  # the quick tier writes a third of them
+            return
     loaded = sim.load(result.save(tmp_path / "first"))
     for table in ("tasks", "launches", "devices", "timeline"):
         pd.testing.assert_frame_equal(getattr(loaded, table), getattr(result, table), check_exact=True)
@@ -540,6 +542,7 @@ def test_npu_and_gpu():
     states(name, "34.9 ms on average, and 57 %", *late)
 
 
+@pytest.mark.slow
 def test_two_generations():
     """The run takes what its plan says: the latency of the first item, and the slowest stage for each other."""
     name = "two-generations"
@@ -571,6 +574,7 @@ def test_the_script_beside_the_pipelines_writes_the_shipped_tables(tmp_path):
         assert path.read_bytes() == (FOLDER / "pipelines" / path.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_far_front_end():
     name, near = "far-front-end", {"workload.images.service.network": "0 ms"}
     here, far = (1e3 * column(name, "response_mean", None, change) for change in (near, None))
@@ -1080,6 +1084,7 @@ def test_gavel():
     states("gavel", "The makespan is 166.0 h under min_makespan, and 166.6 h", makespan / 3600, moved / 3600)
 
 
+@pytest.mark.slow
 def test_shockwave():
     fair, allox = (runs("shockwave", p).metric("response_mean") for p in (None, "allox"))
     states("shockwave", "is 10,883 s under max-min", fair)
