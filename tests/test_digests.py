@@ -217,7 +217,7 @@ def test_small_systems(name):
     same(name, digests(SMALL[name]))
 
 
-@pytest.mark.parametrize("name", spread(SMALL, len(SMALL) // 4))
+@pytest.mark.parametrize("name", spread(SMALL, len(SMALL) // 8))
 def test_checking_every_invariant_changes_nothing(name):
     """To check, every timetable is written out; a run that does not look at them leaves most of them unwritten."""
     same(name, digests(SMALL[name], check=True))

@@ -199,7 +199,7 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"])
+@pytest.mark.parametrize("name", spread(["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"], 2))
 def test_without_communication_nothing_changes(name: str) -> None:
     """One node for each job and racks with narrow uplinks give the same bytes as neither: launches, waits, links."""
     before = sim.run(name, replications=1)

@@ -660,7 +660,7 @@ class OnSystem:
         return Learned(path)
 
 
-@pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", spread(small_systems(), 6), ids=lambda system: system.name)
 def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
     assert examine(OnSystem(tmp_path), system) == []
 
