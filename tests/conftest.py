@@ -6,14 +6,15 @@ import copy
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
-sys.path.insert(0, str(Path(__file__).parent))
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))
 
 import tiers  # noqa: E402
 import touched  # noqa: E402
@@ -30,10 +31,35 @@ def pytest_configure(config: pytest.Config) -> None:
     tiers.whole = config.getoption("--all") or bool(config.option.markexpr) or named
     if sys.version_info >= (3, 12):
         config.pluginmanager.register(touched.Touched())
+    worker = getattr(config, "workerinput", {}).get("workerid", "gw0")
+    if config.args_source.name == "TESTPATHS" and worker[-1] in "13579":
+        config.pluginmanager.register(Backwards())
 
 
 def pytest_report_header() -> str:
     return "tests: the whole suite" if tiers.whole else "tests: the quick tier (pytest --all runs the slow tests too)"
+
+
+class Backwards:
+    """A plugin for every second worker: it imports the modules from the last one on, and meets the others half-way.
+
+    After a change, and on a fresh clone, each of two then compiles half of them, and reads what the other has written.
+    """
+
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        return LastFirst.from_parent(parent, path=path) if path == TESTS else None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
+        items.sort(key=lambda item: item.path)  # all workers have to name the tests in the same order
+        yield
+
+
+class LastFirst(pytest.Dir):
+    """A folder whose last module comes first."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        return [*super().collect()][::-1]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

@@ -591,7 +591,11 @@ class Circles(Scheduler):
         (Circles, "it loops"),
     ],
 )
-def test_a_policy_that_fails_is_named_and_its_tables_are_kept(here: Path, register, policy: type, said: str):
+def test_a_policy_that_fails_is_named_and_its_tables_are_kept(
+    here: Path, register, monkeypatch: pytest.MonkeyPatch, policy: type, said: str
+):
+    for module in ("core.rounds", "control.decisions"):
+        monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 1_000)
     register("mine", policy)
     result = call("run", "good.yaml", "--policy", "mine", "--out", "o")
     assert (result.exit_code, result.stdout) == (1, "")

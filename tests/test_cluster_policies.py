@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, gpu_mode, simulate, tasks_of
 from scipy import stats
-from tiers import examples
+from tiers import examples, spread
 
 from policies.dynamic.afs import Afs
 from policies.dynamic.conservative_backfill import ConservativeBackfill
@@ -35,7 +35,7 @@ from sim.model.record import RunInput
 from sim.policy import ListScheduler
 
 GPU = DeviceType("g")
-SEEDS = range(6)
+SEEDS = spread(range(6), 3)
 
 
 def load(seed, widths=(1, 1, 2, 4), count=300, wrong=False):

@@ -1,9 +1,20 @@
 """What the shell completes, asked as a shell asks."""
 
+from functools import cache
+
 import pytest
 from click.shell_completion import ShellComplete
 
 from sim.cli import main
+from sim.scenario.schema import whole
+
+MADE_ONCE = cache(whole.json_schema)
+
+
+@pytest.fixture(autouse=True)
+def one_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell makes the schema of scenarios anew for each word, which takes most of the time here."""
+    monkeypatch.setattr(whole, "json_schema", MADE_ONCE)
 
 
 def completions(line: str) -> list[str]:

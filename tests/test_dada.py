@@ -73,7 +73,7 @@ def test_a_guess_that_is_too_small_is_refused():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("family", spread(FAMILIES, 2))
+@pytest.mark.parametrize("family", spread(FAMILIES, 1))
 def test_an_activation_ends_within_its_ratio_of_the_optimum(family, alpha):
     """2 + α times, whatever draws the tasks: data lie anywhere."""
     rng = np.random.default_rng(5)

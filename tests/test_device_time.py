@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 from hand_made import gpu_mode, launches, record, workload
+from tiers import spread
 
 from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
 from sim.model.record import COMPLETED, UNFINISHED
@@ -203,7 +204,7 @@ def test_nodes_without_cores_are_no_row():
     assert list(table["launches"]) == [0, 1]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", spread(range(6), 3))
 @pytest.mark.parametrize("by", [None, "type", "node"])
 def test_the_timeline_second_by_second(seed, by):
     """Every row is what holds from its time on; all times at which something changes have a row."""

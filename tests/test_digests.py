@@ -205,14 +205,10 @@ def test_every_case_has_digests_and_nothing_else_has():
     assert list(KEPT) == list(CASES)
 
 
-COSTLY = ("fgd", "braun", "gavel", "two-generations", "broken-and-late", "pollux", "wrong-estimates-graph")
-"""Scenarios that take long to set up or to plan."""
-QUICK = [name for name in SHIPPED if name not in COSTLY]
-
-
-@pytest.mark.parametrize("name", [*spread(QUICK, len(QUICK) // 2), *spread(COSTLY, 0)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_scenarios(name):
-    """The quick tier also compares all of those whose invariants test_shipped_scenarios.py checks."""
+    """The quick tier compares them all, too: in test_shipped_scenarios.py, with the runs whose invariants it checks."""
     same(name, digests(CASES[name]))
 
 
@@ -221,7 +217,7 @@ def test_small_systems(name):
     same(name, digests(SMALL[name]))
 
 
-@pytest.mark.parametrize("name", spread(SMALL, len(SMALL) // 4))
+@pytest.mark.parametrize("name", spread(SMALL, len(SMALL) // 8))
 def test_checking_every_invariant_changes_nothing(name):
     """To check, every timetable is written out; a run that does not look at them leaves most of them unwritten."""
     same(name, digests(SMALL[name], check=True))

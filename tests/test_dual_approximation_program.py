@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import tiers
 from machines import Job, cpu_mode, gpu_mode, tasks_of
 from scipy.optimize import linprog
 from test_static_lists import problem as static_problem
@@ -89,7 +90,7 @@ def test_the_program_with_fixed_tasks_finds_the_least_cpu_area(k):
     """What the fixed tasks take of both areas and of both shelves counts; answers of both kinds occur."""
     rng = np.random.default_rng(31 + k)
     answers = []
-    for _ in range(60):
+    for _ in range(tiers.some(60, 20)):
         m = int(rng.integers(1, 4))
         p, q, relaxed = some(rng, 8, int(rng.integers(0, 3)), int(rng.integers(0, 3)))
         guess = float(rng.uniform(0.7, 1.3)) * max(13.0, np.minimum(p, q).sum() / (m + k))

@@ -72,7 +72,7 @@ def test_backfilling_helps():
     assert (easy.finish - easy.ready).mean() < (strict.finish - strict.ready).mean()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", spread(range(6), 3))
 def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Counting accelerators wherever they are gives the starts that trying it out on copies of the nodes gives."""
     from sim.engine.views.pool import PoolEnds

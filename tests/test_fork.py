@@ -62,7 +62,7 @@ def named(cases: Any) -> list[Any]:
     return [pytest.param(build, id=name) for name, build in cases]
 
 
-@pytest.mark.parametrize("build", spread(named(chaotic(40)), 10))
+@pytest.mark.parametrize("build", spread(named(chaotic(40)), 6))
 def test_random_decisions_and_faults(build: Build) -> None:
     look(build)
 

@@ -19,7 +19,8 @@ from sim.theory import mmc, mmck
 TOP = Path(__file__).parent.parent
 MEASURED = TOP.parent / "shared" / "data" / "hetero_dag" / "2_resources"
 NAMES = sorted(shipped())
-SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference", "gavel", "pollux", "shockwave"}
+SLOW = {"erlang", "naor", "fgd", "helios_simulator", "async_inference", "gavel", "pollux", "shockwave", "rlscheduler",
+        "deeprm"}  # fmt: skip
 EXPLAINED = {"fgd", "shockwave"}
 """Entries with figures outside the tolerance; the page says why in numbers."""
 CLOSE = 1e-9

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate
 from scipy.optimize import linear_sum_assignment
+from tiers import spread
 
 from policies.dynamic.allox import AlloX, JobMode, matching
 from policies.dynamic.common.fractions import ModeOffers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
@@ -60,7 +61,7 @@ def check_feasible(found, fraction):
 # Programs over fractions ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 4))
 @pytest.mark.parametrize("levels", [1, 4])
 def test_max_min_is_feasible_and_nobody_is_below_an_equal_share(seed, levels):
     found = drawn(seed, 12)
@@ -71,7 +72,7 @@ def test_max_min_is_feasible_and_nobody_is_below_an_equal_share(seed, levels):
     assert (found.progress(fraction) >= found.progress(share) * (1 - 1e-6)).all()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", spread(range(6), 3))
 def test_max_min_against_all_fractions_on_a_grid(seed):
     """Two jobs, two types: the optimum is at least the best of a grid, and at most one step better."""
     random = np.random.default_rng(seed)

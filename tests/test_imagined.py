@@ -78,7 +78,7 @@ def close(one, other):
 
 
 @pytest.mark.parametrize("name", BASES)
-@pytest.mark.parametrize("seed", spread(range(12), 3))
+@pytest.mark.parametrize("seed", spread(range(12), 2))
 def test_where_nothing_is_hidden_a_fork_ends_as_the_run_will(name, seed):
     policy = Asks(name, at=(1, 3, 8, 15))
     record = Simulation(known_beforehand(seed).run_input(policy), check=True).run()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tiers import spread
 
 import sim
 from sim.errors import ScenarioError
@@ -126,7 +127,7 @@ def scenario(tmp_path: Path, jobs: list[Job], sizes: list[int], **policy: Any) -
     return {"cluster": {"nodes": nodes}, "workload": entries, "policy": policy or {"scheduler": "easy_backfill"}}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 4))
 def test_easy_backfilling_of_jobs_over_nodes_starts_as_by_brute_force(tmp_path: Path, seed: int) -> None:
     jobs, sizes = drawn(seed, wrong=seed % 2 == 1)
     jobs = list(dict.fromkeys(jobs))
@@ -198,7 +199,7 @@ def test_what_cannot_be_is_said(keys: dict[str, Any], sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"])
+@pytest.mark.parametrize("name", spread(["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"], 2))
 def test_without_communication_nothing_changes(name: str) -> None:
     """One node for each job and racks with narrow uplinks give the same bytes as neither: launches, waits, links."""
     before = sim.run(name, replications=1)

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import spread
+from tiers import some, spread
 
 import sim
 from policies.learning.learned import Learned
@@ -613,7 +613,7 @@ def test_metadata_that_no_reader_can_hold_are_said(file):
 def test_damage_anywhere_is_a_sentence(file):
     """Headers of zip and of NumPy complain in many ways; none of them gets through."""
     data, random = file.read_bytes(), np.random.default_rng(1)
-    for _ in range(600):
+    for _ in range(some(600, 150)):
         damaged = bytearray(data)
         for place in random.integers(0, len(data), random.integers(1, 4)):
             damaged[place] = random.integers(0, 256)
@@ -660,7 +660,7 @@ class OnSystem:
         return Learned(path)
 
 
-@pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", spread(small_systems(), 6), ids=lambda system: system.name)
 def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
     assert examine(OnSystem(tmp_path), system) == []
 

@@ -84,7 +84,7 @@ def drawn(seed):
     return known, by_clients(arrival, prompt, output, clients, service), rules
 
 
-@pytest.mark.parametrize("seed", spread(range(48), 12))
+@pytest.mark.parametrize("seed", spread(range(48), 6))
 def test_every_rule_gives_what_single_steps_give(seed):
     known, record, rules = drawn(seed)
     aborted = np.array(known.aborted)
@@ -247,7 +247,7 @@ class Asking:
     begun: int | None = None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 3))
 def test_an_index_of_counters_names_the_client_that_a_recount_names(seed):
     """Requests queue, join, decode, and leave complete or preempted, at random; weights are powers of two, so that all
     sums are exact."""

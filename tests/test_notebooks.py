@@ -1,4 +1,7 @@
-"""Every notebook runs from its first cell to its last, and is the same as the text that it is paired with."""
+"""Every notebook runs from its first cell to its last, and is the same as the text that it is paired with.
+
+What reads and runs notebooks takes long to import: the tests do it that need it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,7 @@ import re
 import warnings
 from pathlib import Path
 
-import jupytext
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 TEXTS = sorted(FOLDER.glob("*.py"))
@@ -20,6 +20,9 @@ FEW = 2
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path):
+    import jupytext
+    from nbclient import NotebookClient
+
     notebook = jupytext.read(path)
     for cell in notebook.cells:
         cell.source = re.sub(r"\breplications=([3-9]|\d\d)", f"replications={FEW}", cell.source)
@@ -38,6 +41,9 @@ def test_there_are_seven_pairs():
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
 def test_text_and_notebook_say_the_same(path: Path):
+    import jupytext
+    import nbformat
+
     text = [(cell.cell_type, cell.source) for cell in jupytext.read(path).cells]
     notebook = nbformat.read(path.with_suffix(".ipynb"), as_version=4)
     assert [(cell.cell_type, cell.source) for cell in notebook.cells] == text
@@ -45,6 +51,8 @@ def test_text_and_notebook_say_the_same(path: Path):
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
 def test_the_notebook_shows_its_results(path: Path):
+    import nbformat
+
     cells = [cell for cell in nbformat.read(path.with_suffix(".ipynb"), as_version=4).cells if cell.cell_type == "code"]
     shown = [output for cell in cells for output in cell.outputs]
     assert shown and not [output for output in shown if output.output_type == "error"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 from sim.cli import main
 from sim.errors import NothingMeets, ScenarioError
@@ -112,7 +113,7 @@ def test_nested_levels_replicate_what_the_inner_level_makes() -> None:
     assert [(stage.first, stage.last, stage.replicas) for stage in apart.stages] == [(0, 0, 2), (1, 1, 2)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), 4))
 @pytest.mark.parametrize("inference", [True, False])
 def test_unlike_devices_against_every_partition(seed: int, inference: bool) -> None:
     draw = np.random.default_rng(2000 + seed)

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from scipy import stats
+from tiers import spread
 
 import sim
 from sim.cli import main
@@ -384,7 +385,7 @@ def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
     assert run.metric("rho_max") < math.inf
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", spread(range(5), 2))
 def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
     """Random loads under faults, refusals, expiry and a horizon: each row of `tasks`, from `stages` row by row."""
     draw = np.random.default_rng(seed)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from test_static_review import PLANNERS
-from tiers import spread
+from tiers import some, spread
 
 import sim
 from policies.static.common.flow_shop import best_order, johnson, length
@@ -116,8 +116,8 @@ def test_the_timetable_of_every_planner_is_that_of_the_run(name):
 def test_any_order_on_any_lanes_is_timed_as_it_runs(streams, duplex):
     """Random placements of tasks with private data and items, on two nodes: where exact, the same to the last start."""
     rng = np.random.default_rng(streams)
-    exact = 0
-    for number in range(40):
+    exact, rounds = 0, some(40, 16)
+    for number in range(rounds):
         size = 10
         graph = random_graph(rng, size)
         more = {} if number % 4 < 2 else shared_items(rng, graph)
@@ -129,7 +129,7 @@ def test_any_order_on_any_lanes_is_timed_as_it_runs(streams, duplex):
         if plan.notes["timetable"] == "exact":
             exact += 1
             same(given, plan)
-    assert exact > 15 or (duplex == "half" and streams > 1)
+    assert exact > 0.37 * rounds or (duplex == "half" and streams > 1)
 
 
 @pytest.mark.slow

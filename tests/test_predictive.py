@@ -97,7 +97,7 @@ def test_a_gap_1000_times_as_long_costs_no_more(name):
 
 
 @pytest.mark.parametrize("reserve", [False, True])
-@pytest.mark.parametrize("name", spread(OFTEN, 2))
+@pytest.mark.parametrize("name", spread(OFTEN, 1))
 def test_no_decision_depends_on_rounds_in_which_nothing_changes(name, reserve):
     more = {"reserve": [""], "ahead": 300.0} if reserve else {}
     if reserve and name == "utilization":

@@ -111,7 +111,7 @@ def test_every_planner_refuses_or_keeps_every_invariant(name):
     features = ("transfers", "memory", "items", "estimates", "people", "ties", "stops")
     planned = 0
     for seed in range(some(24)):
-        system = random_system(seed, tasks=12, features=features[: seed % 4] + ("graph",) * (seed % 3 == 0))
+        system = random_system(seed, tasks=some(12, 8), features=features[: seed % 4] + ("graph",) * (seed % 3 == 0))
         try:
             record = Simulation(system.run_input(registry.policy("scheduler", name)()), check=True).run()
         except ScenarioError:

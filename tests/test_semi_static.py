@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_shipped_scenarios import SHIPPED, below, by_class, column, states
-from tiers import examples
+from tiers import examples, spread
 
 import sim
 from policies.hybrid.common.lanes import PlanInProgress, kept_lanes
@@ -101,7 +101,7 @@ def lent(record, policy):
 
 
 @pytest.mark.parametrize("slack", [0.0, 1.5])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", spread(range(6), 2))
 def test_with_exact_estimates_nothing_planned_is_later_than_planned_and_the_slack(seed, slack):
     system = mixed(seed)
     policy = SemiStatic(static=["known"], slack=slack)

@@ -386,10 +386,10 @@ def test_a_planned_point_holds_no_object():
     plan_sweep(base, {"seed": range(10)})
     gc.collect()
     before = len(gc.get_objects())
-    plan = plan_sweep(base, {"seed": range(200)})
+    plan = plan_sweep(base, {"seed": range(120)})
     gc.collect()
     assert len(gc.get_objects()) - before < 100
-    assert len(plan.checked) == 200
+    assert len(plan.checked) == 120
 
 
 def test_numbers_of_a_finished_run_are_packed():

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiers import spread
 
 from sim import theory
 from sim.cli import main as hetsim
@@ -239,7 +240,9 @@ def test_workload_limit(load: float, limit: float):
     checked(theory.workload_limit(load, 1.0, limit), wait=wait, response=response)
 
 
-@pytest.mark.parametrize(("rate", "per_item", "fixed"), [(9.0, 0.1, 0.05), (40.0, 0.005, 0.1), (0.5, 0.5, 1.0)])
+@pytest.mark.parametrize(
+    ("rate", "per_item", "fixed"), spread([(9.0, 0.1, 0.05), (40.0, 0.005, 0.1), (0.5, 0.5, 1.0)], 1)
+)
 def test_greedy_batches(rate: float, per_item: float, fixed: float):
     """The chain by an elimination without subtractions, and the tails summed up one batch size at a time."""
     size = 700

@@ -106,7 +106,7 @@ def same(one, other):
     [{}, {"sample": 0.6}, {"since": 15.0, "until": 70.0}, {"trim": True, "time_scale": 0.3, "estimates": "perfect"}],
     ids=str,
 )
-@pytest.mark.parametrize("form", spread(sorted(EXAMPLES), 8))
+@pytest.mark.parametrize("form", spread(sorted(EXAMPLES), 5))
 def test_a_converted_log_is_the_table_from_python(convert, options, monkeypatch, tmp_path, form, cut, rows):
     """In blocks of any size: the rows, ids that come again, columns of later rows alone, and all that is told."""
     text = repeated(form, 4)

@@ -336,7 +336,7 @@ def test_other_types_of_device_are_refused(tmp_path):
         sim.run({**CROWD, "policy": {"admission": {"name": "learned", "path": str(tmp_path / "p.npz")}}})
 
 
-@pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
+@pytest.mark.parametrize("system", spread(small_systems(), 6), ids=lambda system: system.name)
 def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
     from policies.orders import fcfs
     from sim.policy import ListScheduler

@@ -13,13 +13,13 @@ whole = False
 """Set by conftest.py before a test module is imported."""
 
 
-def some(count: int) -> int:
-    """A number of repetitions: all of them in the whole suite, a sixth in the quick tier."""
-    return count if whole else max(3, count // 6)
+def some(count: int, quick: int | None = None) -> int:
+    """A number of repetitions: all of them in the whole suite; in the quick tier so many, or an eighth."""
+    return count if whole else max(3, count // 8) if quick is None else quick
 
 
 def examples(count: int, **more: Any) -> settings:
-    """Settings of a property test that tries this number of examples, or a sixth of it in the quick tier."""
+    """Settings of a property test that tries this number of examples, or an eighth of it in the quick tier."""
     return settings(max_examples=some(count), deadline=None, **more)
 
 
