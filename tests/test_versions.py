@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
 
+import policies
+import sim
+
 ROOT = Path(__file__).parent.parent
 PINNED = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / ".ci" / "lowest.txt").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {
+    re.split(r"\W", text.replace("-", "_"))[0] for group in PROJECT["optional-dependencies"].values() for text in group
+}
 
 
 def bounds(requirements: list[str]) -> dict[str, str]:
@@ -35,3 +43,18 @@ def padded(version: str) -> tuple[int, ...]:
     """Three numbers: 8.2 is 8.2.0."""
     numbers = [int(part) for part in version.split(".")]
     return tuple(numbers + [0] * (3 - len(numbers)))
+
+
+def test_every_module_can_be_imported():
+    """With whatever versions are here; only what an optional extra brings may be missing."""
+    names = [
+        module.name
+        for package in (sim, policies)
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    assert len(names) > 400
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            assert error.name in EXTRAS, name
