@@ -50,6 +50,7 @@ def cdf(
     if not everything.any():
         told = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
         ax.text(0.5, 0.5, told, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=MUTED)
+        ax.set_xticks([])  # there is nothing to read off
     ax.set_ylim(0, 101)
     ax.set_ylabel("tasks (%)", fontsize=9, color=INK)
     tidy(ax, grid="both")
