@@ -151,3 +151,11 @@ def test_rates_beside_others_are_kept_up_to_a_number_and_found_anew_beyond_it(mo
         kept = len(run.parts.launches.speeds._shared)
         assert kept <= most and (kept > 10) == (most > 3)
     assert finishes[0] == finishes[1]
+
+
+def test_a_gang_without_work_may_still_be_there_when_the_next_one_begins():
+    """At 0 s the first gang has nothing to compute; the second one has the accelerators to itself, as the invariants
+    (`check`) agree."""
+    gpu = DeviceType("g", streams=2, sharing=Sharing("mps", interference=0.2))
+    run = simulation(node(gpu, 2), [Job([gpu_mode(gpu, 2)], [work]) for work in (0.0, 2.0, 1.0)])
+    assert run.run().finish.tolist() == [0.0, 2.0, 3.0]

@@ -364,3 +364,11 @@ def test_clients_that_think_for_long_are_something_to_come(monkeypatch):
     }  # fmt: skip
     result = sim.run(scenario([{"on": "gpu", "every": "10 s", "repair": "1 s"}], [web]))
     assert (result.tasks["status"] == "completed").all() and result.tasks["finish"].max() > 4 * 3600 - 1
+
+
+def test_jobs_lost_with_a_node_do_not_keep_the_engines_of_its_accelerators(tmp_path):
+    """Two accelerators of two streams fail at one instant; each is free when it is back, not when its job would end."""
+    job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "10 s"}
+    nodes = {"cpus": 4, "gpus": {"type": "g", "count": 2, "streams": 2}}
+    result = run([events(tmp_path, ["1,n0,down,", "2,n0,up,"])], [job], nodes)
+    assert result.tasks["finish"].tolist() == [12.0, 12.0]

@@ -258,6 +258,11 @@ def _compute(tables: Sequence[tuple[Launch, Timetable]], lanes: Sequence[Lane], 
         for _, launch, table in over:
             for lane in table.lanes:
                 used[lane] -= launch.placement.mode.share
+    for lane in lanes:  # what was booked for launches that are gone is free again: `append` goes on from here
+        lane.compute = now
+    for _, table in tables:
+        for lane in table.lanes:
+            lane.compute = max(lane.compute, table.compute_end)
 
 
 def _admit(

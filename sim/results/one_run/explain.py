@@ -9,8 +9,9 @@ At every moment between ready and the decision to start, in this order:
   the same nodes (their partitions share any).
 - `choice`: it would fit, and nothing else explains it: the policy's choice.
 
-From the decision to the first stage is `transfer` (queues for links, data moved first, wake-up).  Only the
-wait before the first start is split; of a task that never started, the time until it ended or the run did.
+From the decision to the first stage is `transfer` (queues for links and for the compute engine, data moved first,
+wake-up).  Only the wait before the first start is split; of a task that never started, the time until it ended or the
+run did.
 """
 
 from __future__ import annotations
