@@ -10,7 +10,7 @@ import pytest
 from test_llm import C, F, P, S, scenario
 from test_llm_faults import SERVICES, stormy
 from test_llm_launches import looked
-from tiers import spread
+from tiers import some, spread
 
 from sim.engine.language.llm_service import Fleet
 from sim.engine.language.waiting_requests import WaitingRequests
@@ -44,7 +44,7 @@ def lies(run, every=BETWEEN_ROUNDS):
 
 @pytest.mark.parametrize("name", spread(list(SERVICES), 1))
 def test_every_verb_tells_the_truth_while_replicas_fail_and_requests_give_way(name):
-    found, record, looks = lies(stormy(name, 3), 1.1)
+    found, record, looks = lies(stormy(name, 3), some(11, 40) / 10)
     assert found == []
     assert record.preemptions.sum() > 5
     waiting = {row for look in looks for row in look.waiting}
@@ -78,7 +78,7 @@ LIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("of", "verb", "lie"), LIES, ids=lambda one: getattr(one, "__name__", one))
+@pytest.mark.parametrize(("of", "verb", "lie"), spread(LIES, 6), ids=lambda one: getattr(one, "__name__", one))
 def test_the_suite_finds_a_verb_that_lies_about_requests_to_language_models(of, verb, lie, monkeypatch):
     monkeypatch.setattr(of, verb, lie(getattr(of, verb)))
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[2])} == {"view"}
