@@ -129,7 +129,7 @@ class TestSuiteAsAClass(PolicyTestCase):
         return make("fcfs_skip", "best_fit")
 
     def systems(self):
-        return all_systems()[:: some(1, 3)]
+        return all_systems()[:: some(1, 5)]
 
     @pytest.mark.slow  # the other process imports this module, which takes most of the time
     def test_hash_seed_does_not_matter(self):

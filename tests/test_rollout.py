@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiers
 from tiers import some, spread
 
 import sim
@@ -339,12 +340,13 @@ def test_what_is_gained_by_chance_only_is_left_to_the_base():
     cluster, tasks = one_core(rows)
     tasks.estimate = tasks.time.copy()
     tasks.time = tasks.time * random.lognormal(0.0, 1.5, (count, 1))
-    believing, doubting = Rollout(samples=1), Rollout()
+    few = {} if tiers.whole else {"samples": 4, "forks": 16}
+    believing, doubting = Rollout(samples=1), Rollout(**few)
     run(believing, cluster, tasks)
     run(doubting, cluster, tasks)
     assert doubting.notes["in_doubt"] > some(10, 4)
     assert doubting.notes["other_starts"] < 0.2 * believing.notes["other_starts"]
-    exact = Rollout()
+    exact = Rollout(**few)
     run(exact, *one_core(rows))
     assert exact.notes["in_doubt"] == ENOUGH and exact.notes["other_starts"] > some(20, 8)
 
