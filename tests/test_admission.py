@@ -440,7 +440,7 @@ def test_estimates_follow_a_jump_of_rate_and_service_time():
 @pytest.mark.parametrize(("name", "parameters"), spread(EVERY, 3))
 def test_every_admission_policy_conforms(name, parameters):
     """Each meets every system and both disciplines; each discipline meets every system."""
-    gate, half, step = functools.partial(make, name, parameters), EVERY.index((name, parameters)), some(2, 3)
+    gate, half, step = functools.partial(make, name, parameters), EVERY.index((name, parameters)), some(2, 8)
     for number, discipline in enumerate(("block", "skip")):
         policy = functools.partial(ListScheduler, discipline=discipline)
         check_policy(policy, all_systems()[(half + number) % step :: step], admission=gate, hash_seed=False)

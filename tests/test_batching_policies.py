@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from tiers import spread
+from tiers import some, spread
 
 from policies.batching.batopt import BatOpt, best_threshold, mean_responses
 from policies.batching.clipper_aimd import ClipperAimd
@@ -311,6 +311,10 @@ def test_quantile_regression_finds_the_largest_batch_within_the_slo():
     found = sizes(result)[:-1]
     assert found[:7] == [1, 2, 4, 8, 16, 32, 64]  # doubled while half the SLO is kept
     assert set(found[-100:]) == {171}
+
+
+@pytest.mark.slow
+def test_quantile_regression_keeps_the_slo_with_noise():
     noisy = run(ClipperQuantile(), np.zeros(50_000), slo=0.25, noise=0.05)
     launches = noisy.launches[150:-1]
     assert (launches["end"] - launches["decided"] > 0.25).mean() < 0.05
@@ -363,7 +367,7 @@ def test_nexus_drops_early_those_that_cannot_wait_for_a_whole_window():
 @pytest.mark.parametrize(("policy", "slo"), [(Nexus, 0.06), (Nexus, 0.15), (Clockwork, 0.06), (Clockwork, 0.15)])
 @pytest.mark.parametrize("rate", spread([100, 600, 1500], 2))
 def test_no_launched_request_misses_and_none_is_dropped_that_had_to_be_served(policy, slo, rate):
-    result = run(policy(), poisson(rate, 3000), slo=slo)
+    result = run(policy(), poisson(rate, some(3000, 800)), slo=slo)
     tasks = result.tasks
     served = tasks[tasks["status"] == "completed"]
     assert (served["finish"] <= served["deadline"]).all()

@@ -13,8 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
+import tiers
 from click.testing import CliRunner, Result
 from descent import needs_proc, workers_of
+from tiers import spread
 
 import sim
 from sim import registry
@@ -52,6 +54,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.yaml").write_text(GOOD)
     return tmp_path
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick tier draws no pictures of runs that are written for something else."""
+    if not tiers.whole:
+        monkeypatch.setattr("sim.results.pictures.write_picture", lambda draw, path: path.write_bytes(b""))
 
 
 @pytest.fixture
@@ -268,7 +277,7 @@ def test_compare_used_wrongly(here: Path, arguments: tuple[str, ...], said: str)
     assert said in result.stderr
 
 
-def test_explain_splits_a_wait(here: Path):
+def test_explain_splits_a_wait(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--out", "r").exit_code == 0
     waits = sim.load("r").tasks["wait"]
     longest = str(waits.idxmax())
@@ -321,7 +330,7 @@ def test_a_trace_is_inspected_without_naming_its_format(here: Path):
         assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr
 
 
-def test_explain_says_how_a_task_ended(here: Path):
+def test_explain_says_how_a_task_ended(here: Path, undrawn: None):
     """Killed at its limit on two GPUs, sent back by a failure, and never let in."""
     (here / "jobs.csv").write_text(
         "id,arrival,gpus,gpu_time,time_limit,partition\nk,0,2,100,50,p\nf,1,2,100,,p\nr,2,2,9,900,p\nq,3,1,9,,q\n"
@@ -351,7 +360,7 @@ def test_explain_says_how_a_task_ended(here: Path):
     assert "it was rejected at 2 s: asks for 15 min" in call("explain", "r", "r").stdout
 
 
-def test_explain_takes_the_first_of_replications(here: Path):
+def test_explain_takes_the_first_of_replications(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--replications", "2", "--out", "r").exit_code == 0
     assert call("explain", "r", "3").exit_code == 0
     assert len(sim.load("r")) == 2
@@ -592,7 +601,7 @@ class Circles(Scheduler):
     ],
 )
 def test_a_policy_that_fails_is_named_and_its_tables_are_kept(
-    here: Path, register, monkeypatch: pytest.MonkeyPatch, policy: type, said: str
+    here: Path, undrawn: None, register, monkeypatch: pytest.MonkeyPatch, policy: type, said: str
 ):
     for module in ("core.rounds", "control.decisions"):
         monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 1_000)
@@ -712,8 +721,9 @@ def test_whoever_ends_it_ends_its_workers_too(here: Path, number: int, code: int
         assert error == "terminated\n"
 
 
-def test_a_broken_pipe_is_silent(here: Path):
-    process = start("list", "policies")
+@pytest.mark.parametrize("words", spread(["list scenarios", "list policies"], 1))
+def test_a_broken_pipe_is_silent(here: Path, words: str):
+    process = start(*words.split())
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
@@ -859,7 +869,7 @@ def test_a_policy_that_cannot_be_made(here: Path, register):
     assert "no_scheduler is no scheduler: a class of your own derives from sim.policy.Scheduler" in result.stderr
 
 
-def test_load_takes_scenarios_and_run_directories(here: Path):
+def test_load_takes_scenarios_and_run_directories(here: Path, undrawn: None):
     call("run", "good.yaml", "--out", "first-steps")
     assert type(sim.load("first-steps")).__name__ == "Result"
     assert sim.load("good.yaml", {"seed": 5}).model.seed == 5

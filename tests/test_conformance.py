@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiers
+from hashed import Sound, TrustsHashes
 from tiers import some, spread
 
 from sim import registry
@@ -99,16 +100,17 @@ def test_every_placement_meets_every_system():
 def test_registered_policies_conform(scheduler, placement):
     systems = systems_of(scheduler, placement)
     if scheduler == "fcfs" and placement is not None:  # each placement under the plainest scheduler
-        systems = SYSTEMS[PLACEMENTS.index(placement) % 6 :: 6]
+        step = some(6, 12)
+        systems = SYSTEMS[PLACEMENTS.index(placement) % step :: step]
     if placement is None and not tiers.whole:
-        systems = systems[SCHEDULERS.index(scheduler) // 4 % 4 :: 4]  # of the schedulers tried, each quarter meets one
+        systems = systems[SCHEDULERS.index(scheduler) // 4 % 8 :: 8]  # of the schedulers tried, each eighth meets one
     check_policy(functools.partial(make, scheduler, placement), systems, hash_seed=False)
 
 
 @pytest.mark.parametrize(("scheduler", "parameters"), spread(VARIANTS, 2))
 def test_variants_conform(scheduler, parameters):
     may_reject = bool(parameters.get("drop_expired"))
-    systems = all_systems()[:: some(1, 2)]
+    systems = all_systems()[:: some(1, 7)]  # with people among them, whose deadlines are missed
     check_policy(functools.partial(make, scheduler, **parameters), systems, may_reject=may_reject, hash_seed=False)
 
 
@@ -127,7 +129,11 @@ class TestSuiteAsAClass(PolicyTestCase):
         return make("fcfs_skip", "best_fit")
 
     def systems(self):
-        return all_systems()[:: some(1, 3)]
+        return all_systems()[:: some(1, 5)]
+
+    @pytest.mark.slow  # the other process imports this module, which takes most of the time
+    def test_hash_seed_does_not_matter(self):
+        super().test_hash_seed_does_not_matter()
 
 
 @pytest.mark.xdist_group("suite with rejections")
@@ -137,6 +143,9 @@ class TestSuiteAsAClassWithRejections(PolicyTestCase):
 
     def make(self):
         return make("edf", drop_expired=True)
+
+    def systems(self):
+        return all_systems()[:: some(1, 7)]  # with people among them, whose deadlines are missed
 
 
 @pytest.mark.parametrize("system", small_systems(), ids=lambda system: system.name)
@@ -311,7 +320,7 @@ class StopsAndStarts(ListScheduler):
 
 def test_looping_at_one_instant_is_caught(monkeypatch):
     for module in ("core.rounds", "control.decisions"):
-        monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 1_000)
+        monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 300)
     (complaint,) = complaints(StopsAndStarts, one_core())
     assert complaint.rule == "legal"
     assert "loops" in complaint.text
@@ -332,10 +341,10 @@ class LosesProgress(ListScheduler):
 
 
 def test_getting_nowhere_is_caught(monkeypatch):
-    monkeypatch.setattr("sim.testing.conformance.ROUND_LIMIT", 1_000)
+    monkeypatch.setattr("sim.testing.conformance.ROUND_LIMIT", 200)
     (complaint,) = complaints(LosesProgress, one_core())
     assert complaint.rule == "legal"
-    assert "1,000 rounds" in complaint.text
+    assert "200 rounds" in complaint.text
 
 
 class ChangesTasks(ListScheduler):
@@ -419,16 +428,9 @@ def test_runs_that_differ_are_caught(policy):
     assert "two equal runs differ: task" in complaint.text
 
 
-class TrustsHashes(ListScheduler):
-    """Orders tasks by the hash of their names, which differs from process to process."""
-
-    def __init__(self):
-        super().__init__(lambda task: hash(task.id))
-
-
-@pytest.mark.slow
 def test_dependence_on_the_hash_seed_is_caught():
-    found = other_hash_seed([TrustsHashes], [people()])
+    """One of two is caught: the policy that depends on it, not the suite of one that does not."""
+    found = other_hash_seed([TrustsHashes, Sound], [people()])
     assert [complaint.rule for complaint in found] == ["hash seed"]
     assert "TrustsHashes" in found[0].text
 

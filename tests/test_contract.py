@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 from machines import Job, Scripted, gpu_mode, running, simulate, simulation
-from tiers import spread
+from tiers import some, spread
 
 import sim
 from sim.errors import PolicyError, RunError, UsageError
@@ -317,9 +317,10 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
 
     alive: weakref.WeakSet = weakref.WeakSet()
     rng = np.random.default_rng(1)
+    count = some(3000, 1200)
     jobs = [
         Job([MODE], [float(t)], arrival=float(a), expires=float(a) + 20.0, stopping=stopping)
-        for a, t in zip(np.cumsum(rng.exponential(0.3, 3000)), rng.exponential(1.0, 3000), strict=True)
+        for a, t in zip(np.cumsum(rng.exponential(0.3, count)), rng.exponential(1.0, count), strict=True)
     ]
     entry = registry.policy("scheduler", policy)
     scheduler = entry() if isinstance(entry, type) else ListScheduler(entry)
@@ -347,7 +348,7 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
                 most = max(most, len(alive) - len(run.state.waiting) - len(run.state.running))
     finally:
         sources.Task = original
-    assert run.state.ended == 3000
+    assert run.state.ended == count
     assert most <= 200
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
+from tiers import some
 
 from sim.errors import ScenarioError
 from sim.model.units import BytesPerSecond
@@ -63,7 +64,7 @@ def message(value, adapter=TIME) -> str:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_draws_have_the_stated_mean(case):
     """The mean of n draws has variance scv · mean² / n: five standard deviations."""
-    law, n = TIME.validate_python(case), 100_000
+    law, n = TIME.validate_python(case), some(100_000, 25_000)
     error = law.sample(rng(), n).mean() - law.mean
     assert abs(error) <= 5 * law.mean * math.sqrt(law.scv / n) + 1e-12
 
@@ -71,7 +72,7 @@ def test_draws_have_the_stated_mean(case):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_draws_have_the_stated_scv(case):
     """The variance of the sample variance is (m₄ − σ⁴) / n, with the fourth moment of the draws."""
-    law, n = TIME.validate_python(case), 200_000
+    law, n = TIME.validate_python(case), some(200_000, 50_000)
     squares = (law.sample(rng(2), n) - law.mean) ** 2
     assert abs(squares.mean() - law.scv * law.mean**2) <= 6 * squares.std() / math.sqrt(n) + 1e-12
 

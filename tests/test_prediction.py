@@ -309,7 +309,8 @@ def test_a_series_holds_forecasts_against_what_came():
     assert score.error == prediction_error([1.0, 2.0], [1.0, 2.0])
 
 
-@pytest.mark.parametrize("choice", ["last_value", "ewma", {"name": "ar", "window": 30},
+@pytest.mark.parametrize("choice", ["last_value", "ewma",
+                                    pytest.param({"name": "ar", "window": 30}, marks=pytest.mark.slow),
                                     {"name": "holt_winters", "season": "1 h", "slot": "10 min"}])  # fmt: skip
 def test_skipping_empty_intervals_is_measuring_them(choice):
     """Once nothing is expected any more; then as before, when something comes again."""
@@ -478,6 +479,7 @@ def test_a_week_is_learnt_with_the_parameters_that_are_the_default(step):
     assert week.pinball < day.pinball / 5 and week.pinball < last.pinball / 5
 
 
+@pytest.mark.slow
 def test_a_week_is_worth_it_with_noise_too():
     """Poisson noise, every 10 minutes; paired over six series at 99 %."""
     better = {"day": [], "last": []}

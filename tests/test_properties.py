@@ -7,6 +7,7 @@ import functools
 import inspect
 
 import pytest
+import tiers
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tiers import examples, some
@@ -73,6 +74,11 @@ PARAMETERS = {
     "dmdas": {"prefetch": [False, True]},
     "lws": {},
 }
+THRIFTY = {} if tiers.whole else {
+    "rollout": {"samples": 2, "forks": 6, "candidates": 2}, "simulated_annealing": {"evaluations": 1000},
+    "genetic": {"evaluations": 1000}, "constraint_injection": {"candidates": 6},
+}  # fmt: skip
+"""In the quick tier these try less for each decision than they would by themselves."""
 ORDERS = {"discipline": ["block", "skip"]}
 
 quiet = examples(12, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None)
@@ -80,6 +86,7 @@ quiet = examples(12, derandomize=True, suppress_health_check=[HealthCheck.too_sl
 
 def make(name, parameters, placement):
     item = registry.policy("scheduler", name)
+    parameters = {**parameters, **THRIFTY.get(name, {})}
     if placement is not None and (not inspect.isclass(item) or "placement" in registry.parameters(item)):
         rule = registry.policy("placement", placement)
         parameters = {**parameters, "placement": rule() if inspect.isclass(rule) else rule}
@@ -113,7 +120,7 @@ def test_every_planner_refuses_or_keeps_every_invariant(name):
     for seed in range(some(24)):
         system = random_system(seed, tasks=some(12, 8), features=features[: seed % 4] + ("graph",) * (seed % 3 == 0))
         try:
-            record = Simulation(system.run_input(registry.policy("scheduler", name)()), check=True).run()
+            record = Simulation(system.run_input(make(name, {}, None)), check=True).run()
         except ScenarioError:
             continue  # said in a sentence, before anything ran
         planned += 1

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiers import spread
+import tiers
+from tiers import some, spread
 
 import sim
 from policies.dynamic.fcfs_skip import FcfsSkip
@@ -87,7 +88,7 @@ def test_what_is_dear_is_waited_for_only_in_seconds(objective):
 @pytest.mark.parametrize("seed", spread(range(12), 3))
 def test_where_nothing_is_hidden_it_is_never_worse_than_its_base(seed):
     """Policy improvement: each decision lowers what the fork promises, and forks keep their promise."""
-    system = random_system(seed, nodes=1 + seed % 3, tasks=20)
+    system = random_system(seed, nodes=1 + seed % 3, tasks=some(20, 12))
     system.tasks.arrival[:] = 0.0
     system.tasks.estimate = system.tasks.time
     objective = OBJECTIVES[seed % 2]
@@ -334,18 +335,20 @@ def test_what_is_gained_by_chance_only_is_left_to_the_base():
     the time is no gain beyond doubt.
     """
     random = np.random.default_rng(4)
-    rows = [(0.0, float(time)) for time in random.uniform(9.9, 10.1, 40)]
+    count = some(40, 20)
+    rows = [(0.0, float(time)) for time in random.uniform(9.9, 10.1, count)]
     cluster, tasks = one_core(rows)
     tasks.estimate = tasks.time.copy()
-    tasks.time = tasks.time * random.lognormal(0.0, 1.5, (40, 1))
-    believing, doubting = Rollout(samples=1), Rollout()
+    tasks.time = tasks.time * random.lognormal(0.0, 1.5, (count, 1))
+    few = {} if tiers.whole else {"samples": 4, "forks": 16}
+    believing, doubting = Rollout(samples=1), Rollout(**few)
     run(believing, cluster, tasks)
     run(doubting, cluster, tasks)
-    assert doubting.notes["in_doubt"] > 10
+    assert doubting.notes["in_doubt"] > some(10, 4)
     assert doubting.notes["other_starts"] < 0.2 * believing.notes["other_starts"]
-    exact = Rollout()
+    exact = Rollout(**few)
     run(exact, *one_core(rows))
-    assert exact.notes["in_doubt"] == ENOUGH and exact.notes["other_starts"] > 20
+    assert exact.notes["in_doubt"] == ENOUGH and exact.notes["other_starts"] > some(20, 8)
 
 
 # What is believed of estimates ----------------------------------------------------------------------------------

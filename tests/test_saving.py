@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import tiers
 import yaml
 from click.testing import CliRunner
 from click.testing import Result as Called
@@ -41,6 +42,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(SCENARIO)
     return tmp_path
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the quick tier what can be drawn is drawn and not rendered, which takes most of its time."""
+
+    def savefig(self: Figure, target: Any, **_: Any) -> None:
+        target.write(b"a picture") if hasattr(target, "write") else Path(target).write_bytes(b"a picture")
+
+    if not tiers.whole:
+        monkeypatch.setattr(Figure, "savefig", savefig)
+        monkeypatch.setattr(Figure, "draw", lambda *_: None)
 
 
 @pytest.fixture
@@ -78,7 +91,7 @@ def test_a_run_outlives_its_picture(here: Path, undrawable: None, more: tuple[st
 
 
 @drawing_may_fail
-def test_a_comparison_outlives_its_pictures(here: Path, undrawable: None):
+def test_a_comparison_outlives_its_pictures(here: Path, unrendered: None, undrawable: None):
     found = call("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf", "--replications", "3", "--out", "c")
     assert found.exit_code == 0, found.output
     failed = re.findall(r"warning: the picture c/(\S+) could not be drawn", found.stderr)
@@ -89,7 +102,7 @@ def test_a_comparison_outlives_its_pictures(here: Path, undrawable: None):
 
 
 @drawing_may_fail
-def test_one_failed_picture_does_not_take_the_others(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_failed_picture_does_not_take_the_others(here: Path, unrendered: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr("sim.plots.distributions")
     found = call("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf", "--out", "c")
     assert found.exit_code == 0, found.output
@@ -106,7 +119,7 @@ def test_a_run_that_is_written_again_has_no_picture_of_the_old_one(here: Path, m
     assert "picture.png" not in below(here / "r") and load_any("r").seed == 5
 
 
-def test_a_page_outlives_its_pictures(here: Path, undrawable: None):
+def test_a_page_outlives_its_pictures(here: Path, unrendered: None, undrawable: None):
     made = [
         (sim.run("small.yaml"), "the run over time and how tasks fared"),
         (sim.compare("small.yaml", ["fcfs", "sjf"], replications=2), "metrics by policy"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import examples
 
 from sim.errors import ScenarioError, UsageError
 from sim.scenario import overrides
@@ -220,6 +221,7 @@ values = st.recursive(
 )
 
 
+@examples(100)
 @given(st.dictionaries(texts, values, max_size=5))
 def test_what_is_dumped_loads_again_to_the_same(data):
     again = documents.parse(documents.dump(data)).data

@@ -296,7 +296,7 @@ def test_hlp_keeps_its_ratio_to_the_program(counts):
     """6 times its bound on two types, 12 on three, on random graphs from wide to narrow."""
     rng = np.random.default_rng(34)
     kinds = len(counts)
-    for number in range(12):
+    for number in range(some(12, 4)):
         size = 40
         times = random_times(rng, size, kinds)
         times[~np.isfinite(times).any(axis=1)] = 2.0
@@ -343,7 +343,7 @@ def test_a_vertex_splits_few_tasks_and_prices_prove_its_value():
 def test_times_may_be_far_apart(planner):
     """Over twenty orders of magnitude and with zeros the solver still finds what is proven."""
     rng = np.random.default_rng(42)
-    for number in range(30):
+    for number in range(some(30, 8)):
         counts = rng.integers(1, 4, 1 + number % 4).tolist()
         kinds = len(counts)
         times = np.exp(rng.normal(0, 12, (30, kinds))) * (rng.random((30, kinds)) > 0.1)
@@ -424,7 +424,7 @@ def test_a_chain_takes_as_long_as_planned_over_nodes(policy, overlap):
     specs = [node(cpus=1, accelerators=((t, 2),), network=Link(upload=5.0, download=4.0, latency=0.25)) for t in types]
     stage = StageTime(fixed=0.75)
     shape = Shape([cpu_mode(), *(gpu_mode(t, upload=stage, download=stage) for t in types)])
-    for _ in range(15):
+    for _ in range(some(15, 4)):
         chain = [(j - 1,) if j else () for j in range(6)]
         data = {"items": [Item(f"x{j}", int(rng.integers(1, 9))) for j in range(6)], "reads": chain}
         rows = [(0, 0, *row) for row in rng.choice([1.0, 4.0, 30.0], (6, 3))]

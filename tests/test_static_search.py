@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from tiers import spread
+from tiers import some, spread
 
 import sim
 from policies.static.common.instance import runnable
@@ -88,11 +88,11 @@ def test_never_worse_than_the_seed_and_no_shorter_than_what_the_engine_finds(sea
     """The planned makespan is that of the run, wherever nothing but computing takes time."""
     graph, arrivals = seed % 2 == 1, seed % 4 >= 2
     given = random_problem(seed, graph, arrivals)
-    plan = search(evaluations=2000).plan(given)
+    plan = search(evaluations=some(2000, 400)).plan(given)
     rivals = [Heft()] if graph else [GreedyDual()] if len(given.cluster.types) == 2 else []
     assert all(plan.makespan <= rival.plan(given).makespan for rival in rivals)
     assert plan.makespan <= plan.notes["seed_makespan"]
-    makespan, planned = replay(search(evaluations=2000), given)
+    makespan, planned = replay(search(evaluations=some(2000, 400)), given)
     assert makespan == pytest.approx(planned)
 
 
@@ -140,7 +140,7 @@ def test_the_same_seed_gives_the_same_plan(search, graph):
 
     def steps(seed):
         given.random = None if seed is None else np.random.default_rng(seed)
-        return search(evaluations=500).plan(given).steps
+        return search(evaluations=some(500, 150)).plan(given).steps
 
     assert steps(None) == steps(None) == steps(0)
     assert steps(7) == steps(7)

@@ -173,6 +173,7 @@ def test_parts_are_the_whole_whatever_the_rows(tmp_path_factory, jobs, rows):
     assert len({str(one) for one in ([] if whole.id is None else whole.id.tolist())}) in (0, count)
 
 
+@examples(100)
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=40).map(sorted), st.integers(1, 7))
 def test_the_end_of_a_head_is_the_same_in_pieces(times, chunk):
     arrival = np.concatenate([np.array(times, dtype=float), 1000 + np.arange(20.0)])
@@ -374,7 +375,7 @@ MOST = {"pai": 700, "slurm": 400, "kubernetes": 400, "philly": 400}
 """Bytes a job while a log is read, at most; elsewhere 350.  A task of PAI with fractions of GPUs is two here."""
 
 
-@pytest.mark.parametrize("form", spread(sorted(ROWS), 2))
+@pytest.mark.parametrize("form", spread(sorted(ROWS), 1))
 def test_what_a_job_takes_while_it_is_read(options, tmp_path, form):
     read = registry.entry("traces", format_of(form))
     few, many = (large(form, count, tmp_path / f"{count}") for count in (500, 2_500))

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import tiers
 from test_llm import C, F, P, S, scenario
 from test_llm_faults import SERVICES, stormy
 from test_llm_launches import looked
@@ -44,7 +45,8 @@ def lies(run, every=BETWEEN_ROUNDS):
 
 @pytest.mark.parametrize("name", spread(list(SERVICES), 1))
 def test_every_verb_tells_the_truth_while_replicas_fail_and_requests_give_way(name):
-    found, record, looks = lies(stormy(name, 3), 1.1)
+    run = stormy(name, 3) if tiers.whole else replace(stormy(name, 3), horizon=40.0)  # half of the time
+    found, record, looks = lies(run, 1.1)
     assert found == []
     assert record.preemptions.sum() > 5
     waiting = {row for look in looks for row in look.waiting}
@@ -78,7 +80,7 @@ LIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("of", "verb", "lie"), LIES, ids=lambda one: getattr(one, "__name__", one))
+@pytest.mark.parametrize(("of", "verb", "lie"), spread(LIES, 6), ids=lambda one: getattr(one, "__name__", one))
 def test_the_suite_finds_a_verb_that_lies_about_requests_to_language_models(of, verb, lie, monkeypatch):
     monkeypatch.setattr(of, verb, lie(getattr(of, verb)))
     assert {breach.rule for breach in examine(lambda _: ListScheduler(), SYSTEMS[2])} == {"view"}

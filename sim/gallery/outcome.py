@@ -62,12 +62,15 @@ class Outcome:
             labels = dict(case.labels)
             key = tuple(labels.get(axis, "") for axis in table.axes if axis in shown)
             groups.setdefault(key, []).append(case.labels)
+        labels_of_rows = zip(*(figures[axis] for axis in shown), strict=True) if shown else [()] * len(figures)
+        rows_of: dict[tuple[str, ...], list[int]] = {}
+        for row, key in enumerate(labels_of_rows):
+            rows_of.setdefault(key, []).append(row)
+        columns = {column: figures[column].to_numpy(float) for column in table.values if column in figures}
         for key, cases in groups.items():
-            rows = figures
-            for axis, label in zip(shown, key, strict=True):
-                rows = rows[rows[axis] == label]
+            rows = rows_of.get(key)
             for column, value in table.values.items():
-                paper = of_paper(rows[column].to_numpy(float), value) if len(rows) else (math.nan, math.nan)
+                paper = of_paper(columns[column][rows], value) if rows else (math.nan, math.nan)
                 ours = [found.get((labels, column)) for labels in cases]
                 found_rows.append(
                     {
