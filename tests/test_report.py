@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from tiers import spread
+from tiers import some, spread
 
 import sim
 from sim.cli import main
@@ -72,7 +72,7 @@ class Outline(HTMLParser):
 CALLS = {
     "run": ["run"],
     "replications": ["run", "--replications", "3"],
-    "comparison": ["compare", "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
+    "comparison": ["compare", "--policy", "fcfs", "--policy", "sjf", "--replications", str(some(4, 2))],
     "sweep": ["sweep", "--over", "cluster.nodes.0.count=1,2", "--over", "policy=fcfs,sjf", "--replications", "2",
               "--workers", "1"],
 }  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_run_is_told_in_four_sentences():
 
 
 def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
-    again = sim.compare(MIX, ["fcfs", "sjf"], replications=4)
+    again = sim.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
     loaded = load_comparison(folders["comparison"])
     assert loaded.sentences == again.sentences
     assert loaded.table.equals(again.table)
@@ -215,7 +215,7 @@ def page_of(folder: Path) -> str:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-@pytest.mark.parametrize("width", [1100, 500])
+@pytest.mark.parametrize("width", [pytest.param(1100, marks=pytest.mark.slow), 500])
 def test_in_a_browser_tables_sort_and_the_page_fits(folders: Folders, tmp_path: Path, width: int):
     import json
 
