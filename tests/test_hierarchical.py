@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, cpu_mode, gpu_mode, simulate
 from test_shipped_scenarios import SHIPPED, below, column, states
-from tiers import examples, some, spread
+from tiers import examples, some, spread, whole
 
 import sim
 from policies.dynamic.eft import Eft
@@ -175,7 +175,7 @@ class Asking(ListScheduler):
 
 
 def test_the_first_devices_among_some_nodes():
-    for system in small_systems():
+    for system in small_systems()[:: 1 if whole else 3]:
         assert examine(lambda _: Asking(discipline="skip"), system) == []
     assert Asking.asked > 100
 
@@ -518,7 +518,7 @@ def test_the_cost_of_a_task_does_not_grow_with_the_devices(groups):
 
 def test_nothing_is_kept_of_tasks_that_have_ended():
     policy = Hierarchical(epoch=10.0)
-    system = mixed(1, count=2000, gpus=8, cores=8, nodes=2, rate=8.0)
+    system = mixed(1, count=some(2000, 500), gpus=8, cores=8, nodes=2, rate=8.0)
     assert np.isfinite(Simulation(system.run_input(policy)).run().finish).all()
     assert not policy._of
     assert sum(len(ends) for group in policy.groups for ends in group._ends.values()) < 100
