@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiers import some
 
 import sim
 from sim.engine.queues.cache import ClockCache, Lru
@@ -21,7 +20,7 @@ from sim.scenario.scenario import load
 def scenario(**cache):
     return {
         "name": "cached",
-        "horizon": f"{some(20, 6)} s",
+        "horizon": "20 s",
         "cluster": {"nodes": {"cpus": 4, "gpus": {"type": "g", "count": 1, "streams": 2}}},
         "workload": [
             {
