@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from test_static_lists import optimum, problem, random_graph, random_times, simulate
+from tiers import some
 
 import sim
 from policies.static.common.assignment import (
@@ -55,7 +56,7 @@ def test_integer_program_is_optimal():
 
 def test_the_search_alone_is_optimal():
     """Without the rivals: what the solver finds with renumbered lanes, and its bound."""
-    for times, counts in instances(2, 40, most=7):
+    for times, counts in instances(2, some(40), most=7):
         instance = runnable(problem(times, counts), "test")
         sites = by_lane(instance)
         at = times_at(instance, sites)
@@ -80,7 +81,7 @@ def test_integer_program_finds_what_its_rivals_miss():
 
 def test_linear_program_keeps_what_it_promises():
     """Bound <= optimum <= makespan <= bound + the longest task as matched, which is no more than the longest at all."""
-    for times, counts in instances(3, 80):
+    for times, counts in instances(3, some(80)):
         schedule, bound = linear_program(runnable(problem(times, counts), "test"))
         best = optimum(times, counts)
         assert bound <= best * (1 + 1e-9)
@@ -108,7 +109,7 @@ def test_split_tasks_go_to_sites_of_their_own():
 def test_bounds_on_graphs_and_arrivals():
     """Below every schedule that heft, mct and the programs find, and at least the longest path."""
     rng = np.random.default_rng(5)
-    for round_ in range(12):
+    for round_ in range(some(12)):
         times, counts = random_times(rng, 15, 2), [2, 1]
         arrivals = np.sort(rng.uniform(0, 10, 15)).tolist() if round_ % 2 else None
         given = problem(times, counts, arrivals, predecessors=random_graph(rng, 15))

@@ -501,7 +501,7 @@ def test_bisection_ends_at_its_tolerance(tolerance):
     """At the end bound < guess ≤ bound · (1 + tolerance) unless the schedule meets the bound, and makespan ≤ ratio."""
     rng = np.random.default_rng(53)
     guesses = 0
-    for _ in range(15):
+    for _ in range(tiers.some(15)):
         p, q = rng.integers(3, 30, 7).astype(float), rng.integers(3, 30, 7).astype(float)
         found = solve(p, q, 2, 1, tolerance=tolerance)
         assert found.bound <= found.guess <= found.bound * (1 + tolerance)

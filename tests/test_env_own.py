@@ -6,11 +6,15 @@ import json
 import math
 import pickle
 import zipfile
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pages
 import pytest
+import tiers
 from test_env import MIX, MOVING, at_random, played
 from test_learning import SMALL, call, judged_seldom  # noqa: F401
 
@@ -28,6 +32,7 @@ from sim.policy.contract import Set, Start, Stop
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
 
+SHORT = {**MIX, "workload": [{**MIX["workload"][0], "until": "1 h"}]}
 WIDE = {
     "name": "wide",
     "cluster": {"nodes": [{"count": 2, "cpus": 8, "memory": "64 GB", "gpus": {"type": "g", "count": 8}}]},
@@ -343,7 +348,7 @@ def test_wrong_options_of_an_environment_are_said(options, kind, said):
 
 
 def test_each_kind_of_action_does_what_its_name_says():
-    episodes = Episodes(MIX, 4, actions=["mode", "node", "preempt", "power"])
+    episodes = Episodes(MIX if tiers.whole else SHORT, 4, actions=["mode", "node", "preempt", "power"])
     decided = []
     episodes.reset(3)
     random, names = np.random.default_rng(0), episodes.action_names
@@ -384,9 +389,10 @@ def test_a_model_in_a_run_does_what_it_did_in_the_environment(own, options):
     def choose(observation, mask):
         return int(mask.argmax())
 
-    episodes = Episodes(MIX, 5, **options)
+    scenario = MIX if tiers.whole else SHORT
+    episodes = Episodes(scenario, 5, **options)
     sim.register("mine", scheduler_of(episodes, choose, "mine"))
-    result = sim.run(MIX, policy="mine", seed=7)
+    result = sim.run(scenario, policy="mine", seed=7)
     played(episodes, lambda now: choose(now.observation, now.mask))
     assert result.tasks["finish"].tolist() == episodes.result.tasks["finish"].tolist()
 
@@ -544,10 +550,18 @@ def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_
     assert whole.read_bytes() == again.read_bytes() and one.curve.equals(two.curve)
 
 
+@cache
+def checkpoint():
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "state.npz"
+        sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=file)
+        return file.read_bytes()
+
+
 @pytest.fixture
 def state(tmp_path, judged_seldom):  # noqa: F811
-    """A checkpoint."""
-    sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=tmp_path / "state.npz")
+    """A checkpoint, of a training that all tests share."""
+    (tmp_path / "state.npz").write_bytes(checkpoint())
     return tmp_path / "state.npz"
 
 

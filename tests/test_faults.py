@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tiers import spread
 
 import sim
 from sim.engine.control import faults as injected
@@ -114,7 +115,9 @@ MANY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "fcfs_skip", "srtf", {"name": "round_robin", "quantum": "10 min"}])
+@pytest.mark.parametrize(
+    "policy", spread(["fcfs", "fcfs_skip", "srtf", {"name": "round_robin", "quantum": "10 min"}], 2)
+)
 def test_every_task_ends_once_whatever_breaks(policy):
     result = run(MANY, BUSY, CLUSTER, policy, seed=2)
     assert (result.tasks["status"] == "completed").all()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import Job, cpu_mode, gpu_mode, simulate
 from test_shipped_scenarios import SHIPPED, below, column, states
-from tiers import examples, spread
+from tiers import examples, some, spread, whole
 
 import sim
 from policies.dynamic.eft import Eft
@@ -175,7 +175,7 @@ class Asking(ListScheduler):
 
 
 def test_the_first_devices_among_some_nodes():
-    for system in small_systems():
+    for system in small_systems()[:: 1 if whole else 3]:
         assert examine(lambda _: Asking(discipline="skip"), system) == []
     assert Asking.asked > 100
 
@@ -223,7 +223,7 @@ class Recording(Hierarchical):
             self.worst = max(self.worst, abs(turns.taken[group] - part * turns.count))
 
 
-@pytest.mark.parametrize("groups", ["type", 1, 2])
+@pytest.mark.parametrize("groups", spread(["type", 1, 2], 2))
 def test_quotas_are_kept_to_less_than_a_task(groups):
     system = mixed(3, nodes=4, rate=12.0)
     policy = Recording(epoch=7.0, groups=groups, planner="lp")
@@ -279,8 +279,8 @@ def test_plans_move_what_waits():
 @pytest.mark.parametrize("groups", spread(["type", 1], 1))
 def test_where_forks_tell_the_truth_the_plan_that_is_chosen_is_never_worse(groups):
     """All tasks are there and estimates are exact: what a fork promises is what comes, epoch after epoch."""
-    others = 0
-    for seed in range(3):
+    others, seeds = 0, some(3, 1)
+    for seed in range(seeds):
         system = mixed(seed, count=60, gpus=2, cores=4, nodes=2, rate=1e9)
         system.tasks.arrival[:] = 0.0
         means = []
@@ -292,7 +292,7 @@ def test_where_forks_tell_the_truth_the_plan_that_is_chosen_is_never_worse(group
         assert means[1] <= means[0] * (1 + 1e-9)
         assert sum(policy.notes[f"plans_{name}"] for name in OPTIONS) == policy.notes["epochs"] > 1
         others += means[1] < means[0] * (1 - 1e-3)
-    assert others >= 2 or groups == 1  # equal nodes: there is one plan
+    assert others >= (seeds + 1) // 2 or groups == 1  # equal nodes: there is one plan
 
 
 def test_what_is_hidden_changes_no_plan_that_is_tried_out():
@@ -518,7 +518,7 @@ def test_the_cost_of_a_task_does_not_grow_with_the_devices(groups):
 
 def test_nothing_is_kept_of_tasks_that_have_ended():
     policy = Hierarchical(epoch=10.0)
-    system = mixed(1, count=2000, gpus=8, cores=8, nodes=2, rate=8.0)
+    system = mixed(1, count=some(2000, 500), gpus=8, cores=8, nodes=2, rate=8.0)
     assert np.isfinite(Simulation(system.run_input(policy)).run().finish).all()
     assert not policy._of
     assert sum(len(ends) for group in policy.groups for ends in group._ends.values()) < 100

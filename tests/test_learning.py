@@ -303,7 +303,7 @@ def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seld
         return found
 
     monkeypatch.setattr(RandomTree, "sequence", sequence)
-    sim.train({**SMALL, "seed": seed}, "reinforce", 400, window=6, baselines=["sjf"], replications=3)
+    sim.train({**SMALL, "seed": seed}, "reinforce", some(400, 100), window=6, baselines=["sjf"], replications=3)
     assert all(len(found) > 5 for found in streams.values())
     assert not streams[JUDGED] & streams[TRAINING] | streams[JUDGED] & streams[VALIDATION]
     assert not streams[TRAINING] & streams[VALIDATION]

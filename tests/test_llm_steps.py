@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from tiers import spread
 
 import sim
 from sim.calibrate import log_steps, request_log, roofline_fit, server_log, step_profile
@@ -380,7 +381,7 @@ def test_a_profile_of_known_steps_is_found_again():
     assert found.prefill.of(700) == pytest.approx(0.02 + 0.07, rel=0.02)
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", spread([1, 4], 1))
 def test_a_roofline_is_found_again(devices):
     figures = (MODELS["llama-2-13b"], DEVICES["a100-80gb"], devices)
     true = Efficiency(memory=0.62, compute=0.41, host=0.012)

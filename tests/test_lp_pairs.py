@@ -322,7 +322,7 @@ class Watched(MaxMinFairness):
         self.pairs_made += 1
 
 
-@pytest.mark.parametrize("couples", [3, 5, 8])
+@pytest.mark.parametrize("couples", spread([3, 5, 8], 1))
 def test_by_deficit_couples_lag_no_more_than_single_jobs(couples):
     """Each class pairs with one other only, on two GPUs: couples take turns, 1 + ln n rounds (Adler et al., 2003)."""
     names = [f"{side}{number}" for number in range(couples) for side in "ab"]

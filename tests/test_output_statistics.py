@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from scipy import stats
+from tiers import some
 
 import sim
 from benchmarks import coverage
@@ -102,7 +104,7 @@ def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_pat
 
 
 def test_policies_that_are_compared_share_the_warmup():
-    runs = run_policies(queue(warmup="auto", replications=6), ["fcfs", "sjf"])
+    runs = run_policies(queue(some(600, 200), warmup="auto", replications=6), ["fcfs", "sjf"])
     assert len({run.results[0].warmup for run in runs.values()}) == 1
     assert runs["fcfs"].values["tasks"].equals(runs["sjf"].values["tasks"])
 
@@ -139,7 +141,7 @@ def test_lag_one_is_half_of_von_neumanns_ratio_below_one():
 
 
 def test_a_run_that_is_long_enough_has_batch_means_and_a_short_one_is_refused():
-    short, long = sim.run(queue(1_000)), sim.run(queue(30_000, "0.5/s"))
+    short, long = sim.run(queue(1_000)), sim.run(queue(some(30_000, 6_000), "0.5/s"))
     with pytest.raises(UsageError, match="2,000 are needed"):
         short.batch_means("response_mean")
     found = long.batch_means("response_mean", confidence=0.999)
@@ -182,7 +184,7 @@ def test_precision_takes_ten_and_tells_what_it_reached():
 
 
 def test_precision_where_nothing_is_random_stops(tmp_path: Path):
-    runs = sim.run(replay(tmp_path), replications={"precision": "5%", "metric": "response_mean"})
+    runs = sim.run(replay(tmp_path, jobs=some(400, 60)), replications={"precision": "5%", "metric": "response_mean"})
     assert len(runs) == 10 and any("nothing is random" in text for text in runs.warnings)
 
 
@@ -198,7 +200,7 @@ def test_the_number_needed_by_hand():
 
 
 def test_a_plan_for_a_precision_says_what_it_costs():
-    plan = sim.plan_precision(queue(2000), 0.05)
+    plan = sim.plan_precision(queue(some(2000, 200)), 0.05)
     assert plan.low <= plan.replications <= plan.high and plan.pilot == 10
     text = " ".join(plan.sentences)
     assert "± 5 % takes about" in text and "with one worker" in text and "max:" in text
@@ -272,11 +274,12 @@ def test_an_unknown_metric_has_no_best():
 
 
 def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
-    runs = sim.run(replay(tmp_path), replications=3)
+    scenario = replay(tmp_path, jobs=some(400, 60))
+    runs = sim.run(scenario, replications=3)
     with pytest.raises(UsageError, match=r"resample: \{block: 1 week\}"):
         runs.interval("response_mean")
     assert runs.summary["ci_low"].isna().all() and runs.to_json()["summary"]["response_mean"]["ci_low"] is None
-    found = sim.compare(replay(tmp_path), ["fcfs", "sjf"], replications=3)
+    found = sim.compare(scenario, ["fcfs", "sjf"], replications=3)
     assert found.identical and set(found.winners.values()) == {None}
 
 
@@ -309,11 +312,12 @@ def test_blocks_keep_order_gaps_and_the_time_of_day():
 
 
 def test_every_row_is_as_likely_as_any_other():
-    """4,000 draws of a short trace: each row comes once on average, within five standard errors."""
+    """Thousands of draws of a short trace: each row comes once on average, within five standard errors."""
+    count = some(4000)
     draw = np.random.default_rng(7)
     arrival = np.array([0.0, 1, 2, 10, 11, 40, 41, 42, 43, 90])
-    draws = np.array([np.bincount(by_block(arrival, 13.0, draw)[0], minlength=10) for _ in range(4000)])
-    error = draws.std(axis=0) / math.sqrt(4000)
+    draws = np.array([np.bincount(by_block(arrival, 13.0, draw)[0], minlength=10) for _ in range(count)])
+    error = draws.std(axis=0) / math.sqrt(count)
     assert (np.abs(draws.mean(axis=0) - 1)[:-1] < 5 * error[:-1]).all()
 
 
@@ -398,7 +402,7 @@ def test_the_command_line_marks_batch_means_and_plans_precision(file: str):
 
 
 def test_the_recursion_of_the_benchmark_is_the_engine():
-    *_, row = coverage.engine_figures(coverage.QUICK)
+    *_, row = coverage.engine_figures(replace(coverage.QUICK, lengths=(some(1_000, 200),)))
     assert row.holds
 
 
@@ -488,7 +492,7 @@ def test_too_few_tasks_for_a_warm_up_are_a_failed_row_of_a_sweep():
 
 def test_where_nothing_completes_nothing_is_cut_and_that_is_said():
     long = {"horizon": "10 min", "workload.0.gpu_time": "1 d"}
-    runs = sim.run(queue(warmup="auto", replications=5), overrides=long)
+    runs = sim.run(queue(some(600, 200), warmup="auto", replications=5), overrides=long)
     assert runs.values["completed"].tolist() == [0] * 5
     assert [text for text in runs.remarks if "too few tasks completed" in text]
     assert runs.results[0].warmup == 0

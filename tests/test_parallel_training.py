@@ -292,6 +292,7 @@ def model_of(row: dict[str, str]) -> dict[str, int]:
 
 
 @needs_data
+@pytest.mark.slow
 def test_published_steps_from_scenarios() -> None:
     """Twelve steps of Megatron-LM on up to 2,520 A100, with the two constants that were fitted to them."""
     errors = []

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from test_shipped_scenarios import runs, states
+from tiers import some
 
 import sim
 from policies.hybrid.common.planned_lanes import Experience
@@ -474,8 +475,8 @@ def test_restarts_are_those_of_a_look_at_everything_that_runs(monkeypatch):
     monkeypatch.setattr(module, "restartable", compared)
     times = {"distribution": "lognormal", "mean": "10 s", "cv": 1}
     for cv, moved in ((0.5, {}), (1, {}), (0.5, {"bytes_in": "20 GB"})):
-        kernels = {"name": "k", "arrivals": {"process": "all_at_once", "count": 50}, "gpu_time": times, **moved,
-                   "cpu_time": {**times, "mean": "40 s"},
+        kernels = {"name": "k", "arrivals": {"process": "all_at_once", "count": some(50, 20)}, **moved,
+                   "gpu_time": times, "cpu_time": {**times, "mean": "40 s"},
                    "estimates": {"error": {"distribution": "lognormal", "mean": 1, "cv": cv}}}  # fmt: skip
         nodes = {"count": 2, "cpus": 6, "gpus": {"type": "v100", "count": 2}, "pcie": {"upload": "10 GB/s"}}
         given = {"name": "r", "seed": 5, "cluster": {"nodes": [nodes]}, "workload": [kernels]}
@@ -536,8 +537,8 @@ def test_what_is_kept_by_lane_is_what_a_look_at_all_lanes_finds(monkeypatch):
     monkeypatch.setattr(repairs, "Movable", Known)
     monkeypatch.setattr(Known, "of", moved)
     times = {"distribution": "lognormal", "mean": "10 s", "cv": 1}
-    poisson = {"arrivals": {"process": "poisson", "rate": "0.6/s"}, "until": "100 s"}
-    for arrivals in ({"arrivals": {"process": "all_at_once", "count": 60}}, poisson):
+    poisson = {"arrivals": {"process": "poisson", "rate": "0.6/s"}, "until": f"{some(100, 40)} s"}
+    for arrivals in ({"arrivals": {"process": "all_at_once", "count": some(60, 25)}}, poisson):
         kernels = {"name": "k", **arrivals, "gpu_time": times, "cpu_time": {"speedup": 3}, "cpus": 1,
                    "estimates": {"error": {"distribution": "lognormal", "mean": 1, "cv": 0.6}}}  # fmt: skip
         nodes = {"count": 2, "cpus": 5, "gpus": {"type": "v100", "count": 2}}

@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiers
 import yaml
 from click.testing import CliRunner
-from tiers import spread
+from tiers import some, spread
 
 import sim
 from sim.cli import main
 from sim.experiment.directory import load_any, load_comparison
 from sim.report.html import report, write_report
+from sim.report.html.elements import picture
 
 MIX: dict[str, Any] = {
     "name": "mix <&> match",
@@ -72,7 +74,7 @@ class Outline(HTMLParser):
 CALLS = {
     "run": ["run"],
     "replications": ["run", "--replications", "3"],
-    "comparison": ["compare", "--policy", "fcfs", "--policy", "sjf", "--replications", "4"],
+    "comparison": ["compare", "--policy", "fcfs", "--policy", "sjf", "--replications", str(some(4, 2))],
     "sweep": ["sweep", "--over", "cluster.nodes.0.count=1,2", "--over", "policy=fcfs,sjf", "--replications", "2",
               "--workers", "1"],
 }  # fmt: skip
@@ -115,9 +117,24 @@ def test_a_page_of_each_kind(folders: Folders, kind: str):
     assert "<script src" not in text and "@import" not in text and "url(" not in text
 
 
-def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Path):
-    pages = [write_report(load_any(folders["run"]), tmp_path / f"{n}.html").read_bytes() for n in range(2)]
-    assert pages[0] == pages[1]
+@pytest.fixture
+def quickly(request: pytest.FixtureRequest) -> None:
+    """Pages have pictures in the whole suite only."""
+    if not tiers.whole:
+        request.getfixturevalue("without_pictures")
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("kind", [pytest.param("run", marks=pytest.mark.slow), "comparison"])
+def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Path, kind: str):
+    page = write_report(load_any(folders[kind]), tmp_path / "page.html").read_bytes()
+    assert page == page_of(folders[kind]).encode()
+
+
+def test_a_picture_gives_the_same_bytes():
+    run = sim.run(MIX, overrides={"workload.small.count": 10, "workload.gang.count": 5})
+    one, other = (picture(run.plot, "all tasks") for _ in range(2))
+    assert one == other and 'src="data:image/png;base64,' in one
 
 
 @pytest.mark.usefixtures("without_pictures")
@@ -171,7 +188,7 @@ def test_a_run_is_told_in_four_sentences():
 
 
 def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
-    again = sim.compare(MIX, ["fcfs", "sjf"], replications=4)
+    again = sim.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
     loaded = load_comparison(folders["comparison"])
     assert loaded.sentences == again.sentences
     assert loaded.table.equals(again.table)
@@ -214,8 +231,9 @@ def page_of(folder: Path) -> str:
     return report(load_any(folder))
 
 
+@pytest.mark.usefixtures("quickly")
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-@pytest.mark.parametrize("width", [1100, 500])
+@pytest.mark.parametrize("width", [pytest.param(1100, marks=pytest.mark.slow), 500])
 def test_in_a_browser_tables_sort_and_the_page_fits(folders: Folders, tmp_path: Path, width: int):
     import json
 

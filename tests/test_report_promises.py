@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from scipy.stats import ttest_rel
+from tiers import some
 
 import sim
 from sim.cli import main
@@ -148,10 +149,13 @@ def test_regrets_of_a_sweep_with_a_point_twice_say_so():
 # Differences ------------------------------------------------------------------------------------------------------
 
 
+TWELVE = some(12, 6)
+
+
 @pytest.fixture(scope="module")
 def swept() -> Sweep:
     over = {GPUS: [1, 2, 60]}  # in the last nobody waits, so all policies are the same
-    return sim.sweep(SCENARIO, over, policies=["fcfs", "sjf", "fcfs_skip"], replications=12)
+    return sim.sweep(SCENARIO, over, policies=["fcfs", "sjf", "fcfs_skip"], replications=TWELVE)
 
 
 @pytest.mark.slow
@@ -197,7 +201,8 @@ def test_ties_are_nobodys_lead(swept: Sweep):
     assert f"Clearly best in response mean, better than all others: sjf at {clear.count('sjf')} of 3 points" in page
     share = -swept.differences("response_mean", base="fcfs").query("point == 0 and policy == 'sjf'")["difference"]
     mean = swept.table.query("point == 0 and policy == 'fcfs'")["response_mean"]
-    (told,) = re.findall(rf"With {GPUS} = 1: sjf is better than fcfs in response mean by (\d+) ± \d+ %, n = 12", page)
+    sentence = rf"With {GPUS} = 1: sjf is better than fcfs in response mean by (\d+) ± \d+ %, n = {TWELVE}"
+    (told,) = re.findall(sentence, page)
     assert float(told) == pytest.approx(100 * share.iloc[0] / mean.iloc[0], abs=0.5)
 
 
@@ -210,7 +215,7 @@ def test_one_run_of_each_shows_nothing():
 def test_failed_rows_take_no_part(swept: Sweep):
     table = swept.table.copy()
     table.loc[table["policy"] == "sjf", "status"] = "failed"
-    part = Sweep(table, swept.by_replication, swept.points, replications=12)
+    part = Sweep(table, swept.by_replication, swept.points, replications=TWELVE)
     assert set(part.differences("response_mean")["policy"]) == {"fcfs"}
 
 

@@ -10,7 +10,7 @@ import re
 import runpy
 import shlex
 import tomllib
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import click
@@ -44,9 +44,15 @@ def with_placement(placement, scheduler="fcfs_skip"):
     return {"scheduler": scheduler, "placement": placement}
 
 
+@cache
+def as_shipped(name):
+    """The scenario as its file has it, read once for all tests of a process; nobody changes it."""
+    return load(name)
+
+
 def runs(name, policy=None, overrides=None):
     """The runs that a scenario asks for, made once for all tests of a process."""
-    chosen = long_form(load(name).raw["policy"] if policy is None else policy)
+    chosen = long_form(as_shipped(name).raw["policy"] if policy is None else policy)
     return _runs(name, json.dumps(chosen, sort_keys=True), json.dumps(overrides or {}))
 
 
@@ -100,8 +106,7 @@ FEW = {"elastic-training": 2}
 
 def short(name, by=10):
     """Overrides that make the runs of a scenario about `by` times as short."""
-    raw = load(name).raw
-    model = load(name).model
+    raw, model = as_shipped(name).raw, as_shipped(name).model
     found = {"warmup": 0, "replications": 1}
     if name in LONG or (name in LONGER and by > 10):
         found["horizon"] = (LONG | LONGER)[name]
@@ -130,7 +135,7 @@ def test_the_folder_has_what_is_shipped_and_nothing_else_is_called_a_scenario():
 @pytest.mark.parametrize("name", SHIPPED)
 def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_path):
     policy = None
-    if load(name).raw["policy"] == long_form("constraint_injection"):  # the integer programs take seconds
+    if as_shipped(name).raw["policy"] == long_form("constraint_injection"):  # the integer programs take seconds
         own = tiers.whole and name == "cnn-operators"
         policy = {"name": "constraint_injection", "candidates": 4} if own else "heft"
     by = 40 if not tiers.whole else 10 if name in LONGER else 20
@@ -141,7 +146,7 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
         from test_digests import digests_of, same  # which imports this file
 
         same(name, digests_of(result))
-        if list(SHIPPED).index(name) % 3:  # the quick tier writes a third of them
+        if list(SHIPPED).index(name) % 8:  # the quick tier writes an eighth of them
             return
     loaded = sim.load(result.save(tmp_path / "first"))
     for table in ("tasks", "launches", "devices", "timeline"):
@@ -187,7 +192,7 @@ def test_the_commands_that_scenarios_propose_exist():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_name_and_description(name):
-    scenario = load(name)
+    scenario = as_shipped(name)
     assert scenario.name == name == SHIPPED[name].path.stem
     assert 2 <= len(sentences(scenario.description)) <= 3
     assert scenario.description.endswith(".")
@@ -530,6 +535,7 @@ def plan_of(name, overrides=None):
     return note, float(every), float(latency.removesuffix(" s"))
 
 
+@pytest.mark.slow
 def test_npu_and_gpu():
     name = "npu-and-gpu"
     cuts = read_profile(FOLDER / "pipelines" / "vgg16-npu-gpu.csv")
@@ -839,6 +845,7 @@ def test_the_script_beside_the_graph_writes_the_shipped_files(tmp_path):
     assert (min(speedups), max(speedups)) == (pytest.approx(2.5), pytest.approx(25))
 
 
+@pytest.mark.slow
 def test_a_network_with_its_kernels_fused():
     name, apart = "fused-network", {"name": "constraint_injection", "candidates": 2, "max_fused": 1}
     plain, fused = runs(name, apart), runs(name)
@@ -1105,6 +1112,7 @@ def test_splitwise():
     states("splitwise", "the first token 0.649598, 0.251964 and 0.251964 s", *found["ttft"])
 
 
+@pytest.mark.slow
 def test_braun():
     best, found = 7_358_942.8, runs("braun").metric("makespan")
     above = 100 * (found / best - 1)

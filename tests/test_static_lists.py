@@ -279,20 +279,20 @@ def test_greedy_dual_keeps_its_ratio_and_its_bound():
 
 def test_clb2c_is_at_most_twice_the_optimum_where_no_task_is_longer_than_it():
     rng = np.random.default_rng(2)
-    tried = 0
-    for _ in range(80):
+    tried, rounds = 0, some(80)
+    for _ in range(rounds):
         counts, times = [2, 1], rng.uniform(1, 4, (6, 2))
         best = optimum(times, counts)
         if times.max() <= best:
             tried += 1
             assert clb2c(times, counts).makespan <= 2 * best
-    assert tried > 20
+    assert tried > rounds // 4
 
 
 @pytest.mark.parametrize("lanes", [2, 3])
 def test_graham_keeps_its_ratio_on_equal_lanes(lanes):
     rng = np.random.default_rng(3)
-    for _ in range(25):
+    for _ in range(some(25)):
         times = random_times(rng, 6, 1)
         times[~np.isfinite(times)] = 7.0
         best = optimum(times, [lanes])
@@ -454,6 +454,7 @@ def test_planners_of_sequential_tasks_refuse_wide_ones(policy):
         policy().plan(PlanProblem(wide, Cluster([node(cpus=2)])))
 
 
+@pytest.mark.slow
 def test_graph_planners_are_fast_on_many_unlike_lanes():
     """A thousand tasks on a hundred lanes, all unlike: seconds would be a slip."""
     rng = np.random.default_rng(7)

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from tiers import spread
+from tiers import some, spread
 from yaml import safe_load
 
 import sim
@@ -769,7 +769,7 @@ def test_how_it_is_shown(grid: Sweep):
 
 def test_progress_is_told_and_grows():
     told: list[float] = []
-    sweep(SMALL, {"seed": list(range(12))}, overrides={"workload.a.count": 600}, progress=told.append)
+    sweep(SMALL, {"seed": list(range(12))}, overrides={"workload.a.count": some(600)}, progress=told.append)
     assert told == sorted(told)
     assert told
     assert 0 <= told[0] <= told[-1] <= 1
@@ -796,7 +796,7 @@ def test_a_bar_in_a_notebook(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", Display)
     monkeypatch.setitem(sys.modules, "IPython.display", Display)
     monkeypatch.setattr(bars, "EVERY", 0.0)
-    sweep(SMALL, {"seed": list(range(12))}, overrides={"workload.a.count": 600}, progress=True)
+    sweep(SMALL, {"seed": list(range(12))}, overrides={"workload.a.count": some(600)}, progress=True)
     assert re.fullmatch(r"done in [\d.]+ m?s", shown[-1])
     assert bars.NotebookBar.text(0.25, 10.0) == "25 % done, 10 s passed, about 30 s left"
 

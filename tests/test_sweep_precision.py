@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import tiers
 from click.testing import CliRunner
 
 import sim
@@ -112,7 +113,8 @@ def rows(found: Sweep) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def precise() -> Sweep:
-    return sweep(SMALL, OVER, policies=POLICIES, replications=UNTIL, check=True)
+    over = OVER if tiers.whole else {RATE: ["1.5/s"]}
+    return sweep(SMALL, over, policies=POLICIES, replications=UNTIL, check=tiers.whole)
 
 
 @pytest.fixture(scope="module")
@@ -474,7 +476,8 @@ def test_a_pilot_that_was_lost_fails_its_point_for_now_only(tmp_path, monkeypatc
 
 def test_the_number_of_replications_is_shown(precise: Sweep):
     fewest, most = precise.table["replications"].min(), precise.table["replications"].max()
-    assert precise.title == f"small: 2 points × 2 policies, {fewest} to {most} replications each, seed 3"
+    points = "2 points" if tiers.whole else "1 point"
+    assert precise.title == f"small: {points} × 2 policies, {fewest} to {most} replications each, seed 3"
     titles, shown = precise.shown()
     assert titles[:5] == ["point", RATE, "policy", "replications", "wait mean"]
     assert [row[3] for row in shown] == precise.table["replications"].astype(str).tolist()
