@@ -208,7 +208,7 @@ def test_every_case_has_digests_and_nothing_else_has():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_scenarios(name):
-    """The quick tier compares them, too, but for two: in test_shipped_scenarios.py, with the runs that it checks."""
+    """The quick tier compares them all, too: in test_shipped_scenarios.py, with the runs whose invariants it checks."""
     same(name, digests(CASES[name]))
 
 
