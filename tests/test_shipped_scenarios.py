@@ -413,7 +413,7 @@ def test_elastic_training():
     assert below(mean["afs"], mean["speedup_mean"]) and below(mean["speedup_mean"], mean["optimus"])
     fcfs, speedup_mean = (column(name, "cost_held", policy) for policy in ("fcfs", "speedup_mean"))
     saving = student_interval(fcfs - speedup_mean, 0.95)
-    states(name, "use costs 1330 under fcfs and 290 ± 81 less", fcfs.mean(), saving.mean, saving.half_width)
+    states(name, "Use costs 1330 under fcfs and 290 ± 81 less", fcfs.mean(), saving.mean, saving.half_width)
     saved = by_class(name, "language", "cost_held", "fcfs") - by_class(name, "language", "cost_held", "speedup_mean")
     states(name, "under speedup_mean, 85 % of it on language", 100 * saved.mean() / saving.mean)
 
