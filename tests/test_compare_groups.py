@@ -310,6 +310,7 @@ def test_pictures_of_a_comparison(compared):
     assert png(sim.plots.over_time(first)) == png(sim.plots.over_time(first))
 
 
+@pytest.mark.slow
 def test_pictures_without_gpus_or_chance():
     tasks = {"arrivals": {"process": "all_at_once", "count": 4}, "cpu_time": "1 min"}
     scenario = {"name": "c", "cluster": {"nodes": {"cpus": 2}}, "workload": [tasks], "policy": "fcfs"}

@@ -565,6 +565,7 @@ def state(tmp_path, judged_seldom):  # noqa: F811
     return tmp_path / "state.npz"
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_another_training_is_said(state, tmp_path):
     before = state.read_bytes()
     for options, said in (

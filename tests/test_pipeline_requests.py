@@ -452,6 +452,7 @@ def shown(*arguments: object) -> str:
     return answer.stdout
 
 
+@pytest.mark.slow
 def test_the_summary_and_explain_tell_of_requests(tmp_path: Path) -> None:
     file, out = tmp_path / "pipe.json", tmp_path / "out"
     file.write_text(json.dumps(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20}, slo="31 s")))

@@ -367,6 +367,7 @@ class Counted(Mct):
         return super().plan(problem)
 
 
+@pytest.mark.slow
 def test_plans_keep_a_distance():
     """A GPU that fails every 0.2 s, in a run of some 100 s: 1,000 occasions, and no more plans than pauses."""
     rng = np.random.default_rng(2)

@@ -469,7 +469,7 @@ def an_hour_ahead(choice, step, noise=None):
     return backtest(chosen(choice).make(), times, values, steps=round(3600 / step), skip=len(times) * 3 // 4)
 
 
-@pytest.mark.parametrize("step", [60.0, 3600.0])
+@pytest.mark.parametrize("step", [pytest.param(60.0, marks=pytest.mark.slow), 3600.0])
 def test_a_week_is_learnt_with_the_parameters_that_are_the_default(step):
     week, day, last = (
         an_hour_ahead(choice, step)

@@ -348,6 +348,7 @@ def test_reserving_helps_whom_it_is_for():
     assert student_interval(with_room - without, 0.99).low > 0.1
 
 
+@pytest.mark.slow
 def test_a_service_beside_batch_jobs_gets_its_devices():
     """Batch jobs of an hour come all the time; the service's requests are due after 20 s."""
     reserving = {"name": "predictive", "scale": False, "reserve": ["s"], "predictor": "ewma"}
@@ -401,6 +402,7 @@ def test_everything_ends_although_devices_sleep(seed):
     assert any(what == "wake" for _, _, what in told(record))
 
 
+@pytest.mark.slow
 def test_a_device_that_fails_counts_as_down():
     scenario = reserving()
     scenario["cluster"]["nodes"]["gpus"]["power"] = {"idle": "50 W", "wake": "2 min"}

@@ -125,7 +125,8 @@ def quickly(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("kind", [pytest.param("run", marks=pytest.mark.slow), "comparison"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Path, kind: str):
     page = write_report(load_any(folders[kind]), tmp_path / "page.html").read_bytes()
     assert page == page_of(folders[kind]).encode()
@@ -163,6 +164,7 @@ def in_words(page: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("without_pictures")
+@pytest.mark.slow
 def test_single_runs_are_told_in_few_words_and_chance_once():
     found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], metrics=["response_mean", "wait_mean"])
     *told, last = in_words(report(found))
@@ -174,6 +176,7 @@ def test_single_runs_are_told_in_few_words_and_chance_once():
 
 
 @pytest.mark.usefixtures("without_pictures")
+@pytest.mark.slow
 def test_metrics_without_a_significant_difference_share_a_sentence():
     found = sim.compare(MIX, {"one": "fcfs", "two": "fcfs"}, replications=3, metrics=["response_mean", "makespan"])
     assert in_words(report(found)) == ["No significant difference in response mean and makespan (95 %, Holm)."]

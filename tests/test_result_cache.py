@@ -83,6 +83,7 @@ def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
     assert result.launches["members"].sum() == len(tasks) - len(hits)
 
 
+@pytest.mark.slow
 def test_a_cache_takes_load_off_the_device():
     assert sim.run(scenario(size=400), seed=3).metric("gpu_utilization") < 0.9 * sim.run(
         scenario(size=1), seed=3

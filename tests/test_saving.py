@@ -91,6 +91,7 @@ def test_a_run_outlives_its_picture(here: Path, undrawable: None, more: tuple[st
 
 
 @drawing_may_fail
+@pytest.mark.slow
 def test_a_comparison_outlives_its_pictures(here: Path, unrendered: None, undrawable: None):
     found = call("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf", "--replications", "3", "--out", "c")
     assert found.exit_code == 0, found.output

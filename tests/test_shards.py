@@ -108,6 +108,7 @@ def test_what_shards_need_is_told(small: str, tmp_path: Path):
     assert call("run", small, "--cache", str(tmp_path / "c"), "--shard", "3/2").exit_code == 2
 
 
+@pytest.mark.slow
 def test_folders_are_merged(small: str, tmp_path: Path):
     over = ("sweep", small, "--over", f"{GPUS}=2,3,4", "--replications", "2", "--workers", "1")
     call(*over, "--out", str(tmp_path / "whole"))

@@ -90,6 +90,7 @@ def test_dual_approximation_waits_for_arrivals():
 
 
 @pytest.mark.parametrize("planner", [DualApproximation(tolerance=1e-18), GreedyDual(precision=1e-18)])
+@pytest.mark.slow
 def test_a_precision_beyond_numbers_ends(planner):
     for scale in (1e-3, 1.0, 1e9):
         times = [[scale * (2 + number % 5), scale * (1 + number % 3)] for number in range(24)]

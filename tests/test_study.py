@@ -186,6 +186,7 @@ def flipped(path: Path, place: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sim.errors.DamageWarning")
+@pytest.mark.slow
 def test_a_changed_byte_in_any_file_of_a_sweep_is_repaired(tmp_path: Path):
     over = {GPUS: [2, 3]}
     scenario = {**STATIC, "workload": one_stream()}

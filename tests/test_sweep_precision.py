@@ -280,6 +280,7 @@ def test_runs_that_end_in_another_order_are_counted_in_theirs(alone):
     pd.testing.assert_frame_equal(other.table, alone[0].table, check_exact=True)
 
 
+@pytest.mark.slow
 def test_what_was_made_ahead_and_is_not_needed_is_forgotten(tmp_path, monkeypatch):
     made = []
     real = work.outcome_of
@@ -435,6 +436,7 @@ def test_a_policy_that_fails_is_a_row_and_the_others_go_on(tmp_path):
     assert len(nobody.by_replication) == 0
 
 
+@pytest.mark.slow
 def test_after_a_replication_that_fails_there_are_no_more(tmp_path):
     thirteenth = sim.run(SMALL, replications=13, keep=True).results[12]
     policy = {"late": {"name": "late", "first": float(thirteenth.tasks["arrival"].iloc[0])}}

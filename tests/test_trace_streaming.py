@@ -411,6 +411,7 @@ def test_instances_of_a_task_take_no_memory_of_their_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("form", spread(sorted(ROWS), 1))
+@pytest.mark.slow
 def test_what_a_job_takes_while_it_is_converted(options, tmp_path, monkeypatch, form):
     """Beside blocks of a fixed size: a byte a job, a number for its id, and its key where rows may repeat others."""
     monkeypatch.setattr(job_columns, "BLOCK", 300)

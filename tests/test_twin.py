@@ -205,6 +205,7 @@ def test_nothing_after_the_snapshot_changes_a_forecast():
     assert one.starts.tobytes() == two.starts.tobytes() and one.held.tobytes() == two.held.tobytes()
 
 
+@pytest.mark.slow
 def test_judging_knows_when_intervals_hold():
     """On one core that serves in order jobs of one length, every start is told to the second."""
     submit = np.concatenate([day * DAY + 3600.0 + np.arange(60) * 10.0 for day in range(8)])
