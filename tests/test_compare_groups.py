@@ -246,6 +246,7 @@ def call(*arguments):
     return CliRunner().invoke(hetsim, list(arguments))
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_groups(file):
     shown = call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--by", "gpus").stdout
     assert "By GPUs asked for:" in shown and "part of one" in shown and "By user" not in shown

@@ -634,6 +634,7 @@ def test_the_environments_of_a_suite_have_one_shape():
     assert small.observation_space.contains(observation) and observation["graph"][:, 0].sum() == 20
 
 
+@pytest.mark.slow
 def test_a_suite_compares_with_all_baselines():
     table = suite("cholesky").judge("heft").table
     assert list(table.index) == ["mine", *BASELINES]

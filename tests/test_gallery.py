@@ -400,6 +400,7 @@ def hetsim(*arguments):
     return CliRunner().invoke(program, ["gallery", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_the_command_lists_what_was_recorded():
     done = hetsim()
     assert done.exit_code == 0

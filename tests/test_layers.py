@@ -9,6 +9,7 @@ import pytest
 TOP = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_the_rooms_of_the_engine_import_downward_only(capsys: pytest.CaptureFixture[str]) -> None:
     from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports  # takes long to import
 

@@ -439,6 +439,7 @@ def server_file(tmp_path, **service):
     return path
 
 
+@pytest.mark.slow
 def test_a_log_of_a_known_server_is_found_again(tmp_path):
     """Within the 2 % that are wanted; 150 short requests are few to read steps off."""
     log = known_log(tmp_path / "log.csv")

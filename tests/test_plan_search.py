@@ -258,6 +258,7 @@ def test_without_the_extra_a_sentence_names_it(monkeypatch):
 
 
 @needs_ortools
+@pytest.mark.slow
 def test_small_instances_are_proven_optimal():
     rng = np.random.default_rng(13)
     for _ in range(some(16)):

@@ -100,6 +100,7 @@ def test_nothing_to_explain() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20), st.integers(1, 5)), min_size=1, max_size=12))
+@pytest.mark.slow
 def test_occupancy_is_what_is_held(jobs: list[tuple[int, int, int]]) -> None:
     start, took, amount = (np.array(column, dtype=float) for column in zip(*jobs, strict=True))
     held = HeldOverTime(start, start + took, amount)

@@ -293,6 +293,7 @@ def test_one_unit_for_what_belongs_together(replications: int):
     assert "energy_j" in found
 
 
+@pytest.mark.slow
 def test_diff_has_one_unit_a_table(file: str):
     for policy in ("fcfs", "sjf"):
         call("run", file, "--policy", policy, "--out", policy, "-q", "--set", "workload.jobs.arrivals.rate=900/h")

@@ -816,6 +816,7 @@ def test_a_dry_run_prints_the_points_and_an_estimate_and_writes_nothing(tmp_path
     assert json.loads(call(*arguments, "--dry-run", "--json").stdout)["there"] == 4
 
 
+@pytest.mark.slow
 def test_the_estimate_of_a_long_run_is_from_its_beginning(monkeypatch):
     from sim.experiment import estimate
     from sim.experiment.sweep import estimate_sweep

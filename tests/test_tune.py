@@ -219,6 +219,7 @@ def test_how_it_is_shown():
     assert "<table" in found._repr_html_()
 
 
+@pytest.mark.slow
 def test_the_present_setting_is_tried_once_where_the_values_name_it():
     """Written out or not, and as a default that nobody has written."""
     count_now = some(40, 20)
