@@ -10,7 +10,7 @@ import numpy as np
 from sim.engine.kernel.clock import Clock
 
 BLOCK = 8192
-"""Arrivals held as Python numbers at once."""
+"""Arrivals held as Python numbers at once; rows that have left a list keep their places until there are more."""
 
 
 class ArrivalColumn:

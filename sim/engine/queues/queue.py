@@ -21,7 +21,7 @@ from sim.engine.flight.launch import Terms
 from sim.engine.flight.links import Links
 from sim.engine.kernel.clock import ARRIVAL, Clock, Timer
 from sim.engine.queues.cache import Cache, cache_of
-from sim.engine.queues.coming import ArrivalColumn, OneByOne
+from sim.engine.queues.coming import BLOCK, ArrivalColumn, OneByOne
 from sim.engine.queues.patience import RowPatience
 from sim.engine.queues.stage_noise import StageNoise
 from sim.model.plan import Placement
@@ -30,9 +30,6 @@ from sim.model.service import Service
 from sim.model.tasks import Task
 from sim.policy.batching import BatchTimes
 from sim.policy.request_queue import Requests
-
-BLOCK = 8192
-"""Arrivals held as Python numbers at once; rows that have left the list keep their places until there are more."""
 
 
 class Queue:
@@ -117,10 +114,7 @@ class Queue:
 
     @property
     def over(self) -> bool:
-        column = self.column
-        if column is None:
-            return self.coming.over
-        return (column.known if column.known_at == self.clock._now else column.arrived) == column.total
+        return self.coming.over
 
     def recent(self, seconds: float) -> int:
         return self.coming.since(self.clock._now - seconds)
@@ -331,8 +325,7 @@ class Queue:
         if not self._seen:
             return None
         rows = self.service.rows[first : first + count].tolist() if rows is None else rows
-        pop = self._seen.pop
-        found = [pop(row, None) for row in rows]
+        found = [self._seen.pop(row, None) for row in rows]
         new = [row for row, task in zip(rows, found, strict=True) if task is None]
         if len(new) == len(rows):
             return None
@@ -367,11 +360,8 @@ class Queue:
         index = min(self.head_at + count - len(self._apart) + self._first, self.column.total) - 1
         if index >= 0:
             time = self.column.time(index)
-            clock, timer = self.clock, self.timer
-            if time > clock._now:
-                if timer.entry >= 0:
-                    clock.cancel(timer)
-                clock.at(time, ARRIVAL, timer)
+            if time > self.clock._now:
+                self.clock.again(time, ARRIVAL, self.timer)
 
     def end_now(self) -> int:
         """Let no more requests arrive; the number that were still to arrive by the clock."""
