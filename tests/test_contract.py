@@ -12,6 +12,7 @@ from machines import Job, Scripted, gpu_mode, running, simulate, simulation
 from tiers import some, spread
 
 import sim
+from sim.engine.rehearsal import WatchedRun
 from sim.errors import PolicyError, RunError, UsageError
 from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
 from sim.model.plan import Placement
@@ -372,3 +373,8 @@ def test_a_misspelt_name_is_no_zero(ask, said):
     scenario = {"cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "k20", "count": 1}}]}, "workload": [jobs]}
     with pytest.raises(PolicyError, match=re.escape(said)):
         sim.run(scenario, policy="asks")
+
+
+def test_a_policy_that_is_rehearsed_is_told_of_everything():
+    hooks = {name for name, member in vars(Scheduler).items() if callable(member) and not name.startswith("_")}
+    assert hooks - {"check", "round_cost"} <= vars(WatchedRun).keys()  # these two are asked before any clock starts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from sim.model.plan import Copy, Moment, Placement, Plan, Step
 from sim.model.record import COMPLETED, Record, RunInput
 from sim.model.tasks import Task, Tasks
 from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
+from sim.policy.iterating import WantedReplica
 from sim.policy.planned import Following
 from sim.policy.request_queue import Requests
 
@@ -95,6 +97,15 @@ class WatchedRun(Scheduler):
 
     def device(self, device: Device, up: bool) -> None:
         self.inner.device(device, up)
+
+    def announced(self, device: Device, start: float, end: float) -> None:
+        self.inner.announced(device, start, end)
+
+    def replica(self, wanted: WantedReplica, view: View) -> Placement | None:
+        return self.inner.replica(wanted, view)
+
+    def serve(self, counters: Sequence[Any], alone: bool) -> None:
+        self.inner.serve(counters, alone)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         for decision in self.inner.schedule(view):
