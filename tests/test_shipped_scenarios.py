@@ -46,7 +46,7 @@ def with_placement(placement, scheduler="fcfs_skip"):
 
 @cache
 def as_shipped(name):
-    """The scenario as its file has it, read once for all tests of a process; nobody changes it."""
+    """The scenario as its file has it, read once for all tests of a process, none of which changes it."""
     return load(name)
 
 
