@@ -1,7 +1,7 @@
 """Names of policies, trace readers and arrival processes, and how to load what they name.
 
 A registry maps `name -> "module:attribute"` and loads on use.  Ours stand in tables next to the code
-(`policies.CATALOGUE`, `BUILTIN` of a module); other packages add theirs through entry-point groups.
+(`hetsim_policies.CATALOGUE`, `BUILTIN` of a module); other packages add theirs through entry-point groups.
 Only registered names are ever imported: a scenario file cannot name code.
 """
 
@@ -11,18 +11,21 @@ import importlib
 import inspect
 import pickle
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
-from sim.errors import RunError, UnknownName
+from hetsim.errors import RunError, UnknownName
 
-POLICY_KINDS = ("scheduler", "placement", "admission", "batching", "routing")
-ENVIRONMENT_KINDS = ("reward", "observation")
-"""What else `register` takes: parts of learning environments (`sim.learning`)."""
+Item = TypeVar("Item")
+POLICY_PARTS = ("scheduler", "placement", "admission", "batching", "routing")
+"""Kinds that the `policy:` of a scenario has as keys."""
+POLICY_KINDS = (*POLICY_PARTS, "predictor")
+OTHER_KINDS = ("reward", "observation", "metric")
+"""What else `register` takes: parts of learning environments (`hetsim.learning`), and what `hetsim.metric` declares."""
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {
-    "arrivals": ("hetsim.arrivals", "sim.workload.arrivals"),
-    "clusters": ("hetsim.clusters", "sim.workload.readers.node_lists"),
-    "traces": ("hetsim.traces", "sim.workload.traces"),
+    "arrivals": ("hetsim.arrivals", "hetsim.workload.arrivals"),
+    "clusters": ("hetsim.clusters", "hetsim.workload.readers.node_lists"),
+    "traces": ("hetsim.traces", "hetsim.workload.traces"),
 }
 
 
@@ -39,8 +42,8 @@ def policies(kind: str) -> dict[str, str]:
     """
     if kind not in POLICY_KINDS:
         raise UnknownName("policy kind", kind, POLICY_KINDS)
-    found = dict(importlib.import_module("policies").CATALOGUE.get(kind, {}))
-    for name, reference in _entry_points(POLICY_GROUP).items():
+    found = dict(importlib.import_module("hetsim_policies").CATALOGUE.get(kind, {}))
+    for name, reference in of_packages(POLICY_GROUP).items():
         prefix, dot, rest = name.partition(".")
         its_kind, its_name = (prefix, rest) if dot else ("scheduler", name)
         if its_kind == kind:
@@ -49,16 +52,20 @@ def policies(kind: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def policy(kind: str, name: str) -> Any:
-    """The class or function of a policy; UnknownName with a suggestion otherwise."""
+def reference(kind: str, name: str) -> Any:
+    """The reference of a policy, or what was registered; UnknownName with a suggestion otherwise."""
     known = policies(kind)
-    if name not in known and (kind, name) in _not_here:
-        raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
     if name not in known:
+        check_loaded(kind, name)
         plural = {"scheduler": "policies"}.get(kind, f"policies --kind {kind}")
         raise UnknownName(kind, name, known, f" (hetsim list {plural})")
-    reference = known[name]
-    return reference if not isinstance(reference, str) else load_object(reference)
+    return known[name]
+
+
+def policy(kind: str, name: str) -> Any:
+    """The class or function of a policy; UnknownName with a suggestion otherwise."""
+    found = reference(kind, name)
+    return load_object(found) if isinstance(found, str) else found
 
 
 _registered: dict[str, dict[str, Any]] = {}
@@ -66,15 +73,21 @@ _not_here: dict[tuple[str, str], str] = {}
 """What another process registered and this one cannot load, and why."""
 
 
-def register(name: str, item: Any, kind: str = "scheduler") -> Any:
-    """Make a policy of one's own known by name in this process (a notebook, a test): `sim.register`.
-
-    kind: scheduler, placement, admission, batching or routing; or reward or observation of an environment.
+def register(name: str, item: Item, kind: str = "scheduler") -> Item:
+    """Make a policy of your own known by name in this process (a notebook, a test).
 
     A package does it for every process with an entry point instead.
+
+    Parameters:
+        name: how scenarios call it.
+        item: a class, or the function of an order, a placement rule, a reward or an observation.
+        kind: scheduler, placement, admission, batching, routing or predictor; or reward or observation of an
+            environment.
+    Returns: the item.
+    Raises: UnknownName: there is no such kind.
     """
-    if kind not in POLICY_KINDS + ENVIRONMENT_KINDS:
-        raise UnknownName("kind", kind, POLICY_KINDS + ENVIRONMENT_KINDS)
+    if kind not in POLICY_KINDS + OTHER_KINDS:
+        raise UnknownName("kind", kind, POLICY_KINDS + OTHER_KINDS)
     _registered.setdefault(kind, {})[name] = item
     return item
 
@@ -104,11 +117,17 @@ def receive(sent: tuple[tuple[str, str, bytes], ...]) -> None:
             _not_here[kind, name] = str(problem)
 
 
+def check_loaded(kind: str, name: str) -> None:
+    """RunError if another process registered this and it cannot be loaded here."""
+    if (kind, name) in _not_here:
+        raise RunError(f'the {kind} "{name}" cannot be loaded in the worker process: {_not_here[kind, name]}')
+
+
 def table(kind: str) -> dict[str, str]:
     """Names and references of "arrivals", "clusters" (formats of node lists) or "traces"."""
     group, module = _TABLES[kind]
     found = dict(importlib.import_module(module).BUILTIN)
-    for name, reference in _entry_points(group).items():
+    for name, reference in of_packages(group).items():
         found.setdefault(name, reference)
     return dict(sorted(found.items()))
 
@@ -116,7 +135,7 @@ def table(kind: str) -> dict[str, str]:
 def third_party(kind: str) -> list[str]:
     """Names of "arrivals", "clusters" or "traces" that other packages added."""
     group, module = _TABLES[kind]
-    points = _entry_points(group)
+    points = of_packages(group)
     return [name for name in points if name not in importlib.import_module(module).BUILTIN] if points else []
 
 
@@ -139,7 +158,8 @@ def parameters(item: Any) -> dict[str, inspect.Parameter]:
 
 
 @cache
-def _entry_points(group: str) -> dict[str, str]:
+def of_packages(group: str) -> dict[str, str]:
+    """Names and references that installed packages have in an entry-point group."""
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=group)}

@@ -11,15 +11,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sim.model.bandwidth import BandwidthCurve
-from sim.model.fabric import Fabric
+from hetsim.errors import KeyProblem
+from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.fabric import Fabric
+from hetsim.model.slices import Layout, Slice
 
+if TYPE_CHECKING:
+    from hetsim.model.units import (
+        Bytes,
+        BytesPerSecond,
+        Count,
+        Fraction,
+        Name,
+        NotNegative,
+        PerSecond,
+        Positive,
+        Seconds,
+        Watts,
+        Whole,
+    )
+
+NO_KEY = {"key": False}
+"""Metadata of a field that no scenario gives (`hetsim.scenario.generated`)."""
+REQUIRED = {"required": True}
 MILLI = 1_000
 WHOLE = 1_000_000
-
-SharingKind = Literal["exclusive", "timeslice", "mps", "mig"]
+MAX_DEVICES = 2_000_000
 
 
 def millicores(cores: float) -> int:
@@ -32,54 +51,89 @@ def micro_share(gpus: float) -> int:
     return math.floor(gpus * WHOLE + 1e-6)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Link:
-    """A device's way to its host: bandwidth per direction, latency, duplex.
+    """Bandwidth per direction; a direction that is not given has that of the other.
 
     With `half` duplex both directions share one rate (that of `upload`).
     """
 
-    upload: float = math.inf
-    download: float = math.inf
-    latency: float = 0.0
+    upload: BytesPerSecond = math.inf
+    """Bytes per second from host to device; those of download, or no limit, unless given."""
+    download: BytesPerSecond = math.inf
+    """Bytes per second from device to host; those of upload, or no limit, unless given."""
+    latency: Seconds = 0.0
+    """Time before the first byte of each transfer."""
     duplex: Literal["full", "half"] = "full"
-    curve: BandwidthCurve | None = None
+    """full (both directions at once, the default) or half (they share one rate)."""
+    curve: BandwidthCurve | None = field(default=None, metadata=NO_KEY)
     """Measured bus bandwidth of collectives, whose highest value is the rate in both directions."""
+
+    @classmethod
+    def given(cls, upload: float | None = None, download: float | None = None, **others: Any) -> Link:
+        """A direction that is not given is as fast as the other; neither given: no limit."""
+        if 0 in (upload, download):
+            raise KeyProblem("upload" if upload == 0 else "download", "a bandwidth must be above 0")
+        rates = [rate for rate in (upload, download) if rate is not None] or [math.inf]
+        return cls(rates[0], rates[-1], **others)
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How one accelerator serves several launches.
+    """How an accelerator serves several launches; `sharing: mps` alone is the kind.
 
     exclusive: launches compute one after the other in start order; fractions run side by side, undisturbed.
     timeslice: all launches in flight compute at once, each at min(1, 1 / sum of shares) of its rate, and at
         (1 - switch_cost) of that while they are more than one.
     mps: fractions side by side; each launch runs at 1 / (1 + interference * shares of the others).
-    mig: a fraction takes a slice of the present layout, at least as large; another layout is taken on only when
-        the GPU is empty, and costs `reconfigure` seconds.
+    mig: a launch has a slice of the present layout to itself.  The GPU takes on another when it is empty, or, with
+        `recut` "idle", any that contains the busy slices; new slices can be used after `reconfigure` seconds.
     pairs: (class, class next to it, times slower than alone), as measured, for timeslice and mps; inf if the two
         cannot share.  Next to several the factors multiply.  Pairs not given, or inf, follow the rule above.
     """
 
-    kind: SharingKind = "exclusive"
-    switch_cost: float = 0.0
-    interference: float = 0.0
-    layouts: tuple[tuple[float, ...], ...] = ((1.0,),)
-    reconfigure: float = 0.0
-    pairs: tuple[tuple[str, str, float], ...] = ()
+    kind: Literal["exclusive", "timeslice", "mps", "mig"] = field(default="exclusive", metadata=REQUIRED)
+    """What computes at once: exclusive (in start order), timeslice (all, in turn), mps (side by side), mig (slices)."""
+    switch_cost: Fraction = 0.0
+    """Share of the rate that time slices lose while several launches take turns."""
+    interference: NotNegative = 0.0
+    """Under mps a launch runs at 1 / (1 + interference × shares of the others)."""
+    layouts: tuple[Layout | tuple[float, ...], ...] = field(default=((1.0,),), metadata=NO_KEY)
+    reconfigure: Seconds = 0.0
+    """Of mig the time until slices that are newly cut can be used."""
+    pairs: tuple[tuple[str, str, float], ...] = field(default=(), metadata=NO_KEY)
+    recut: Literal["empty", "idle"] = "empty"
+    """Of mig when a GPU takes on another layout: when it is empty, or idle slices next to busy ones as well."""
+
+    def check(self) -> None:
+        """Raise KeyProblem for a share of 1, at which nothing is left."""
+        if not 0 <= self.switch_cost < 1:
+            raise KeyProblem("switch_cost", f"switch_cost is a share from 0 to below 1, not {self.switch_cost:g}")
 
     @cached_property
     def slower(self) -> dict[tuple[str, str], float]:
         """Times slower by class and class next to it."""
         return {(one, other): times for one, other, times in self.pairs}
 
+    @cached_property
+    def cuts(self) -> tuple[Layout, ...]:
+        """The layouts, each as its slices in ascending order; none if it is not mig."""
+        layouts = self.layouts if self.kind == "mig" else ()
+        return tuple(tuple(sorted(x if isinstance(x, Slice) else Slice(x) for x in layout)) for layout in layouts)
 
-PreemptionKind = Literal["context_switch", "drain", "flush", "flep"]
+    @cached_property
+    def slices(self) -> Layout:
+        """The different slices of all layouts."""
+        return tuple(dict.fromkeys(one for layout in self.cuts for one in layout))
+
+    def share_of(self, profile: str | None) -> float | None:
+        """The share of the slices with this profile; None if there are none."""
+        return next((one.share for one in self.slices if one.profile == profile and profile), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Preemption:
-    """How a running launch is preempted on an accelerator.
+    """How a running launch is preempted on an accelerator; `preemption: drain` alone is the kind.
 
     context_switch: at once; the task's state is saved, over the device's link or at `rate` bytes per second.
     drain: the blocks under way run to their end first; nothing is saved and nothing lost.
@@ -91,33 +145,58 @@ class Preemption:
     Wu, Liu, Zhou, Jiang, FLEP: Enabling Flexible and Efficient Preemption on GPUs (ASPLOS 2017).
     """
 
-    kind: PreemptionKind = "context_switch"
-    rate: float | None = None
-    overhead: float = 0.0
+    kind: Literal["context_switch", "drain", "flush", "flep"] = field(default="context_switch", metadata=REQUIRED)
+    """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
+    rate: BytesPerSecond | None = None
+    """Of context_switch the rate at which state goes to the device's own memory; over its link unless given."""
+    overhead: Fraction = 0.0
+    """Of flep the share by which every launch there is slower."""
+
+    def check(self) -> None:
+        """Raise KeyProblem for figures that the kind does not have."""
+        if self.rate is not None and self.kind != "context_switch":
+            raise KeyProblem("rate", "state is saved only by context_switch")
+        if self.rate == 0:
+            raise KeyProblem("rate", "a rate must be above 0")
+        if self.overhead and self.kind != "flep":
+            raise KeyProblem("overhead", "only flep slows its kernels down all the time")
+        if self.overhead < 0:
+            raise KeyProblem("overhead", "must not be negative")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Power:
-    """Watts of a device when idle, busy (at full speed) and asleep, and how long it takes to wake.
+    """Watts of a device (of a CPU: of one core) and its wake-up delay.
 
-    Of a CPU the watts are those of one core.  Dynamic power (busy - idle) grows as the cube of frequency.
+    Dynamic power (busy - idle) grows as the cube of frequency.
     """
 
-    idle: float = 0.0
-    busy: float = 0.0
-    sleep: float = 0.0
-    wake: float = 0.0
+    idle: Watts = 0.0
+    """Watts while up and doing nothing."""
+    busy: Watts = 0.0
+    """Watts while computing at full speed, idle watts included."""
+    sleep: Watts = 0.0
+    """Watts while asleep."""
+    wake: Seconds = 0.0
+    """Time from the order to wake until the device can be used."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Price:
-    """Money that a device or a node costs for each second in which it is up, and in which it is asleep.
+    """Money for a time in which a device (of a CPU: a core) or a node is up; asleep it costs the same unless said.
 
-    Of a CPU it is that of one core.  Nothing is paid while a device is down.
+    `price: 2.5/h` alone is that of both.  Nothing is paid while a device is down.
     """
 
-    up: float = 0.0
-    asleep: float = 0.0
+    up: PerSecond = field(default=0.0, metadata=REQUIRED)
+    """Money for a time in which it is up, used or not, in any currency: 2.5/h."""
+    asleep: PerSecond = field(default=0.0, metadata={"optional": True})
+    """Money for a time asleep; the price of being up unless given."""
+
+    @classmethod
+    def given(cls, up: float, asleep: float | None = None) -> Price:
+        """Asleep it costs what it costs when up, unless that is said."""
+        return cls(up, up if asleep is None else asleep)
 
     def __add__(self, other: Price) -> Price:
         return Price(self.up + other.up, self.asleep + other.asleep)
@@ -130,26 +209,37 @@ class Price:
 FREE = Price()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DeviceType:
     """A named type of device; `kind` is cpu, gpu or that of another accelerator (npu, ...)."""
 
-    name: str
-    kind: str = "gpu"
-    speed: float = 1.0
-    memory: int | None = None
-    streams: int = 1
-    link: Link = field(default_factory=Link)
-    sharing: Sharing = field(default_factory=Sharing)
+    name: str = field(metadata=NO_KEY)
+    kind: str = field(default="gpu", metadata=NO_KEY)
+    speed: Positive = 1.0
+    """How many times as fast as the GPU for which gpu_time is given."""
+    memory: Bytes | None = None
+    """Memory of each; no limit unless given."""
+    streams: Count = 1
+    """How many launches may be in flight on each, 1 unless given; 2 overlap an upload with a compute."""
+    link: Link = field(default_factory=Link, metadata=NO_KEY)
+    sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
+    """Watts of each, 0 unless given."""
     preemption: Preemption = field(default_factory=Preemption)
-    multiprocessors: int | None = None
-    price: Price = FREE
-    peak: object | None = None
-    """What the roofline cost model needs to know of this type (`sim.workload.costs.roofline.Peak`), if anything."""
+    """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
+    multiprocessors: Count | None = None
+    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
+    price: Price = field(default=FREE, metadata=NO_KEY)
+    peak: object | None = field(default=None, metadata=NO_KEY)
+    """What the roofline cost model needs to know of this type (`hetsim.workload.costs.roofline.Peak`), if anything."""
 
     def __hash__(self) -> int:
         return hash(self.name)  # not of all fields: types are keys in the innermost loops
+
+    def slices_for(self, share: int, memory: int = 0, profile: str = "") -> Layout:
+        """The MIG slices in which a launch with this share and memory, or that asks for this profile, can run."""
+        named = [one for one in self.sharing.slices if profile in ("", one.profile)]
+        return tuple(one for one in named if micro_share(one.share) >= share and one.bytes_of(self.memory) >= memory)
 
 
 @dataclass(frozen=True)
@@ -175,36 +265,41 @@ class Device:
         return self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """`count` equal nodes: cores, host memory, accelerators as (type, count), switches and network."""
 
-    cpus: int = 0
-    memory: int | None = None
-    accelerators: tuple[tuple[DeviceType, int], ...] = ()
-    count: int = 1
-    name: str | None = None
-    cpu_type: DeviceType = field(default_factory=lambda: DeviceType("cpu", kind="cpu"))
-    switch_size: int | None = None
+    cpus: Whole = 0
+    """Cores of each node, none unless given."""
+    memory: Bytes | None = None
+    """Host memory of each node; no limit unless given."""
+    accelerators: tuple[tuple[DeviceType, int], ...] = field(default=(), metadata=NO_KEY)
+    count: Whole = 1
+    """How many equal nodes."""
+    name: Name | None = None
+    """Name of the nodes; of several equal ones a number is added, and without a name they are n0, n1, ..."""
+    cpu_type: DeviceType = field(default_factory=lambda: DeviceType("cpu", kind="cpu"), metadata=NO_KEY)
+    switch_size: int | None = field(default=None, metadata=NO_KEY)
     """Accelerators behind one PCIe switch (filled in order); None: each has a way of its own."""
-    island_size: int | None = None
-    """Accelerators that NVLink joins directly (filled in order); None: none are."""
-    nvlink: Link = field(default_factory=Link)
+    island_size: Count | None = field(default=None, metadata={"alias": "island"})
+    """Accelerators that NVLink joins directly, in order."""
+    nvlink: Link = field(default_factory=Link, metadata=NO_KEY)
     """What joins its GPUs: the rate of each in one direction, and the latency of a hop."""
-    cards: int = 1
-    """Network cards, which share the rate of `network`."""
-    switch: Link = field(default_factory=Link)
-    network: Link = field(default_factory=Link)
+    cards: Count = 1
+    """Network cards that share the rate of its network equally, for parallel training."""
+    switch: Link = field(default_factory=Link, metadata=NO_KEY)
+    network: Link = field(default_factory=Link, metadata=NO_KEY)
     """The node's way to all other nodes: `upload` is out of the node, `download` into it."""
-    rack: str | None = None
-    first: int | None = None
+    rack: Name | None = None
+    """Name of the rack in which these nodes are; in none unless given."""
+    first: int | None = field(default=None, metadata=NO_KEY)
     """Number of the first of them, where they are part of a larger group of nodes (those of one rack)."""
-    price: Price = FREE
+    price: Price = field(default=FREE, metadata=NO_KEY)
     """Price of the node as a whole; its accelerators share it equally, or its cores if it has none."""
-    partitions: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = field(default=(), metadata=NO_KEY)
     """Names of the partitions (virtual clusters) to which these nodes belong."""
-    driver_cores: int = 0
-    """Cores (of `cpus`) that drive one accelerator: this number for each accelerator run no tasks."""
+    driver_cores: Whole = 0
+    """Cores that drive each accelerator of a node and run no tasks."""
 
     @property
     def drivers(self) -> int:
@@ -212,36 +307,47 @@ class NodeSpec:
         return self.driver_cores * sum(count for _, count in self.accelerators)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Partition:
     """A named part of the cluster, and the rules for jobs there.  Partitions may overlap.  Compared by identity."""
 
-    name: str
-    mask: int = 0
+    name: str = field(metadata=NO_KEY)
+    mask: int = field(default=0, metadata=NO_KEY)
     """Bitmask of the indexes of its nodes."""
     default: bool = False
-    """Do jobs that name no partition go here?"""
-    default_time: float | None = None
-    """Time limit of jobs that have none of their own; None: `max_time`."""
-    max_time: float = math.inf
-    tier: int = 0
-    """Jobs of a higher tier go first, where the scheduler knows of tiers."""
-    max_gpus: float | None = None
-    """GPUs that its jobs may hold at once."""
-    max_cpus: float | None = None
-    """Cores that its jobs may hold at once."""
-    max_nodes: int | None = None
-    """Nodes on which its jobs may be at once."""
+    """Is it the one of tasks that name none?"""
+    default_time: Seconds | None = None
+    """Time limit of tasks that ask for none; max_time unless given."""
+    max_time: Seconds = math.inf
+    """Longest time limit that may be asked for; no limit unless given."""
+    tier: Whole = 0
+    """Higher ones go first under slurm_multifactor."""
+    max_gpus: Positive | None = None
+    """GPUs that its running tasks may hold at once, fractions included; no limit unless given."""
+    max_cpus: Positive | None = None
+    """Cores that its running tasks may hold at once; no limit unless given."""
+    max_nodes: Count | None = None
+    """Nodes on which its tasks may run at once; no limit unless given."""
     users: tuple[str, ...] | None = None
+    """Users who may use it; all unless given."""
     accounts: tuple[str, ...] | None = None
-    """Users and accounts that may use it; None: all."""
-    claims: int = 0
+    """Accounts that may use it; all unless given."""
+    claims: int = field(default=0, metadata=NO_KEY)
     """What its jobs compete for, as a bitmask (`Cluster.claims`): jobs of partitions that share a bit do.  Its nodes
     unless given."""
 
     def __post_init__(self) -> None:
         if not self.claims:
             object.__setattr__(self, "claims", self.mask)
+
+    def check(self) -> None:
+        """Raise KeyProblem for times that contradict each other."""
+        if self.default_time is not None and self.default_time > self.max_time:
+            text = f"{self.default_time:g} s is more than the max_time of {self.max_time:g} s"
+            raise KeyProblem("default_time", text)
+        for key in ("default_time", "max_time"):
+            if getattr(self, key) == 0:
+                raise KeyProblem(key, "a time limit is above 0; leave it out where there is none")
 
     @property
     def limited(self) -> bool:
@@ -275,7 +381,11 @@ class Node:
 class Cluster:
     """All nodes and devices, numbered; node names are n0, n1, ... unless given."""
 
-    def __init__(self, specs: Sequence[NodeSpec]):
+    def __init__(self, specs: Sequence[NodeSpec], partitions: dict[str, Partition] | None = None,
+                 fabric: Fabric = Fabric()):  # noqa: B008  # fmt: skip
+        self.specs = list(specs)
+        if sum(spec.count * (1 + sum(count for _, count in spec.accelerators)) for spec in specs) > MAX_DEVICES:
+            raise ValueError(f"a cluster has at most {MAX_DEVICES:,} devices")
         self.nodes: list[Node] = []
         self.devices: list[Device] = []
         self.types: dict[str, DeviceType] = {}
@@ -286,9 +396,10 @@ class Cluster:
         for node in self.nodes:
             for name in node.spec.partitions:
                 masks[name] = masks.get(name, 0) | 1 << node.index
-        self.partitions = {name: Partition(name, mask, claims=self.claims(mask)) for name, mask in masks.items()}
+        by_node = {name: Partition(name, mask, claims=self.claims(mask)) for name, mask in masks.items()}
+        self.partitions = partitions or by_node
         """By name; the code that builds the cluster may replace them by others, with rules."""
-        self.fabric = Fabric()
+        self.fabric = fabric
         """The network between nodes, as far as it is not theirs alone; replaced like the partitions."""
 
     def _add(self, spec: NodeSpec, copy: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sim.model.cluster import Device
+from hetsim.model.cluster import Device
 
 Layout = tuple[int, ...]
 """How many accelerators a launch has on each of its nodes, in the order of its devices."""

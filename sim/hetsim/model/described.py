@@ -1,17 +1,18 @@
 """Models with a JSON Schema that says of each key what it means.
 
-The sentence is the string that stands below a field, as with pydantic's `use_attribute_docstrings`.  That option reads
-the sources when the classes are made, which doubles the time to import the models of a scenario; here they are read
-when a schema is asked for.
+The sentence is the string that stands below a field, as with pydantic's `use_attribute_docstrings`; the schema adds
+the default.  That option reads the sources when the classes are made, which doubles the time to import the models of
+a scenario; here they are read when a schema is asked for.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, GetJsonSchemaHandler
 
@@ -19,15 +20,32 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 class Described(BaseModel):
     """A model with fields that its JSON Schema describes by the strings below them."""
 
+    FIRST: ClassVar[tuple[str, ...]] = ()
+    """Keys that stand first in the schema, where base classes declare others before them."""
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         found = handler(core)
-        properties = handler.resolve_ref_schema(found).get("properties", {})
+        whole = handler.resolve_ref_schema(found)
+        properties = whole.get("properties", {})
+        if cls.FIRST:
+            whole["properties"] = properties = {**{key: properties[key] for key in cls.FIRST}, **properties}
         for field, sentence in descriptions(cls).items():
-            key = cls.model_fields[field].alias or field
+            info = cls.model_fields[field]
+            key = info.alias or field
             if key in properties:
-                properties[key] = {**properties[key], "description": sentence}
+                properties[key] = {**properties[key], "description": with_default(sentence, info.default)}
         return found
+
+
+def with_default(sentence: str, default: Any) -> str:
+    """The sentence and the default, where it is a plain value and the sentence does not say what holds without it."""
+    plain = isinstance(default, bool | int | float | str) and default != ""
+    if not plain or re.search(r"unless given|left out|\bdefault\b", sentence):
+        return sentence
+    told = f"{default:g}" if isinstance(default, float) else str(default)
+    told = told.lower() if isinstance(default, bool) else told
+    return f"{sentence} {told} unless given." if sentence.endswith("?") else f"{sentence[:-1]}; {told} unless given."
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:

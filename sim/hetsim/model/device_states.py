@@ -5,7 +5,7 @@ A device sleeps on through a failure and its repair; an accelerator is down whil
 
 from __future__ import annotations
 
-from sim.model.cluster import Cluster
+from hetsim.model.cluster import Cluster
 
 UP, ASLEEP, WAKING, DOWN = "up", "asleep", "waking", "down"
 

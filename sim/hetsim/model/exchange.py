@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from sim.model.cluster import Cluster, Device
+    from hetsim.model.cluster import Cluster, Device
 
 KNOWN = 20_000
 """Maximum number of sets of nodes for which the profile is kept."""
@@ -46,7 +46,7 @@ class Phase:
     bytes: float
     """Bytes that a node sends to other nodes in a step."""
     fixed: float = 0.0
-    """Seconds besides: latencies, and what moves within nodes."""
+    """Seconds in addition: latencies, and what moves within nodes before or after."""
     hidden: float = 0.0
     """Seconds that pass behind computing."""
     cards: int = 1
@@ -54,6 +54,12 @@ class Phase:
     loop: bool = False
     waits: float = 0.0
     """Seconds by which a pipeline's bubble grows with each second of it."""
+    inside: float = 0.0
+    """Seconds that links within nodes need at the same time: the slowest hop of a ring sets its pace."""
+
+    def over(self, card: float, cards: int) -> float:
+        """Seconds on nodes with this number of cards of this rate, without a rack's uplink and latencies."""
+        return max(self.inside, self.bytes / (card * min(self.cards, cards)))
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class Load:
     seconds: float
     busy: float
     alone: bool = False
+
+
+Use = tuple[float, float, float]
+"""Of a phase on a link: seconds at its full rate, seconds that the phase sends if no other job delays it, and by how
+many it may send longer before the step takes longer."""
 
 
 @dataclass(frozen=True)
@@ -103,25 +114,21 @@ class TrafficProfile:
     across: float
     """The part of `bytes` that crosses racks."""
 
-    def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[tuple[float, float]]]]:
-        """Seconds of communication that are not hidden, those of the bubble, and of each link that others may use what
-        phases need of it: seconds, and how many more would pass behind computing.
+    def step(self, slow: dict[int, float] | None = None) -> tuple[float, float, dict[int, list[Use]]]:
+        """Seconds of communication that are not hidden, those of the bubble, and what phases need of each link that
+        others may use.
 
         slow: links that are slower than they should be, by how many times."""
-        spent: dict[int, list[tuple[float, float]]] = {}
+        spent: dict[int, list[Use]] = {}
         total, bubble = 0.0, self.filling
         for phase, loads in self.phases:
-            fixed, hidden, longest = phase.fixed, phase.hidden, 0.0
-            for load in loads:
-                seconds = load.seconds
-                if slow and seconds:
-                    seconds *= slow.get(load.link, 1.0)
-                longest = max(longest, seconds)
-            for load in loads:
-                if not load.alone and load.seconds:
-                    seconds = load.seconds * slow.get(load.link, 1.0) if slow else load.seconds
-                    spent.setdefault(load.link, []).append((seconds, max(0.0, hidden - fixed - longest)))
-            exposed = max(0.0, fixed + longest - hidden)
+            each = [one.seconds * slow.get(one.link, 1.0) if slow and one.seconds else one.seconds for one in loads]
+            longest = max([phase.inside, *each])
+            for load, seconds in zip(loads, each, strict=True):
+                if not load.alone and seconds:
+                    slack = max(0.0, phase.hidden - phase.fixed - longest)
+                    spent.setdefault(load.link, []).append((seconds, longest, slack))
+            exposed = max(0.0, phase.fixed + longest - phase.hidden)
             total += exposed
             if phase.waits:  # a link may be down, and 0 × inf is no number
                 bubble += phase.waits * exposed
@@ -129,7 +136,7 @@ class TrafficProfile:
 
     def exposed(self) -> list[float]:
         """Seconds of each phase that are not hidden."""
-        longest = [max((load.seconds for load in loads), default=0.0) for _, loads in self.phases]
+        longest = [max([phase.inside, *(load.seconds for load in loads)]) for phase, loads in self.phases]
         return [max(0.0, one.fixed + over - one.hidden) for (one, _), over in zip(self.phases, longest, strict=True)]
 
     @cached_property

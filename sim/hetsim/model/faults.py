@@ -19,7 +19,7 @@ class FaultProcess:
     `between` are the times from being sound to the next fault, `lasting` those from fault to repair.  With
     `together`, every other device of the same group (`groups`, by device) falls ill with the first with that
     probability, until the same repair.  Devices are indexes; that of a node's cores stands for the whole node.  Links
-    between nodes are numbered on behind the devices (`sim.model.exchange.link_names`).
+    between nodes are numbered on behind the devices (`hetsim.model.exchange.link_names`).
     """
 
     name: str
@@ -37,12 +37,17 @@ class FaultProcess:
 
 @dataclass(frozen=True)
 class FaultEvent:
-    """A fault that is known beforehand: at a time a device goes down, comes up, or runs slower by a factor."""
+    """A fault that is known beforehand: at a time a device goes down, comes up, or runs slower by a factor.
+
+    "slow" replaces the factor that the same source gave before (1 ends it), "up" ends one "down" of that source.
+    """
 
     time: float
     device: int
     what: str
     factor: float = 1.0
+    source: str = ""
+    """The file that tells it."""
 
 
 @dataclass(frozen=True)

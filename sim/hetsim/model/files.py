@@ -1,23 +1,95 @@
-"""Files that are written whole or not at all."""
+"""Files: inputs, each of which is named or opened here and so recorded, and outputs, written whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 TEMPORARY = ".hetsim-"
 """How the names of files begin that are being written; machine and process follow."""
 DAY = 86_400.0
+
+
+# Inputs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class InputFiles:
+    """Files and folders that were named or opened while they were recorded; `named`: by the key and text of each."""
+
+    paths: dict[Path, None] = field(default_factory=dict)
+    opened: dict[Path, None] = field(default_factory=dict)
+    named: dict[tuple[str, str], Path] = field(default_factory=dict)
+
+
+_recording: ContextVar[tuple[InputFiles, ...]] = ContextVar("recording", default=())
+
+
+@contextmanager
+def recorded_inputs() -> Iterator[InputFiles]:
+    """Record the inputs that are named or opened in the block, by this thread."""
+    found = InputFiles()
+    before = _recording.set((*_recording.get(), found))
+    try:
+        yield found
+    finally:
+        _recording.reset(before)
+
+
+def record_input(path: Path, key: str | None = None, text: Any = None) -> Path:
+    """Record a file or folder that decides what a run gives, perhaps with the key and the text that name it."""
+    for one in _recording.get():
+        one.paths[path] = None
+        if key is not None:
+            one.named[key, str(text)] = path
+    return path
+
+
+def open_input(path: Path) -> io.BufferedReader:
+    """Open a file that decides what a run gives, recorded; libraries are handed what this returns, and never a path."""
+    for one in _recording.get():
+        one.opened[path] = None
+    return path.open("rb")
+
+
+def open_text(path: Path, errors: str = "strict", newline: str | None = "") -> TextIO:
+    """The same of a text in UTF-8, with its line ends as they are unless `newline` says otherwise."""
+    return io.TextIOWrapper(open_input(path), "utf-8-sig", errors, newline)
+
+
+@cache
+def watch_opens() -> None:
+    """From now on record all files that this process opens to read, besides code: for code that is not hetsim's."""
+    installed = {*map(os.path.abspath, (sys.prefix, sys.base_prefix)), "/proc", "/dev", "/sys"}
+
+    def watch(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and _recording.get() and isinstance(given[0], str | bytes | os.PathLike):
+            path = Path(os.path.abspath(os.fsdecode(given[0])))
+            reads = not isinstance(given[2], int) or not given[2] & (os.O_WRONLY | os.O_RDWR)
+            code = path.suffix in (".py", ".pyc", ".so") or path.parent.suffix in (".dist-info", ".egg-info")
+            # The event comes before the file is opened, also where there is none: entries of sys.path are tried so.
+            if reads and not code and installed.isdisjoint(map(str, path.parents)) and os.path.exists(path):
+                for one in _recording.get():
+                    one.opened[path] = None
+
+    sys.addaudithook(watch)
+
+
+# Outputs ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -45,6 +117,7 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
     durable: when this returns the file is on the disk, and outlives a power cut.
     """
     with naming(path):
+        _tidy(path.absolute().parent)
         prefix = f"{TEMPORARY}{_host()}-{os.getpid()}-"
         handle, name = tempfile.mkstemp(prefix=prefix, suffix=path.suffix, dir=path.absolute().parent)
         os.close(handle)
@@ -63,9 +136,9 @@ def write_whole(path: Path, write: Callable[[Path], Any], *, durable: bool = Fal
 
 
 def temporary_folder(target: Path, what: str) -> Path:
-    """A new folder next to another, in which that is being written (`what`: new or old); none of a process that died
-    is there afterwards."""
-    pattern = re.compile(rf"{re.escape(TEMPORARY)}\w{{8}}-\d+-{re.escape(target.name)}-{what}-\w+")
+    """A new folder next to another, in which that is being written (`what`: new or old); none that a process which died
+    was writing is there afterwards, nor what it was about to remove of this one."""
+    pattern = re.compile(rf"{re.escape(TEMPORARY)}\w{{8}}-\d+-({re.escape(target.name)}-{what}|.+-new)-\w+")
     for left in target.parent.glob(f"{TEMPORARY}*"):
         if pattern.fullmatch(left.name) and is_left(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -78,6 +151,13 @@ def remove_left(folder: Path, pattern: str) -> None:
     for left in folder.glob(f"{pattern}{TEMPORARY}*"):
         if left.is_file() and is_left(left):
             left.unlink(missing_ok=True)
+
+
+@cache
+def _tidy(folder: Path) -> None:
+    """Remove, before a process writes its first file into a folder, what a killed one has left there."""
+    with suppress(OSError):
+        remove_left(folder, "")
 
 
 @cache

@@ -4,7 +4,7 @@ The tasks run in their order.  An item that one of them writes before any reads 
 writes, and that one of them reads last, stays *inside*: it is never written, and takes no memory and no link.  Inputs
 are those that a task reads before one of the launch has written them; outputs are the other items written.
 
-How long it computes, for tasks of known work (`sim.model.tasks.KernelWork`): of their launch overheads the
+How long it computes, for tasks of known work (`hetsim.model.tasks.KernelWork`): of their launch overheads the
 greatest is paid; operations add up; memory traffic adds up without what falls away: every reading of an item that an
 earlier task of the launch has written or read, and every writing of an item that stays inside or is written again
 (of one task at most all its traffic).  It takes the overhead and the greater of both sums.  A task of unknown work
@@ -18,8 +18,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sim.model.cluster import MILLI
-from sim.model.tasks import Mode, StageTime, Tasks
+from hetsim.model.cluster import MILLI
+from hetsim.model.tasks import Mode, StageTime, Tasks
 
 
 def fused_mode(modes: Sequence[Mode]) -> Mode:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
-from sim.model.units import shown
+from hetsim.model.files import record_input
+from hetsim.model.units import shown
 
 
 def _existing(value: Any, info: ValidationInfo) -> Path:
@@ -30,7 +31,7 @@ def _existing(value: Any, info: ValidationInfo) -> Path:
     if not found:
         looked = "" if str(path) == str(value) or len(str(path)) > 500 else f" (looked for {path})"
         raise ValueError(f"no file {shown(str(value))}{looked}")
-    return path
+    return record_input(path, info.field_name, value)
 
 
 def _existing_folder(value: Any, info: ValidationInfo) -> Path:
@@ -46,7 +47,7 @@ def _existing_folder(value: Any, info: ValidationInfo) -> Path:
     if found is None:
         what = "is a file, not a folder" if file else f"is no folder (looked for {str(inside)[:500]})"
         raise ValueError(f"{shown(str(value))} {what}")
-    return found
+    return record_input(found, info.field_name, value)
 
 
 ExistingFolder = Annotated[Path, BeforeValidator(_existing_folder), WithJsonSchema({"type": "string"})]

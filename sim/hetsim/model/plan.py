@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from sim.model.cluster import Cluster, Device, Node
-from sim.model.fusion import fusible
-from sim.model.tasks import Mode, Tasks
+from hetsim.model.cluster import Cluster, Device, Node
+from hetsim.model.fusion import fusible
+from hetsim.model.tasks import Mode, Tasks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,7 +103,7 @@ def cores_on(devices: Sequence[int], cores: Sequence[int] | None, cluster: Clust
 class Step:
     """One line of a plan: this task, in this mode, on these devices (core lanes are named `n0/cpu3`).
 
-    Steps with the same number in `launch` are launched as one kernel (`sim.model.fusion`), in their order: they
+    Steps with the same number in `launch` are launched as one kernel (`hetsim.model.fusion`), in their order: they
     stand next to each other on one device.
     """
 

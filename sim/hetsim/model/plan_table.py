@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.model.files import write_whole
-from sim.model.plan import Plan
-from sim.model.tasks import Tasks
+from hetsim.model.files import write_whole
+from hetsim.model.plan import Plan
+from hetsim.model.tasks import Tasks
 
 if TYPE_CHECKING:
     import pandas as pd

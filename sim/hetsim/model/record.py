@@ -1,7 +1,7 @@
 """What goes into a run and what comes out of it, as columns: the hand-over between the rooms.
 
 `RunInput` is what a scenario becomes before the clock starts; `Record` is what the engine wrote down.
-Tables with names, metrics and files are made from a Record by `sim.results`.
+Tables with names, metrics and files are made from a Record by `hetsim.results`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import Cluster
-from sim.model.faults import Faults
-from sim.model.randomness import RandomTree
-from sim.model.service import LanguageService, Service
-from sim.model.tasks import Tasks
+from hetsim.model.cluster import Cluster
+from hetsim.model.faults import Faults
+from hetsim.model.randomness import RandomTree
+from hetsim.model.service import LanguageService, Service
+from hetsim.model.tasks import Tasks
 
 NOT_ARRIVED, UNFINISHED, COMPLETED, REJECTED, EXPIRED, FAILED, ABORTED = -1, 0, 1, 2, 3, 4, 5
 STATUS_NAMES = {UNFINISHED: "unfinished", COMPLETED: "completed", REJECTED: "rejected", EXPIRED: "expired",
@@ -42,15 +42,15 @@ STAGE_SPANS = {
 class ClosedStream:
     """A closed loop: `clients` clients, each of which thinks, sends its next task, and waits for its end.
 
-    `rows` are the rows of `Tasks` that belong to it, in the order in which they are sent; the first
-    `clients` of them have arrival times, the others inf until the engine sends them.  `deadline` and `patience`,
-    where its tasks have them, count seconds from sending, one entry a row of `rows`: of rows not yet sent the
-    columns of `Tasks` cannot hold them.
+    `clients` are pairs of a time, the first 0, and the clients from then on.  `rows` are the rows of `Tasks` that
+    belong to it, in the order in which they are sent; those of the first clients have arrival times, the others inf
+    until the engine sends them.  `deadline` and `patience`, where its tasks have them, count seconds from sending, one
+    entry a row of `rows`: of rows not yet sent the columns of `Tasks` cannot hold them.
     """
 
     name: str
     rows: np.ndarray
-    clients: int
+    clients: list[tuple[float, int]]
     think: Callable[[np.random.Generator, int], np.ndarray]
     deadline: np.ndarray | None = None
     patience: np.ndarray | None = None
@@ -63,7 +63,7 @@ class RunInput:
     name: str
     cluster: Cluster
     tasks: Tasks
-    scheduler: Any
+    scheduler: Any = None
     admission: Any = None
     random: RandomTree = field(default_factory=lambda: RandomTree(0))
     closed: list[ClosedStream] = field(default_factory=list)
@@ -78,6 +78,11 @@ class RunInput:
     """The batching and the routing policy of each language model."""
     warnings: list[str] = field(default_factory=list)
     """What a reader of the results must know beforehand: a load beyond every capacity, ..."""
+    overloads: list[tuple[str, float, float]] = field(default_factory=list)
+    """Services whose waits must grow, in a line: the warning, the number of requests that are served at most until the
+    last one arrives, and the seconds that the last of these has waited at least."""
+    unplanned: list[str] = field(default_factory=list)
+    """Keys of the scenario that no proof of a planner takes into account."""
     faults: list[Faults] = field(default_factory=list)
     grace: float | None = None
     """Seconds after their time limit at which tasks are killed; None: they may overrun it."""
@@ -96,7 +101,7 @@ class Record:
     only computed and none was stopped: compute is then finish - start and the others are 0.  Ask `stage` for them.
     `preemptions` and `migrations` are None where there were none; `reasons` has a text for some tasks.
     `batch` is the number of the last launch where launches had several tasks, else None.
-    `steps`: columns of the steps of language models (`sim.results.one_run.steps`), `token_gaps` (time, seconds) the
+    `steps`: columns of the steps of language models (`hetsim.results.one_run.steps`), `token_gaps` (time, seconds) the
     gaps between tokens that do not follow from them, `replicas` (service, number, KV blocks, place) what their column
     `replica` counts; `preemptions_by` and `cached_tokens` are per task, where there were any.
     `first_token` is when a request to a language model had its first token, None where there are none.
@@ -108,13 +113,13 @@ class Record:
     download_start, end (all NaN where skipped), outcome, busy (device-seconds computed: GPUs × share × time ×
     engine share), energy (J above idle), lost (busy that was lost).  None where each task had exactly one plain launch.
     `places`: (device indexes, core numbers or None); of cores on several nodes those of each node are numbered on
-    behind those of the node before it (`sim.model.plan.cores_on`).
+    behind those of the node before it (`hetsim.model.plan.cores_on`).
     `device_log`: (time, device index, what, value) with what in frequency, sleep, wake, awake, down, up.
     `holds`: (time, task, cause) as told by the policy.
     `fused`: of launches of several tasks as one kernel, by number: their rows in order, and the bytes of memory traffic
     of each that fell away.
     `stays` and `links`: columns of what jobs over nodes did on the network (see
-    `sim.engine.flight.contention`); None where no job tells what its nodes send.
+    `hetsim.engine.flight.contention`); None where no job tells what its nodes send.
     `notes`: what the policy tells of its work (of a plan its makespan and bound); `planning` the seconds of wall clock
     that it took to prepare, NaN for a policy that does not: never part of a table, as no two runs agree on it.
     """

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from sim.model.cluster import DeviceType
-from sim.model.step_times import StepTimes
-from sim.model.tasks import Shape
+from hetsim.errors import KeyProblem
+from hetsim.model.cluster import DeviceType
+from hetsim.model.step_times import StepTimes
+from hetsim.model.tasks import Shape
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Count, Positive, Seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ResultCache:
     """Results of `size` inputs are kept (`evict`: lru or clock), and answer in `hit` seconds.
 
     The inputs of the requests are the column `input` of `Tasks.extra`.
     """
 
-    size: int
-    evict: str = "lru"
-    hit: float = 0.0
+    size: Count
+    """How many results are kept."""
+    evict: Literal["lru", "clock"] = "lru"
+    """Which result goes when there is no room: lru (default) or clock."""
+    hit: Seconds = 0.0
+    """Time of an answer from the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +66,23 @@ class Service:
         return self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
-    """Between `least` and `most` replicas, so many that each has about `target` requests; a change at most each
-    `cooldown` seconds."""
+    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
 
-    least: int
-    most: int
-    target: float
-    cooldown: float
+    least: Count = field(default=1, metadata={"alias": "min"})
+    """Fewest replicas."""
+    most: Count = field(metadata={"alias": "max"})
+    """Most replicas."""
+    target: Positive
+    """Requests that each replica should have."""
+    cooldown: Seconds = 0.0
+    """Least time between two changes."""
+
+    def check(self) -> None:
+        """Raise KeyProblem for bounds that contradict each other."""
+        if self.most < self.least:
+            raise KeyProblem("max", f"at most {self.most} replicas and at least {self.least} contradict each other")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +105,7 @@ class LanguageService:
     these requests are.  They alone have its modes, each a replica on so many devices of one type and node; `kinds` are
     what replicas are in these modes, in this order.  The keys and values of `block` tokens fill one KV block;
     `token_bytes` is what one token's take.
-    `budget`: most tokens of a step, those that it decodes and those of prompts together; None: no limit.
+    `max_num_batched_tokens`: of a step, those that it decodes and those of prompts together; None: no limit.
     """
 
     name: str
@@ -98,7 +114,7 @@ class LanguageService:
     kinds: tuple[ReplicaKind, ...]
     block: int = 16
     token_bytes: int = 0
-    budget: int | None = None
+    max_num_batched_tokens: int | None = None
     max_sequences: int = 256
     max_output: int | None = None
     """Longest answer that a request announces; 0: exactly as many tokens as it will have; None: it announces none."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.model.cluster import Cluster, Device, Link
-from sim.model.tasks import Mode, Tasks
+from hetsim.model.cluster import Cluster, Device, Link
+from hetsim.model.tasks import Mode, Tasks
 
 
 @dataclass(frozen=True)

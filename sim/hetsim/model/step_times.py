@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.batch_times import StageTable
-from sim.model.tasks import StageTime
+from hetsim.model.batch_times import StageTable
+from hetsim.model.cluster import NO_KEY
+from hetsim.model.tasks import StageTime
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LinearSteps:
     """Seconds of one step on one replica, linear in what the step does, or as it was measured.
 
@@ -25,12 +30,16 @@ class LinearSteps:
     `fixed` counted once.
     """
 
-    fixed: float = 0.0
-    per_sequence: float = 0.0
-    per_prompt_token: float = 0.0
-    per_context_token: float = 0.0
-    decode: StageTable | StageTime | None = None
-    prefill: StageTable | StageTime | None = None
+    fixed: Seconds = 0.0
+    """Time of any step; a step that decodes and reads has it once."""
+    per_sequence: Seconds = 0.0
+    """Time for each sequence that decodes."""
+    per_prompt_token: Seconds = 0.0
+    """Time for each prompt token that is read."""
+    per_context_token: Seconds = 0.0
+    """Time for each token of context of the sequences that decode."""
+    decode: StageTable | StageTime | None = field(default=None, metadata=NO_KEY)
+    prefill: StageTable | StageTime | None = field(default=None, metadata=NO_KEY)
 
     attends = False
     """Does the time depend on how many earlier tokens the prompt tokens of a step attend to?"""

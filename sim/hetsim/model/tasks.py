@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from sim.model.batch_times import StageTable
-from sim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
-from sim.model.curves import WorkCurve
-from sim.model.exchange import Exchange
-from sim.model.ragged import Ragged
+from hetsim.errors import KeyProblem
+from hetsim.model.batch_times import StageTable
+from hetsim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
+from hetsim.model.curves import WorkCurve
+from hetsim.model.exchange import Exchange
+from hetsim.model.ragged import Ragged
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Bytes, Part, Seconds
 
 CLOSE = 1e-9
 """Intervals by which a time may miss a checkpoint and still end with it."""
@@ -29,29 +33,67 @@ FUTURE, BLOCKED, WAITING, RUNNING, ENDED = range(5)
 """Where a task is in its life: not yet arrived (or deferred), waiting for predecessors, waiting, in a launch, over."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StageTime:
     """Seconds of a transfer stage: `fixed` once a launch plus `per_item` for each of its tasks."""
 
-    fixed: float = 0.0
-    per_item: float = 0.0
+    fixed: Seconds = 0.0
+    """Time once a batch."""
+    per_item: Seconds = 0.0
+    """Time for each request of the batch."""
 
     def of(self, count: int) -> float:
         """Seconds for a launch of a number of tasks."""
         return self.fixed + self.per_item * count
 
 
-class SpanSpeeds(NamedTuple):
-    """Rates of a gang by the unit that holds all its devices: NVLink island, PCIe switch, node, rack or cluster.
+class BatchTimes(NamedTuple):
+    """Seconds of the stages of a launch, each alone on idle links and engines."""
 
-    If several units hold them, the fastest rate counts; nodes without a rack are in none.
+    upload: float
+    compute: float
+    download: float
+
+    @property
+    def total(self) -> float:
+        return self.upload + self.compute + self.download
+
+
+OPTIONAL = {"optional": True}
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSpeeds:
+    """Rates of a gang by the narrowest part of the cluster that holds it; one not given has that of the one before.
+
+    If several parts hold it, the fastest rate counts.  `island` and `switch` count where the nodes have them
+    (`island`, `pcie: {switch: ...}`), `rack` where nodes have one.
     """
 
-    island: float = 1.0
-    switch: float = 1.0
-    node: float = 1.0
-    rack: float = 1.0
-    cluster: float = 1.0
+    island: Part = field(default=1.0, metadata=OPTIONAL)
+    """Rate of a gang within one NVLink island, 1 unless given."""
+    switch: Part = field(default=1.0, metadata=OPTIONAL)
+    """Rate within one PCIe switch; that of the level before unless given."""
+    node: Part = field(default=1.0, metadata=OPTIONAL)
+    """Rate within one node; that of the level before unless given."""
+    rack: Part = field(default=1.0, metadata=OPTIONAL)
+    """Rate within one rack; that of the level before unless given."""
+    cluster: Part = field(default=1.0, metadata=OPTIONAL)
+    """Rate across racks; that of the level before unless given."""
+
+    @classmethod
+    def given(cls, **rates: float) -> SpanSpeeds:
+        """All five rates from those that are given."""
+        if not rates:
+            raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
+        rate = 1.0
+        return cls(*[rate := rates.get(level, rate) for level in cls.__slots__])
+
+    def check(self) -> None:
+        """Raise KeyProblem for a rate that rises with the distance."""
+        for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
+            if getattr(self, wide) > getattr(self, narrow):
+                raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
 
     def of(self, devices: Sequence[Device]) -> float:
         """Rate of a gang on these devices."""
@@ -114,7 +156,9 @@ class Mode:
     """How its time depends on the layout of its devices and on what is done; the tasks' times are then those of the
     packed layout."""
     parts: tuple[Mode, ...] = ()
-    """Of a launch of several kernels as one (`sim.model.fusion`): the mode of each of its tasks."""
+    """Of a launch of several kernels as one (`hetsim.model.fusion`): the mode of each of its tasks."""
+    slice: str = ""
+    """The profile of the MIG slice that it asks for by name; empty: any slice that is large enough."""
     pinned: int | None = None
     """Bitmask of nodes that take the place of those of its partition, whose limits still count it."""
 
@@ -155,12 +199,28 @@ class Mode:
             memory=-(-self.memory // parts),
             gpu_memory=self.gpu_memory,
             partition=self.partition,
+            slice=self.slice,
             pinned=self.pinned,
         )
 
     def base(self, count: int) -> float:
         """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
         return self.fixed if self.table is None else self.table.of(count)
+
+    def computing(self, size: int, own: float, left: float = 1.0) -> float:
+        """Seconds that a launch of a number of tasks computes.
+
+        `own`: of its tasks, what is left of each; `left`: the largest part left of one of them.  The one place that
+        says how batches compute: engine, forecasts, policies' estimates, capacities and theory all ask here.
+        """
+        return self.base(size) * left + own
+
+    def stages(self, size: int, own: float, factors: Sequence[float] = (1.0, 1.0, 1.0)) -> BatchTimes:
+        """Seconds of the stages of a launch, bytes aside; on cores nothing is uploaded or downloaded."""
+        up, compute, down = factors
+        if self.on_cpu:
+            return BatchTimes(0.0, self.computing(size, own) * compute, 0.0)
+        return BatchTimes(self.upload.of(size) * up, self.computing(size, own) * compute, self.download.of(size) * down)
 
     @property
     def min_base(self) -> float:
@@ -217,7 +277,7 @@ class Mode:
         return self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stopping:
     """What it costs to stop and resume: seconds to save and restore, bytes of state, checkpoints.
 
@@ -225,17 +285,45 @@ class Stopping:
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
     fault falls back to the last multiple.  inf: only saved stops keep work when a device fails.
     `checkpoint` seconds of each interval, its last, go into writing; times of tasks contain them (`with_checkpoints`).
+    `input` ("saved" or "again"): is the input of a task part of the state that a stop saves, or does it come to the
+    device again?  None: it is saved where there are `state` bytes.  After a failure it always comes again.
     `block`: a kernel can be left only between blocks of this length, where the device drains or flushes
-    (`sim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
+    (`hetsim.model.cluster.Preemption`); 0: anywhere.  `idempotent`: its blocks can be thrown away and run again.
     """
 
-    save: float = 0.0
-    restore: float = 0.0
-    state: int = 0
-    interval: float = math.inf
-    block: float = 0.0
+    save: Seconds = 0.0
+    """Time to save the state on a stop, besides moving its bytes."""
+    restore: Seconds = 0.0
+    """Time to restore the state on resuming, besides moving its bytes."""
+    state: Bytes = 0
+    """Bytes of state that are moved to the host and back."""
+    interval: Seconds = math.inf
+    """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
+    block: Seconds = 0.0
+    """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
     idempotent: bool = False
-    checkpoint: float = 0.0
+    """Can blocks be thrown away and run again?"""
+    checkpoint: Seconds = 0.0
+    """Time that each of those checkpoints takes, in which nothing is computed."""
+    input: Literal["saved", "again"] | None = None
+    """Is the input (`bytes_in`, `upload`) part of the state that a stop saves, or uploaded again on resuming? saved
+    where state is above 0, else again; after a failure always again."""
+
+    @classmethod
+    def given(cls, interval: float = math.inf, checkpoint: float = 0.0, **others: Any) -> Stopping:
+        """A scenario gives the time between checkpoints; here they are part of the interval."""
+        return cls(interval=interval + checkpoint, checkpoint=checkpoint, **others)
+
+    def check(self) -> None:
+        """Raise KeyProblem for checkpoints without time between them, ValueError without an interval."""
+        if self.interval <= self.checkpoint:
+            raise KeyProblem("interval", "checkpoints need an interval above 0")
+        if self.checkpoint and self.interval == math.inf:
+            raise ValueError("checkpoint says how long one takes; interval must say how often there is one")
+
+    @property
+    def input_saved(self) -> bool:
+        return self.state > 0 if self.input is None else self.input == "saved"
 
     def with_checkpoints(self, seconds: np.ndarray) -> np.ndarray:
         """Compute times plus the time spent writing checkpoints.
@@ -282,7 +370,7 @@ class Item:
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What kernels do, by row and mode: for launches of several as one (`sim.model.fusion`).
+    """What kernels do, by row and mode: for launches of several as one (`hetsim.model.fusion`).
 
     Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
     overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.
@@ -452,7 +540,7 @@ class Task:
         self.done = 0.0
         self._done = 0.0  # the true fraction
         self._launch: Any = None
-        self.ticket = 0  # of the queue entry that speaks for this task (sim.policy.queues)
+        self.ticket = 0  # of the queue entry that speaks for this task (hetsim.policy.queues)
         self.memo: Any = None  # a policy's own note on the task
         self.allowed: tuple[int, ...] | None = None  # modes an admission policy restricted it to; None: all
         self._history: Any = None  # the engine's, for tasks that were stopped or moved data

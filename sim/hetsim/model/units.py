@@ -14,7 +14,9 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from hetsim.errors import visible
 
 TIME = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0,
@@ -110,8 +112,9 @@ def shown(value: Any) -> str:
         return "nothing"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = str(value)
+    text = visible(str(value))
     return f'"{text if len(text) <= 60 else text[:57] + "..."}"'
+
 
 
 def _with_unit(number: str, units: dict[str, float], example: str) -> str:
@@ -159,6 +162,57 @@ Hertz = _quantity(FREQUENCY, "1.4 GHz")
 Fraction = Annotated[
     float, BeforeValidator(parse_fraction), WithJsonSchema({"type": ["number", "string"], "examples": [0.05, "5%"]})
 ]
+
+LONGEST_NAME = 200
+
+
+def _number(value: Any) -> Any:
+    if not is_number(value):
+        beyond = isinstance(value, int | float) and abs(value) > MOST
+        hint = f"; the largest is {MOST:g}" if beyond else ""
+        raise ValueError(f"expected a number, not {shown(value)}{hint}")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    _number(value)
+    if value != int(value):
+        raise ValueError(f"expected a whole number, not {shown(value)}")
+    return int(value)
+
+
+def _seed(value: Any) -> Any:
+    return value if isinstance(value, int) and not isinstance(value, bool) else _whole(value)
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected a name, not {shown(value)}")
+    if len(value) > LONGEST_NAME:
+        raise ValueError(f"a name has at most {LONGEST_NAME} characters; this has {len(value):,}")
+    if not value.isprintable():
+        raise ValueError("a name is one line of visible characters; this has others")
+    return value
+
+
+def _flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, not {shown(value)}")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
+NotNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+Part = Annotated[Positive, Field(le=1)]
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=0), BeforeValidator(_seed)]
+"""Any whole number: seeds of 128 bits are usual."""
+Name = Annotated[str, Field(min_length=1), BeforeValidator(_name)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
 DIMENSIONS = (

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.errors import Problem, ScenarioError, UsageError, suggestion
-from sim.scenario.file import document as documents
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema.policy import long_form
+from hetsim.errors import Problem, ScenarioError, UsageError, suggestion
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema.policy import long_form
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

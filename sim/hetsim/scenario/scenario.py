@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.randomness import JUDGED
-from sim.model.record import RunInput
-from sim.scenario import overrides as setting
-from sim.scenario.file import document as documents
-from sim.scenario.file.document import Document
-from sim.scenario.schema.policy import Policies, check_policies
-from sim.scenario.schema.trace import TraceSpec, check_traces
-from sim.scenario.schema.whole import ScenarioModel, check
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError, UsageError, suggestion
+from hetsim.model.files import InputFiles, open_input, recorded_inputs
+from hetsim.model.randomness import JUDGED
+from hetsim.model.record import RunInput
+from hetsim.scenario import overrides as setting
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.file.document import Document
+from hetsim.scenario.schema.policy import Policies, check_policies
+from hetsim.scenario.schema.trace import TraceSpec, check_traces
+from hetsim.scenario.schema.whole import ScenarioModel, check
+from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
+    from hetsim.engine.simulation import Simulation
 
 Overrides = Mapping[str, Any] | list[str] | tuple[str, ...]
 """`{"policy.scheduler.name": "sjf"}`, or the command line's `["policy.scheduler.name=sjf"]`."""
@@ -31,10 +33,11 @@ Overrides = Mapping[str, Any] | list[str] | tuple[str, ...]
 class Scenario:
     """One scenario; immutable.  Attributes:
 
-    model      the validated values (`sim.scenario.schema.whole.ScenarioModel`)
+    model      the validated values (`hetsim.scenario.schema.whole.ScenarioModel`)
     policies   the policies with validated parameters
     base       the folder that relative paths in the scenario start from
     raw        the document as plain data, overrides applied and the policy in its long form
+    inputs     the files that checking it named or opened
     notes      remarks for the user (columns of a trace or times that are not used), known after `build`
     """
 
@@ -45,12 +48,14 @@ class Scenario:
         model: ScenarioModel,
         policies: Policies,
         traces: dict[int, TraceSpec],
+        inputs: InputFiles,
     ):
         self.document = document
         self.base = base
         self.model = model
         self.policies = policies
         self.traces = traces
+        self.inputs = inputs
         self.notes: list[str] = []
         self._tables: dict[int, TaskTable] = {}
 
@@ -72,10 +77,11 @@ class Scenario:
         return self.document.file
 
     def to_yaml(self, absolute_paths: bool = False, warmup: str | None = None) -> str:
-        """The resolved scenario as YAML; loaded again (from the same folder) it is the same scenario.
+        """Write the resolved scenario; loaded again (from the same folder) it is the same scenario.
 
-        With `absolute_paths` the names of files are written in full, so that it can be moved elsewhere; with
-        `warmup` that time stands in place of the scenario's.
+        Parameters: absolute_paths: write names of files in full, so that it can be moved elsewhere; warmup: that time
+            stands in place of the scenario's.
+        Returns: YAML.
         """
         return self.deferred_yaml(absolute_paths, warmup)()
 
@@ -86,7 +92,11 @@ class Scenario:
         return partial(documents.dump, raw if warmup is None else {**raw, "warmup": warmup})
 
     def with_overrides(self, overrides: Overrides) -> Scenario:
-        """The same scenario with some values changed."""
+        """Change some values.
+
+        Parameters: overrides: as for `run`.
+        Returns: another scenario.
+        """
         return from_document(self.document.copy(), self.base, overrides)
 
     def moved(self) -> Scenario:
@@ -98,16 +108,39 @@ class Scenario:
         """Of everything that determines a run besides the seed given to it: values and the files they name."""
         digest = hashlib.sha256(json.dumps(self.raw, sort_keys=True, default=str).encode())
         for path in self.files:
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+            if not path.is_dir():
+                with open_input(path) as stream:
+                    digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()
 
     @property
     def files(self) -> list[Path]:
-        """The files that the scenario names: traces, plans, node lists."""
-        return sorted(set(self._files(self.raw)))
+        """The files that the scenario names, or a file that it names: traces, plans, node lists, profiles.
+
+        Folders are among them, with all that is in them.
+        """
+        found = {*self.inputs.paths, *self.inputs.opened}
+        for folder in [path for path in found if path.is_dir()]:
+            found.update(folder.rglob("*"))
+        return sorted(found)
+
+    def undeclared(self, opened: InputFiles) -> str:
+        """Name the files that a run opened, or the reader of a trace, and that no digest covers.
+
+        Parameters: opened: what was recorded while the run was made.
+        Returns: a warning, empty if there is none.
+        """
+        read = {*opened.opened, *(path for table in self._tables.values() for path in table.opened)}
+        known = {os.path.abspath(path) for path in self.files} if read else set()
+        names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in known)
+        return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""
 
     def table(self, entry: int) -> TaskTable:
-        """The trace of a workload entry; read once."""
+        """Read the trace of a workload entry, once.
+
+        Parameters: entry: its number.
+        Returns: its tasks.
+        """
         if entry not in self._tables:
             table = self._tables[entry] = self.traces[entry].read()
             self.notes += table.notes
@@ -120,12 +153,21 @@ class Scenario:
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
-        """The scenario in a file, shipped under a name, or given as a mapping; see `load`."""
+        """Load the scenario in a file, shipped under a name, or given as a mapping.
+
+        Parameters: source: one of these; overrides: values to change.
+        Returns: the scenario.
+        """
         return load(source, overrides)
 
     def build(self, seed: int | None = None, replication: int = 0, loads: str = JUDGED) -> RunInput:
-        """The input of one run; `loads`: what it is for, judging or training (`sim.model.randomness`)."""
-        from sim.scenario.building.run_input import build
+        """Make the input of one run.
+
+        Parameters: seed, replication: which run; loads: what it is for, judging or training
+            (`hetsim.model.randomness`).
+        Returns: the cluster, the tasks and what else the engine is given.
+        """
+        from hetsim.scenario.building.run_input import build
 
         with self.addresses():
             return build(self, seed, replication, loads)
@@ -138,7 +180,7 @@ class Scenario:
         Replicas of language models have their devices, and static policies have made their plans, which takes as
         long as it takes.  `warmup`: in place of the scenario's.
         """
-        from sim.engine.simulation import Simulation
+        from hetsim.engine.simulation import Simulation
 
         run = self.build(seed, replication)
         if warmup is not None:
@@ -154,32 +196,14 @@ class Scenario:
         except ScenarioError as error:
             raise ScenarioError([self.document.addressed(problem) for problem in error.problems]) from None
 
-    def _files(self, value: Any) -> list[Path]:
-        """Files that texts anywhere in the document name."""
+    def _with_full_paths(self, value: Any, keys: tuple[str, ...] = ()) -> Any:
+        """Document data with the full names of files, where the key and the text are those of one."""
         if isinstance(value, dict):
-            return [path for inner in value.values() for path in self._files(inner)]
+            return {key: self._with_full_paths(inner, (*keys, str(key))) for key, inner in value.items()}
         if isinstance(value, list):
-            return [path for inner in value for path in self._files(inner)]
-        path = self._file(value)
-        return [] if path is None else [path]
-
-    def _file(self, text: Any) -> Path | None:
-        # A file worth naming has a suffix or a folder; "fcfs" is a policy even where a file is called so.
-        if not isinstance(text, str) or not (set("./") & set(text)) or "\n" in text or len(text) > 1000:
-            return None
-        path = self.base / text
-        try:
-            return path if path.is_file() else None
-        except OSError:  # a name that is too long
-            return None
-
-    def _with_full_paths(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: self._with_full_paths(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [self._with_full_paths(inner) for inner in value]
-        path = self._file(value)
-        return value if path is None else str(path.resolve())
+            return [self._with_full_paths(inner, keys) for inner in value]
+        paths = [self.inputs.named[key, value] for key in keys if (key, value) in self.inputs.named]
+        return str(paths[-1].resolve()) if paths else value
 
     def __getstate__(self) -> dict[str, Any]:
         # Tables can be large: a worker process reads them again.
@@ -202,23 +226,26 @@ def load(
         return source.with_overrides(overrides) if overrides else source
     if isinstance(source, Mapping):
         document, folder = documents.from_mapping(dict(source)), Path()
-    else:
+    elif isinstance(source, str | os.PathLike):
         path = _path(source)
         document, folder = documents.read(path), path.parent
+    else:
+        raise UsageError(f"a scenario is a file, the name of a shipped one, a mapping or a Scenario, not {source!r}")
     return from_document(document, folder if base is None else Path(base), overrides)
 
 
 def from_document(document: Document, base: Path, overrides: Overrides = ()) -> Scenario:
     """The scenario in a document; changes the document."""
     setting.apply(document, assignments(overrides))
-    model, problems = check(document, base)
-    policies, policy_problems = check_policies(document, base)
-    traces, trace_problems = check_traces(document, base)
+    with recorded_inputs() as inputs:
+        model, problems = check(document, base)
+        policies, policy_problems = check_policies(document, base)
+        traces, trace_problems = check_traces(document, base)
     problems += policy_problems + _sweep_paths(document)
     problems += [problem for problem in trace_problems if problem not in problems]
     if problems or model is None or policies is None:
         raise _in_order(problems + _further(document, base, traces))
-    return Scenario(document, base, model, policies, traces)
+    return Scenario(document, base, model, policies, traces, inputs)
 
 
 def _in_order(problems: list[Problem]) -> ScenarioError:
@@ -248,7 +275,7 @@ def _sweep_paths(document: Document) -> list[Problem]:
 
 def _further(document: Document, base: Path, traces: dict[int, TraceSpec]) -> list[Problem]:
     """What is wrong with the traces, and with the parts that have valid keys: reported with the rest, in one round."""
-    from sim.scenario.building.streams_and_items import check_parts
+    from hetsim.scenario.building.streams_and_items import check_parts
 
     problems: list[Problem] = []
     tables: dict[int, TaskTable] = {}
@@ -268,7 +295,7 @@ def _path(source: str | Path) -> Path:
         there = True
     if there or isinstance(source, Path) or path.suffix in (".yaml", ".yml", ".json"):
         return path
-    from sim.scenario.file.shipped import find
+    from hetsim.scenario.file.shipped import find
 
     return find(str(source))
 

@@ -6,9 +6,9 @@
 
 Rates are per second, means in seconds.  Names of figures are those of the simulator's metrics, and mean the same.
 A function refuses (`UsageError`) what has no steady state instead of giving a number.  What is only an approximation
-says so: `prediction.approximate`.
+says so by the `error` of its mean wait, which is 0 of exact models.
 
-Names are loaded when they are first used; nothing here knows of scenarios (see `sim.queueing.matching`).
+Names are loaded when they are first used; nothing here knows of scenarios (see `hetsim.queueing.matching`).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ __all__ = [  # noqa: PLE0604
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from sim.theory.admission import Losses, Stream, token_bucket, trunk_reservation, workload_limit
-    from sim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
-    from sim.theory.chains import birth_death, stationary
-    from sim.theory.erlang import (
+    from hetsim.theory.admission import Losses, Stream, token_bucket, trunk_reservation, workload_limit
+    from hetsim.theory.batches import BatchBounds, BatchPrediction, bulk_service, greedy_batches, inoue_bounds
+    from hetsim.theory.chains import birth_death, stationary
+    from hetsim.theory.erlang import (
         erlang_b,
         erlang_c,
         load_for_delay,
@@ -57,21 +57,21 @@ if TYPE_CHECKING:
         servers_for_loss,
         servers_for_wait,
     )
-    from sim.theory.general import allen_cunneen, gim1, md1, mg1, mg1_ps
-    from sim.theory.networks import Network, Station, jackson, tandem
-    from sim.theory.optimal_pricing import Thresholds, naor
-    from sim.theory.prediction import Prediction
-    from sim.theory.priorities import Class, nonpreemptive, preemptive_resume
-    from sim.theory.queues import closed_loop, mm1, mmc, mmc_abandonment, mmck
-    from sim.theory.staffing import Staffing, halfin_whitt
+    from hetsim.theory.general import allen_cunneen, gim1, md1, mg1, mg1_ps
+    from hetsim.theory.networks import Network, Station, jackson, tandem
+    from hetsim.theory.optimal_pricing import Thresholds, naor
+    from hetsim.theory.prediction import Prediction
+    from hetsim.theory.priorities import Class, nonpreemptive, preemptive_resume
+    from hetsim.theory.queues import closed_loop, mm1, mmc, mmc_abandonment, mmck
+    from hetsim.theory.staffing import Staffing, halfin_whitt
 
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(f"module 'sim.theory' has no attribute {name!r}")
+        raise AttributeError(f"module 'hetsim.theory' has no attribute {name!r}")
     from importlib import import_module
 
-    module = import_module(f"sim.theory.{_WHERE[name]}")
+    module = import_module(f"hetsim.theory.{_WHERE[name]}")
     globals()[name] = getattr(module, name)
     return globals()[name]
 

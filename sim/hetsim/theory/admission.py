@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.theory.chains import birth_death
-from sim.theory.general import ConstantJumps
-from sim.theory.prediction import Prediction, not_negative, positive, whole
+from hetsim.errors import UsageError
+from hetsim.theory.chains import birth_death
+from hetsim.theory.general import ConstantJumps
+from hetsim.theory.prediction import Prediction, not_negative, positive, whole
 
 MAX_STATES = 30_000
 MAX_TRIES = 8

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.theory.prediction import Prediction, either_ends, not_negative, positive, whole
+from hetsim.errors import UsageError
+from hetsim.theory.prediction import Prediction, either_ends, not_negative, positive, whole
 
 NEGLIGIBLE = 1e-13
 """Weight of the states beyond those that are kept."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.errors import UsageError
+from hetsim.errors import UsageError
 
 Floats = np.ndarray
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sim.errors import UsageError
-from sim.theory.prediction import positive, proportion, stable, whole
+from hetsim.errors import UsageError
+from hetsim.theory.prediction import positive, proportion, stable, whole
 
 MAX_SERVERS = 10_000_000
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.theory.prediction import Prediction, Tail, _at, not_negative, percentile, positive
-from sim.theory.queues import mmc
+from hetsim.errors import UsageError
+from hetsim.theory.prediction import Prediction, Tail, _at, not_negative, percentile, positive
+from hetsim.theory.queues import mmc
 
 
 class Station(NamedTuple):
@@ -35,7 +35,6 @@ class Network:
     jobs_in_system_mean: float
     throughput: float
     response_above: Tail | None = field(default=None, repr=False, compare=False)
-    approximate: bool = False
 
     def response_tail(self, seconds: float) -> float:
         """P(response > seconds), where it is exact: tandems of single servers."""
@@ -95,7 +94,7 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
     return replace(found, model=f"{name}: {found.model}")
 
 
-def tandem(rate: float, stations: Sequence[Station | tuple]) -> Network:
+def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Network:
     """Poisson arrivals that pass all stations in turn, as tasks do with CPU, PCIe and GPU.
 
     What leaves an M/M/c is Poisson again, so that each station is an M/M/c with the same rate: exact.  With single

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sim.errors import UsageError
-from sim.theory.prediction import positive
+from hetsim.errors import UsageError
+from hetsim.theory.prediction import positive
 
 
 @dataclass(frozen=True)

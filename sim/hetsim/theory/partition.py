@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.errors import NothingMeets, UsageError
-from sim.theory.layer_cuts import Cuts, Layer
-from sim.theory.stage_memory import StageMemory
+from hetsim.errors import NothingMeets, UsageError
+from hetsim.theory.layer_cuts import Cuts, Layer
+from hetsim.theory.stage_memory import StageMemory
 
 MAX_CUTS = 1000
 """More cuts than this are refused: time grows with their third power."""

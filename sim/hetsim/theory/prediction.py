@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.errors import UsageError
+from hetsim.errors import UsageError
 
 Tail = Callable[[float], float]
 """The probability of exceeding a number of seconds."""
@@ -28,7 +28,8 @@ class Prediction:
     throughput           served to the end, per second
     loss                 share of the arrivals that is not served: turned away, or gone
     delayed              share of the admitted customers that cannot start at once; NaN where it is not known
-    approximate          is it no more than an approximation?
+    error                relative error of the mean wait (0.1: it is 10 % too long) of an approximation, as measured;
+                         inf where it is not known, 0 of an exact model
 
     `wait_tail`, `response_tail` and the percentiles are there where they are exact (`has_tails`).
     """
@@ -43,7 +44,7 @@ class Prediction:
     throughput: float
     loss: float = 0.0
     delayed: float = math.nan
-    approximate: bool = False
+    error: float = 0.0
     wait_above: Tail | None = field(default=None, repr=False, compare=False)
     response_above: Tail | None = field(default=None, repr=False, compare=False)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sim.errors import UsageError
-from sim.theory.erlang import erlang_c
-from sim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole
+from hetsim.errors import UsageError
+from hetsim.theory.erlang import erlang_c
+from hetsim.theory.prediction import Prediction, not_negative, positive, stable, steady, whole
 
 
 class Class(NamedTuple):

@@ -9,10 +9,10 @@ import math
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.theory.chains import birth_death
-from sim.theory.erlang import erlang_c
-from sim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole
+from hetsim.errors import UsageError
+from hetsim.theory.chains import birth_death
+from hetsim.theory.erlang import erlang_c
+from hetsim.theory.prediction import Prediction, either_ends, positive, stable, steady, whole
 
 MAX_STATES = 20_000_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sim.theory.erlang import erlang_c, servers_for_delay
-from sim.theory.prediction import positive, proportion
+from hetsim.theory.erlang import erlang_c, servers_for_delay
+from hetsim.theory.prediction import positive, proportion
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Staffing:
     delayed: float
     delayed_limit: float
     exact_servers: int
-    approximate: bool = True
 
 
 def halfin_whitt(rate: float, service_mean: float, delayed: float) -> Staffing:
     """M/M/c with a share `delayed` of the arrivals waiting: c ≈ a + β √a, where (1 + β Φ(β) / φ(β))^-1 = delayed.
 
-    The rule is the limit for many servers, within one server of the exact number nearly always; both are given.
+    The rule is the limit for many servers; the exact number is given, too.  It is within two servers of the rule, and
+    of 480 pairs of a load from 0.5 to 5,000 and a share from 0.1 to 95 % within one for 87 %.
     Reference: Halfin and Whitt, Heavy-Traffic Limits for Queues with Many Exponential Servers (1981).
     """
     from scipy.optimize import brentq

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.theory.layer_cuts import Cuts
+from hetsim.theory.layer_cuts import Cuts
 
 
 class StageMemory:

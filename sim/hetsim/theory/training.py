@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from sim.model.bandwidth import BandwidthCurve
-from sim.model.exchange import Phase, StepPipeline
-from sim.theory.collectives import Rate, all_reduce_over_nodes, at_most, measured_excess, message, rate_at
+from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.exchange import Phase, StepPipeline
+from hetsim.theory.collectives import Rate, at_most, message, rate_at, ring_over_nodes
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -253,12 +253,11 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
     """
     t, p, d, m, v, each = plan.tensor, plan.pipeline, plan.data, plan.micro_batches, plan.chunks, machine.each
-    free = replace(machine, card=math.inf)
     size = 2 * plan.micro_batch * model.sequence * model.hidden
     reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
     hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
-    within = _reduced(replace(free, inside=machine.within(inside)), hosts, inside, size)
-    found = {"tensor": Phase("ring", hosts, reduces * _sent(hosts, size), reduces * within, cards=inside, waits=waits)}
+    sent, within, fixed = (reduces * one for one in _reduced(machine, machine.within(inside), hosts, inside, size))
+    found = {"tensor": Phase("ring", hosts, sent, fixed, cards=inside, waits=waits, inside=within)}
     if p > 1:
         hops, senders = 2 * v * m, min(each, t * d)
         crossing = t * d * p > each
@@ -272,10 +271,9 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
         found["experts"] = _exchange(model, plan, machine, waits)
     hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
     hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
-    within = _reduced(replace(free, inside=machine.within(ranks * t)), hosts, ranks, gradients, each / ranks)
-    found["data"] = Phase(
-        "ring", hosts * max(1, t // each), _sent(hosts, gradients) * each / ranks, within, hidden, cards=each
-    )
+    rings = each / ranks  # of one rank in each group of tensor-parallel ranks, at once
+    sent, within, fixed = _reduced(machine, machine.within(ranks * t), hosts, ranks, gradients, rings)
+    found["data"] = Phase("ring", hosts * max(1, t // each), sent, fixed, hidden, cards=each, inside=within)
     return found
 
 
@@ -295,18 +293,15 @@ def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, 
     return Phase("all_to_all", group, sent, fixed, cards=senders, waits=waits)
 
 
-def _reduced(machine: TrainingMachine, hosts: int, each: int, size: float, groups: float = 1.0) -> float:
-    """Seconds of all-reduces of this number of groups besides those at the full rate of the cards between nodes."""
-    if hosts > 1 and machine.network is not None:
-        used = machine.used(round(each * groups))
-        return measured_excess(hosts, each, size, machine.network, used, groups=groups)
-    latencies = machine.latency, machine.latency_inside
-    return all_reduce_over_nodes(hosts, each, size, machine.inside, machine.card, machine.cards, *latencies)
-
-
-def _sent(hosts: int, size: float) -> float:
-    """Bytes that each of some nodes sends in an all-reduce of `size` bytes."""
-    return 2 * (hosts - 1) / hosts * size
+def _reduced(
+    machine: TrainingMachine, inside: Rate, hosts: int, each: int, size: float, rings: float = 1.0
+) -> tuple[float, float, float]:
+    """Of this number of all-reduces at once: bytes that each node sends, seconds within nodes at the same time, and
+    seconds in addition."""
+    sent, within, fixed = ring_over_nodes(2, hosts, each, size, inside, machine.latency, machine.latency_inside)
+    if hosts > 1 and machine.network is not None:  # what was measured contains latencies and steps within nodes
+        return sent * rings, 0.0, sent * rings * machine.excess(size) / machine.used(round(each * rings))
+    return sent * rings, within, fixed
 
 
 def layer_seconds(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> float:
@@ -373,7 +368,7 @@ def step(
         phase = sent.get(name)
         if phase is None:
             return 0.0
-        over = across(phase) if across else phase.bytes / (machine.card * min(phase.cards, machine.cards))
+        over = across(phase) if across else phase.over(machine.card, machine.cards)
         return max(0.0, phase.fixed + over - phase.hidden)
 
     compute = model.layers / p * layer_seconds(model, plan, machine)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import FREE, Cluster, DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
-from sim.model.fabric import Fabric
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema import cluster as schema
-
-MAX_DEVICES = 2_000_000
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.cluster import FREE, MAX_DEVICES, Cluster, DeviceType, Link, NodeSpec, Price
+from hetsim.model.fabric import Fabric
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema import cluster as schema
 
 
 def build_cluster(cluster: schema.ClusterSpec, document: Document) -> Cluster:
@@ -142,44 +139,38 @@ def _two_ways(device: DeviceType, first: DeviceType, where: str) -> str:
     return f'device type "{device.name}" has another {keys} in {where}; give the two types different names'
 
 
-def _spec(nodes: schema.Nodes, prices: Mapping[str, schema.PriceSpec]) -> NodeSpec:
+def _spec(nodes: schema.Nodes, prices: Mapping[str, Price]) -> NodeSpec:
     accelerators = [(_type(one, nodes.pcie, prices), one.count) for one in (*nodes.gpus, *nodes.accelerators)]
     switch = nodes.pcie.switch
-    return NodeSpec(
-        cpus=nodes.cpus,
-        driver_cores=nodes.driver_cores,
-        memory=nodes.memory,
+    made: NodeSpec = nodes.made(
         accelerators=tuple(accelerators),
-        count=nodes.count,
-        name=nodes.name,
         cpu_type=DeviceType(
             nodes.cpu.type,
             kind="cpu",
             speed=nodes.cpu.speed,
-            power=_power(nodes.cpu.power),
+            power=nodes.cpu.power,
             peak=nodes.cpu.peak,
-            price=_price(nodes.cpu.price or prices.get(nodes.cpu.type)),
+            price=nodes.cpu.price or prices.get(nodes.cpu.type, FREE),
         ),
         switch_size=switch.size if switch else None,
-        switch=_link(switch) if switch else Link(),
+        switch=switch.made() if switch else Link(),
         network=_network(nodes.network),
         nvlink=_between_gpus(nodes.nvlink),
-        cards=nodes.cards,
-        island_size=nodes.island,
-        rack=nodes.rack,
-        price=_price(nodes.price),
+        price=nodes.price or FREE,
         partitions=tuple(dict.fromkeys(nodes.partitions)),
     )
+    return made
 
 
 def _network(network: schema.NodeNetworkSpec) -> Link:
     curve = schema.bandwidth_curve(network.curve)
     if curve is not None:
         return Link(curve.top, curve.top, duplex=network.duplex, curve=curve)
-    return _directions(
+    return Link.given(
         network.out if network.out is not None else network.upload,
         network.into if network.into is not None else network.download,
-        network,
+        latency=network.latency,
+        duplex=network.duplex,
     )
 
 
@@ -192,55 +183,13 @@ def _between_gpus(link: schema.GpuLink | None) -> Link:
     return Link(rate, rate, link.latency, curve=curve)
 
 
-def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, schema.PriceSpec]) -> DeviceType:
-    sharing = accelerator.sharing
-    return DeviceType(
-        accelerator.type,
+def _type(accelerator: schema.Accelerator, pcie: schema.Pcie, prices: Mapping[str, Price]) -> DeviceType:
+    made: DeviceType = accelerator.made(
+        name=accelerator.type,
         kind=accelerator.kind or "gpu",
-        speed=accelerator.speed,
-        memory=accelerator.memory,
-        streams=accelerator.streams,
-        link=_link(accelerator.pcie or pcie),
-        sharing=Sharing(
-            sharing.kind,
-            sharing.switch_cost,
-            sharing.interference,
-            tuple(tuple(layout) for layout in sharing.layouts),
-            sharing.reconfigure,
-            tuple(
-                (one, other, math.inf if slower is None else slower)
-                for one, row in sharing.pairs.items()
-                for other, slower in row.items()
-            ),
-        ),
-        power=_power(accelerator.power),
-        preemption=Preemption(
-            accelerator.preemption.kind, accelerator.preemption.rate, accelerator.preemption.overhead
-        ),
-        multiprocessors=accelerator.multiprocessors,
-        price=_price(accelerator.price or prices.get(accelerator.type)),
+        link=accelerator.pcie or pcie.made(),
+        sharing=accelerator.sharing.cut(),
+        price=accelerator.price or prices.get(accelerator.type, FREE),
         peak=accelerator.peak,
     )
-
-
-def _power(power: schema.PowerSpec) -> Power:
-    return Power(power.idle, power.busy, power.sleep, power.wake)
-
-
-def _price(price: schema.PriceSpec | None) -> Price:
-    """Asleep it costs what it costs when up, unless that is said."""
-    if price is None:
-        return FREE
-    return Price(price.up, price.up if price.asleep is None else price.asleep)
-
-
-def _link(link: schema.LinkSpec) -> Link:
-    return _directions(link.upload, link.download, link)
-
-
-def _directions(upload: float | None, download: float | None, link: Any) -> Link:
-    """A direction that is not given is as fast as the other; neither given: no limit."""
-    given = Link(latency=link.latency, duplex=link.duplex)
-    first = upload if upload is not None else download
-    second = download if download is not None else upload
-    return replace(given, upload=math.inf if first is None else first, download=math.inf if second is None else second)
+    return made

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.model.cluster import DeviceType, Partition
-from sim.model.exchange import Exchange
-from sim.model.tasks import Mode
-from sim.scenario.building.job_steps import (
+from hetsim.errors import KeyProblem
+from hetsim.model.cluster import DeviceType, Partition
+from hetsim.model.exchange import Exchange
+from hetsim.model.tasks import Mode
+from hetsim.scenario.building.job_steps import (
     exchange_over,
     kinds_of,
     machine_of,
@@ -20,19 +21,18 @@ from sim.scenario.building.job_steps import (
     too_large,
     training_step,
 )
-from sim.scenario.building.modes import ModeBook
-from sim.scenario.building.streams import (
+from hetsim.scenario.building.modes import ModeBook
+from hetsim.scenario.building.streams import (
     Context,
     peak_of,
 )
-from sim.scenario.fields import KeyProblem
-from sim.scenario.file.document import Path_
-from sim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
-from sim.scenario.schema.training import TrainingSpec
-from sim.theory import training as formulas
-from sim.workload.costs.profiles import ProfileUse
-from sim.workload.costs.roofline import Peak, Work
-from sim.workload.distributions import drawn_steps
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import GPU_TIME, Demand, Speedup, TaskMode, demanded_share, profile_use, span_speeds
+from hetsim.scenario.schema.training import TrainingSpec
+from hetsim.theory import training as formulas
+from hetsim.workload.costs.profiles import ProfileUse
+from hetsim.workload.costs.roofline import Peak, Work
+from hetsim.workload.distributions import drawn_steps
 
 T = TypeVar("T")
 Seconds = Callable[[Peak, float], np.ndarray]
@@ -155,6 +155,7 @@ class DrawnModes:
             mode = self.book.mode(
                 device,
                 gpus=float(count) if count else gpus or demand.gpus or 1.0,
+                slice=demand.slice,
                 cpus=demand.cpus,
                 memory=demand.memory or 0,
                 gpu_memory=gpu_memory if demand.gpu_memory is None else demand.gpu_memory,
@@ -173,6 +174,8 @@ class DrawnModes:
         demand = self.demand
         reference: np.ndarray | None = None
         for number, way in enumerate(modes):
+            if demand.slice and not way.slice and way.gpus is None:
+                way = way.model_copy(update={"slice": demand.slice})
             gpus = way.gpus or demanded_share(way.work) or demand.gpus or 1.0
             cpus = _given(way.cpus, demand.cpus)
             if way.time is None:
@@ -194,6 +197,7 @@ class DrawnModes:
         return self.book.mode(
             device,
             gpus=gpus,
+            slice=way.slice,
             cpus=cpus,
             memory=_given(way.memory, demand.memory) or 0,
             gpu_memory=self._gpu_memory(way),
@@ -225,7 +229,7 @@ class DrawnModes:
         if devices and not timed:
             names = ", ".join(one.name for one in devices)
             raise ValueError(f"nothing is known of how fast {names} is; give it a peak under cluster")
-        return [(one, _on(one, peak, seconds, gpus, cores)) for one, peak in timed]
+        return [(one, _on(one, peak, seconds, one.sharing.share_of(way.slice) or gpus, cores)) for one, peak in timed]
 
     def _gpu_memory(self, way: TaskMode) -> int:
         given = self.demand.gpu_memory if way.gpu_memory is None else way.gpu_memory
@@ -313,7 +317,7 @@ class DrawnModes:
             wanted = demand.devices is None or device.name in demand.devices or device.kind in demand.devices
             if peak is None or not wanted or not self._of(device.name):
                 continue
-            times = _on(device, peak, seconds, gpus, cores)
+            times = _on(device, peak, seconds, device.sharing.share_of(demand.slice) or gpus, cores)
             before = len(self.found)
             if device.kind == "cpu":
                 self.found.append(self._cpu_mode(device, times))

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import Cluster
-from sim.model.exchange import link_names
-from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
-from sim.model.tasks import Tasks
-from sim.results.formatting import seconds
-from sim.scenario.building.site import nodes_named
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema.faults import Fault
-from sim.workload.distributions import Constant, Uniform
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.cluster import Cluster
+from hetsim.model.exchange import link_names
+from hetsim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
+from hetsim.model.files import open_text
+from hetsim.model.tasks import Tasks
+from hetsim.results.formatting import seconds
+from hetsim.scenario.building.site import nodes_named
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema.faults import Fault
+from hetsim.workload.distributions import Constant, Uniform
 
 MEANT = "gpu, node, link (with its accelerator), uplink (of a rack), a type, or the name of a device, node or link"
 COLUMNS = ("time", "device", "event")
@@ -42,7 +43,7 @@ def build_faults(entries: list[Fault], cluster: Cluster, document: Document, bas
             if entry.maintenance is not None:
                 found.append(_maintenance(entry, cluster, document, path))
             elif entry.file is not None:
-                found += read_events(base / entry.file, cluster)
+                found += read_events(base / entry.file, cluster, f"fault{number}")
             else:
                 found.append(_process(entry, number, cluster, document, path))
         except ScenarioError as error:
@@ -212,22 +213,22 @@ def _maintenance(entry: Fault, cluster: Cluster, document: Document, path: Path_
     return Maintenance(devices, window.start, window.start + window.length, announced, window.drain)
 
 
-def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
+def read_events(file: Path, cluster: Cluster, source: str = "") -> list[FaultEvent]:
     """Faults from a CSV file: `time` (seconds), `device` (or node), `event` (down, up, slow), `factor`."""
     names = {node.name: node.cpu.index for node in cluster.nodes}
     names |= {device.name: device.index for device in cluster.devices}
     names |= {name: len(cluster.devices) + place for place, name in enumerate(link_names(cluster))}
     events: list[FaultEvent] = []
     problems: list[Problem] = []
-    with file.open(newline="", encoding="utf-8-sig", errors="replace") as source:
-        rows = csv.DictReader(source)
+    with open_text(file, "replace") as lines:
+        rows = csv.DictReader(lines)
         missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
         if missing:
             lacking = f"the column {missing[0]} is" if len(missing) == 1 else f"the columns {', '.join(missing)} are"
             meant = "time (seconds), device (or node), event (down, up, slow) and factor (of slow)"
             raise ScenarioError(Problem(f"{lacking} missing; faults have {meant}", file=str(file), line=1))
         for row in rows:
-            wrong = _event(row, names, events)
+            wrong = _event(row, names, events, source)
             if wrong is not None:
                 problems.append(Problem(wrong, file=str(file), line=rows.line_num))
     if problems:
@@ -235,7 +236,7 @@ def read_events(file: Path, cluster: Cluster) -> list[FaultEvent]:
     return sorted(events, key=lambda event: event.time)
 
 
-def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent]) -> str | None:
+def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent], source: str) -> str | None:
     """Add the event of a row; or what is wrong with it."""
     device, what = row["device"] or "", row["event"] or ""
     if device not in names:
@@ -249,5 +250,5 @@ def _event(row: dict[str, str], names: dict[str, int], events: list[FaultEvent])
         return f'"{row["time"]}" or "{row.get("factor")}" is not a number'
     if not 0 <= time < math.inf or not 1 <= factor < math.inf:
         return f"a time of at least 0 and a factor of at least 1 are meant, not {time:g} and {factor:g}"
-    events.append(FaultEvent(time, names[device], what, factor))
+    events.append(FaultEvent(time, names[device], what, factor, source))
     return None

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sim.model.cluster import Cluster, DeviceType, Node, NodeSpec
-from sim.model.exchange import Exchange, Phase, StepPipeline
-from sim.scenario.schema.training import TrainingSpec
-from sim.theory import training as formulas
-from sim.workload.costs.roofline import Peak
+from hetsim.model.cluster import Cluster, DeviceType, Node, NodeSpec
+from hetsim.model.exchange import Exchange, Phase, StepPipeline
+from hetsim.scenario.schema.training import TrainingSpec
+from hetsim.theory import training as formulas
+from hetsim.workload.costs.roofline import Peak
 
 GIB = 2**30
 
@@ -75,8 +75,7 @@ def exchange_over(
     card = min(spec.network.upload, spec.network.download) / spec.cards
     seconds = compute + filling
     for phase in phases:
-        over = phase.bytes / (card * min(phase.cards, spec.cards)) if nodes > 1 else 0.0
-        seconds += (1 + phase.waits) * max(0.0, phase.fixed + over - phase.hidden)
+        seconds += (1 + phase.waits) * max(0.0, phase.fixed + phase.over(card, spec.cards) - phase.hidden)
     return Exchange(cluster, compute, filling, tuple(phases), seconds, at_peak, largest, pipeline)
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import DeviceType
-from sim.model.service import Autoscaling, LanguageService, ReplicaKind
-from sim.model.tasks import Mode, Tasks
-from sim.policy.iterating import IterationPolicy
-from sim.scenario.building.streams import Context, TaskStream
-from sim.scenario.file.document import Path_, key_of
-from sim.scenario.schema import language_model as llm_schema
-from sim.scenario.schema.batch_tables import remarks
-from sim.scenario.schema.workload import WorkloadEntry
-from sim.workload.costs.roofline import DEVICES
-from sim.workload.rows.text_rows import MAX_PROBLEMS
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import DeviceType
+from hetsim.model.service import LanguageService, ReplicaKind
+from hetsim.model.tasks import Mode, Tasks
+from hetsim.policy.iterating import IterationPolicy
+from hetsim.scenario.building.streams import Context, TaskStream
+from hetsim.scenario.file.document import Path_, key_of
+from hetsim.scenario.schema import language_model as llm_schema
+from hetsim.scenario.schema.batch_tables import remarks
+from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.workload.costs.roofline import DEVICES
+from hetsim.workload.rows.text_rows import MAX_PROBLEMS
+from hetsim.workload.traces import TaskTable
 
 TOKENS = ("prompt_tokens", "output_tokens")
 UNLIMITED = 1 << 40
@@ -113,8 +113,8 @@ class ServedLanguage:
     def _alone(self) -> list[tuple[Mode, np.ndarray]]:
         """The times of the requests drawn last, each alone, on each type of device."""
         prompt, output = self.extra["prompt_tokens"], self.extra["output_tokens"]
-        budget = self.service.max_num_batched_tokens
-        return [(mode, kind.times.alone(prompt, output, budget)) for kind, mode in self.modes()]
+        limit = self.service.max_num_batched_tokens
+        return [(mode, kind.times.alone(prompt, output, limit)) for kind, mode in self.modes()]
 
     def finish(self, stream: TaskStream, entry: WorkloadEntry) -> None:
         """Leave the service with the stream; say so if one replica can never hold a request, or load is too much."""
@@ -138,34 +138,36 @@ class ServedLanguage:
             self.context.warnings.append(f"{self.name}: {what}")
         rate = _rate(entry, stream)
 
-        def overload(batching: IterationPolicy, policy: str) -> str | None:
+        def overload(batching: IterationPolicy, policy: str) -> tuple[str, float] | None:
             """The fullest steps serve the most requests."""
-            most, budget = self._capacity(prompt, output, None), self.service.max_num_batched_tokens
+            most, limit = self._capacity(prompt, output, math.inf), self.service.max_num_batched_tokens
             if rate > most:
-                return (
+                text = (
                     f"{self.name}: {rate:.4g} requests/s arrive and its replicas serve at most {most:.4g}/s: "
                     "the queue grows without bound"
                 )
-            if budget is not None and rate > (limited := self._capacity(prompt, output, budget)):
-                return (
-                    f"{self.name}: {rate:.4g} requests/s arrive, and with at most {budget:,} tokens in a step "
+                return text, most
+            if limit is not None and rate > (limited := self._capacity(prompt, output, limit)):
+                text = (
+                    f"{self.name}: {rate:.4g} requests/s arrive, and with at most {limit:,} tokens in a step "
                     f"(max_num_batched_tokens) its replicas serve at most {limited:.4g}/s: the load cannot be "
                     f"sustained; without that limit they serve {most:.4g}/s"
                 )
+                return text, limited
             return None
 
         stream.overload = overload
 
-    def _capacity(self, prompt: np.ndarray, output: np.ndarray, budget: int | None) -> float:
+    def _capacity(self, prompt: np.ndarray, output: np.ndarray, max_num_batched_tokens: float) -> float:
         """Requests per second that its replicas can serve: a request takes its tokens, and a share of its steps.
 
         A step that decodes is shared by max_num_seqs, one that reads prompts by those that fit into the tokens of a
-        step (`budget`); at best the same steps do both.
+        step; at best the same steps do both.
         """
         service = self.service
         decoding = float((output - 1.0).mean()) / service.max_sequences
-        reading = 0.0 if budget is None else float(prompt.mean()) / budget
-        filled = 0.0 if budget is None else float((prompt + output - 1.0).mean()) / budget
+        reading = float(prompt.mean()) / max_num_batched_tokens
+        filled = float((prompt + output - 1.0).mean()) / max_num_batched_tokens
         most = [0.0, 0.0]  # of those that decode, or do both, and of those that only prefill
         for kind, _ in self.modes():
             times, counts = kind.times, service.starts(kind)
@@ -175,7 +177,7 @@ class ServedLanguage:
                 alone = together + times.fixed * max(decoding, filled), 0.0
             for side, (count, seconds) in enumerate(zip(counts, alone, strict=True)):
                 if service.autoscale is not None and not side and seconds > 0:
-                    most[0] = max(most[0], service.autoscale.max / seconds)
+                    most[0] = max(most[0], service.autoscale.most / seconds)
                 elif count:
                     most[side] += count / seconds if seconds > 0 else math.inf
         return min(most) if service.disaggregated is not None else most[0]
@@ -288,30 +290,27 @@ def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
             continue
         rows = np.sort(rank[start : start + len(stream)])
         shape = tasks.shapes[tasks.shape[rows[0]]]
-        scale = service.autoscale
         found.append(
             LanguageService(
-                stream.name,
-                shape,
-                rows,
-                tuple(
-                    ReplicaKind(
-                        kind.times, blocks_of(kind, mode.type), kind.weights, *service.starts(kind)
-                    )
+                name=stream.name,
+                shape=shape,
+                rows=rows,
+                kinds=tuple(
+                    ReplicaKind(kind.times, blocks_of(kind, mode.type), kind.weights, *service.starts(kind))
                     for kind, mode in stream.replica_modes
                     if mode in shape.modes
                 ),
-                16 if service.kv is None else service.kv.block,
-                0 if service.kv is None else service.kv.per_token or 0,
-                service.max_num_batched_tokens,
-                service.max_sequences,
-                0 if service.max_output_tokens == "exact" else service.max_output_tokens,
-                math.inf if service.timeout is None else service.timeout,
-                service.preemption == "swap",
-                None if scale is None else Autoscaling(scale.min, scale.max, scale.target, scale.cooldown),
-                0 if service.prefix_cache is None else service.prefix_cache.tokens,
-                math.inf if service.slo.ttft is None else service.slo.ttft,
-                math.inf if service.slo.tpot is None else service.slo.tpot,
+                block=16 if service.kv is None else service.kv.block,
+                token_bytes=0 if service.kv is None else service.kv.per_token or 0,
+                max_num_batched_tokens=service.max_num_batched_tokens,
+                max_sequences=service.max_sequences,
+                max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
+                timeout=math.inf if service.timeout is None else service.timeout,
+                swap=service.preemption == "swap",
+                scaling=service.autoscale,
+                prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
+                ttft=math.inf if service.slo.ttft is None else service.slo.ttft,
+                tpot=math.inf if service.slo.tpot is None else service.slo.tpot,
                 request_delay=service.network.request + service.front_end,
                 response_delay=service.network.response,
                 key=key_of((*stream.path, "service")),

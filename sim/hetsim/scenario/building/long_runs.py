@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.model.cluster import Cluster
-from sim.model.tasks import Tasks
-from sim.policy import PlanProblem, Scheduler
+from hetsim.model.cluster import Cluster
+from hetsim.model.tasks import Tasks
+from hetsim.policy import PlanProblem, Scheduler
 
 LONG = 120.0
 """Seconds from which on a run is said to take long."""

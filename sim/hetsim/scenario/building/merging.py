@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.ragged import Ragged
-from sim.model.record import ClosedStream
-from sim.model.service import LanguageService, Service
-from sim.model.tasks import Item, KernelWork, StagedRequests, Tasks
-from sim.scenario.building.language_model import language_of
-from sim.scenario.building.served import services_of
-from sim.scenario.building.streams import Context, TaskStream
+from hetsim.model.ragged import Ragged
+from hetsim.model.record import ClosedStream
+from hetsim.model.service import LanguageService, Service
+from hetsim.model.tasks import Item, KernelWork, StagedRequests, Tasks
+from hetsim.scenario.building.language_model import language_of
+from hetsim.scenario.building.served import services_of
+from hetsim.scenario.building.streams import Context, TaskStream
 
 
 def merge(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
-from sim.model.curves import WorkCurve
-from sim.model.exchange import Exchange
-from sim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
-from sim.scenario.schema.service import VariantSpec
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, Node, NodeSpec, Partition, micro_share, millicores
+from hetsim.model.curves import WorkCurve
+from hetsim.model.exchange import Exchange
+from hetsim.model.tasks import Mode, Shape, SpanSpeeds, StageTime, Stopping
+from hetsim.scenario.schema.service import VariantSpec
 
 
 class ModeBook:
@@ -72,13 +72,17 @@ class ModeBook:
         nodes: int = 1,
         curve: WorkCurve | None = None,
         exchange: Exchange | None = None,
+        slice: str | None = None,
     ) -> Mode:
         """The mode with these demands; `cpus` is 1 in a CPU mode and 0 in another unless given.
 
         `nodes` above 1: the job is on that number of nodes, and cores, GPUs and memory are those of each.
+        `slice`: the profile of the MIG slice that it asks for, which tells the share.
         `curve`: how the time depends on the layout and on what is done; modes of one curve are the same.
         """
         on_cpu = device.kind == "cpu"
+        slice = None if on_cpu else slice
+        gpus = device.sharing.share_of(slice) or gpus
         if on_cpu:
             count, share, gpu_memory, upload, download = 0, 0, 0, 0.0, 0.0
             cores = cpus or 1.0
@@ -87,7 +91,7 @@ class ModeBook:
             count, share = (int(gpus), WHOLE) if gpus >= 1 else (1, micro_share(gpus))
             cores = cpus or 0.0
             wide = count > 1
-        label = _label(device, cores, count, share)
+        label = f"{slice} of {device.name}" if slice else _label(device, cores, count, share)
         if nodes > 1:
             label, span_any = f"{nodes}x({label})", True
         else:
@@ -97,7 +101,7 @@ class ModeBook:
         span_speeds = span_speeds if count > 1 or span_any else None
         spans = (span_any, span_speed, span_speeds, nodes)
         demands = (count, share, nodes * millicores(cores / nodes), memory, gpu_memory, *spans, upload, download)
-        key = (device.name, *demands, name, partition, curve, exchange and id(exchange))
+        key = (device.name, *demands, name, partition, curve, slice, exchange and id(exchange))
         known = self._modes.get(key)
         if known is None:
             known = self._modes[key] = Mode(
@@ -117,6 +121,7 @@ class ModeBook:
                 node_count=nodes,
                 curve=curve,
                 exchange=exchange,
+                slice=slice or "",
             )
         return known
 
@@ -185,13 +190,17 @@ class ModeBook:
         return ""
 
     def _over_slices(self, mode: Mode) -> str:
-        """That the share of a mode is larger than any slice of its devices, as part of a sentence; empty if not."""
-        sharing = mode.type.sharing
-        if sharing.kind != "mig" or mode.on_cpu:
+        """Why no slice of its devices takes a mode, as part of a sentence; empty if one does."""
+        kind = mode.type
+        if mode.slice and kind.sharing.share_of(mode.slice) is None:
+            names = ", ".join(dict.fromkeys(one.profile for one in kind.sharing.slices if one.profile))
+            return f"{kind.name} has no slice {mode.slice}{names and f'; its profiles are {names}'}"
+        share, within = f"a share of {mode.share / WHOLE:g}", f"any slice in the layouts of {kind.name}"
+        if kind.sharing.kind != "mig" or mode.on_cpu or kind.slices_for(mode.share, mode.gpu_memory, mode.slice):
             return ""
-        if any(mode.share <= micro_share(part) for layout in sharing.layouts for part in layout):
-            return ""
-        return f"a share of {mode.share / WHOLE:g} is larger than any slice in the layouts of {mode.type.name}"
+        if not kind.slices_for(mode.share):
+            return f"{share} is larger than {within}"
+        return f"{_size(mode.gpu_memory)} of GPU memory for {mode.slice or share} are more than {within} has"
 
     def _parts(self, node: Node, mode: Mode) -> int:
         """Nodes (1 or 0) or cores that a gang could have of one empty node."""
@@ -217,13 +226,16 @@ class ModeBook:
         return room
 
     def why_not(self, mode: Mode, nodes_by: str = "nodes: N") -> str:
-        """Why a mode that does not fit can never run, as part of a sentence; nodes_by: what gives it several nodes."""
+        """Why a mode that does not fit can never run, as part of a sentence.
+
+        nodes_by: what gives it several nodes; empty for requests and stages, which stay on one.
+        """
         over = self._over_bounds(mode)
         if over:
             return over
         if mode.unit is not None:
             return self._why_no_gang(mode, mode.unit)
-        return self._why_no_cores(mode, nodes_by) if mode.on_cpu else self._why_no_gpus(mode)
+        return self._why_no_cores(mode, nodes_by) if mode.on_cpu else self._why_no_gpus(mode, nodes_by)
 
     def _why_no_cores(self, mode: Mode, nodes_by: str) -> str:
         """The same of a mode on the cores of one node."""
@@ -235,18 +247,19 @@ class ModeBook:
         rest = " besides those that drive accelerators" if any(node.spec.drivers for node, _ in kinds) else ""
         most = f"the {cores} of any node{_within(mode.partition)}{rest}"
         spread = mode.millicores <= sum(count * node.cpus for node, count in kinds) * 1000
-        way_out = f" ({nodes_by} or span: any would use several nodes)" if spread else ""
+        way_out = f" ({nodes_by} or span: any would use several nodes)" if spread and nodes_by else ""
         return f"{mode.millicores / 1000:g} cores are more than {most}{way_out}"
 
-    def _why_no_gpus(self, mode: Mode) -> str:
+    def _why_no_gpus(self, mode: Mode, nodes_by: str) -> str:
         """The same of a mode on accelerators."""
         device, kinds = mode.type, self._kinds_for(mode).values()
         within, wanted = _within(mode.partition), f"{mode.gpus} × {mode.type.name}"
         present = [(sum(one.type is device for one in node.accelerators), count) for node, count in kinds]
         most = max((there for there, _ in present), default=0)
-        if not mode.span_any and mode.gpus > most:
-            return f"{wanted} are more than the {most} of any node{within} (span: any would use several nodes)"
         total = sum(there * count for there, count in present)
+        if not mode.span_any and mode.gpus > most:
+            way_out = " (span: any would use several nodes)" if nodes_by and mode.gpus <= total else ""
+            return f"{wanted} are more than the {most} of any node{within}{way_out}"
         if mode.gpus > total:
             return f"{wanted} are more than the {total} of {within[4:] or 'the cluster'}"
         too_large = self._over_slices(mode)

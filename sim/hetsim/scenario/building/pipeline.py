@@ -1,8 +1,8 @@
 """Streams of items through the stages of a pipeline: the plan for a cluster, and a task for each item and stage.
 
-What one arrival brings, one item or several, is a request: results count it once (`sim.model.tasks.StagedRequests`).
+What one arrival brings, one item or several, is a request: results count it once (`hetsim.model.tasks.StagedRequests`).
 
-The plan is that of `sim.theory.partition` for the groups of equal devices of the cluster, with the way of a result
+The plan is that of `hetsim.theory.partition` for the groups of equal devices of the cluster, with the way of a result
 from device to device as the engine has it: down to the host, over the network, up to the next device, one after the
 other.  Each stage runs on the nodes that the plan gives it.  Weights are there from the start.
 """
@@ -17,17 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.errors import NothingMeets, ScenarioError, UsageError, suggestion
-from sim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
-from sim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
-from sim.scenario.file.document import Path_
-from sim.scenario.schema.demand import Factor
-from sim.scenario.schema.pipeline import PipelineSpec
-from sim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
-from sim.theory import partition as theory
-from sim.theory.layer_cuts import Cuts
-from sim.theory.partition import EqualDevices, PipelineStage, StageWay, seconds_on
-from sim.workload.readers.layer_profiles import read_profile
+from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
+from hetsim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
+from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import Factor
+from hetsim.scenario.schema.pipeline import PipelineSpec
+from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
+from hetsim.theory import partition as theory
+from hetsim.theory.layer_cuts import Cuts
+from hetsim.theory.partition import EqualDevices, PipelineStage, StageWay, seconds_on
+from hetsim.workload.readers.layer_profiles import read_profile
 
 MAX_DEVICES = 32
 """More devices than this are refused: the time to plan grows with their third power."""
@@ -67,7 +67,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
         mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster, bool(entry.cpus))
         mode = context.modes.mode(place.type, cpus=entry.cpus, partition=mode_partition)
         if not context.modes.fits(mode):
-            raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode]))
+            raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode], nodes_by=""))
         shapes.append(context.modes.shape([mode], NO_STOPPING, True))
         seconds.append(_seconds(cuts, stage, place.group, spec))
     return _stream(entry, name, path, arrival, cuts, plan, shapes, seconds, context)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.errors import ScenarioError
-from sim.model.cluster import Partition
-from sim.model.randomness import RandomTree
-from sim.model.tasks import Tasks
-from sim.results.formatting import seconds
-from sim.scenario.building.language_model import ServedLanguage, check_tokens
-from sim.scenario.building.recorded_modes import RowModes, TraceRows, demand_of, modes_of_rows, with_computed_times
-from sim.scenario.building.served import DrawnService
-from sim.scenario.building.site import limits_of, recorded_partitions
-from sim.scenario.building.streams import (
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Partition
+from hetsim.model.randomness import RandomTree
+from hetsim.model.tasks import Tasks
+from hetsim.results.formatting import seconds
+from hetsim.scenario.building.language_model import ServedLanguage, check_tokens
+from hetsim.scenario.building.recorded_modes import RowModes, TraceRows, demand_of, modes_of_rows, with_computed_times
+from hetsim.scenario.building.served import DrawnService
+from hetsim.scenario.building.site import limits_of, recorded_partitions
+from hetsim.scenario.building.streams import (
     Context,
     TaskStream,
     estimate_error,
@@ -25,12 +25,12 @@ from sim.scenario.building.streams import (
     unfit,
     users_of,
 )
-from sim.scenario.building.trace_keys import check_effect
-from sim.scenario.file.document import Path_
-from sim.scenario.schema.language_model import LanguageModel
-from sim.scenario.schema.resample import FEW, by_block, by_row, by_user
-from sim.scenario.schema.workload import WorkloadEntry
-from sim.workload.traces import TaskTable
+from hetsim.scenario.building.trace_keys import check_effect
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.scenario.schema.resample import FEW, by_block, by_row, by_user
+from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.workload.traces import TaskTable
 
 
 @dataclass
@@ -221,7 +221,8 @@ def _requests(
     ways = served.recorded({key: values[kept] for key, values in table.extra.items()}, n)
     fits = [way for way in ways if context.modes.fits(way[0])]
     if not fits:
-        raise ScenarioError([unfit(context, served.path, n, f"a request of {served.name}", [mode for mode, _ in ways])])
+        refused = [mode for mode, _ in ways]
+        raise ScenarioError(unfit(context, served.path, n, f"a request of {served.name}", refused, nodes_by=""))
     stopping, preemptible = stopping_of(entry)
     shape = context.modes.shape([mode for mode, _ in fits], stopping, preemptible)
     return RowModes(np.full(n, shape, dtype=np.int32), np.column_stack([times for _, times in fits]))
@@ -333,9 +334,9 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals stretched or compressed around the first so that the load is `load` (`sim.results.one_run.load`)."""
-    from sim.results.one_run.load import offered_load
-    from sim.results.one_run.modes import ModeTable
+    """Arrivals stretched or compressed around the first so that the load is `load` (`hetsim.results.one_run.load`)."""
+    from hetsim.results.one_run.load import offered_load
+    from hetsim.results.one_run.modes import ModeTable
 
     if len(arrival) == 0 or arrival.max() <= arrival.min():
         raise context.fail((*path, "load"), "the tasks of this trace all come at one instant")

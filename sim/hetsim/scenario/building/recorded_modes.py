@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import DeviceType, Partition
-from sim.model.curves import WorkCurve
-from sim.model.tasks import KernelWork, Mode, Stopping
-from sim.scenario.building.streams import Context, one_lane, peak_of, stopping_of, unfit, why_unfit
-from sim.scenario.building.trace_keys import nodes_by
-from sim.scenario.file.document import Path_
-from sim.scenario.schema.demand import GPU_TIME, span_speeds
-from sim.scenario.schema.workload import WorkloadEntry
-from sim.workload.costs.roofline import Peak
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import DeviceType, Partition
+from hetsim.model.curves import WorkCurve
+from hetsim.model.tasks import KernelWork, Mode, Stopping
+from hetsim.scenario.building.streams import Context, one_lane, peak_of, stopping_of, unfit, why_unfit
+from hetsim.scenario.building.trace_keys import nodes_by
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import GPU_TIME, span_speeds
+from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.workload.costs.roofline import Peak
+from hetsim.workload.traces import TaskTable
 
 MAX_REASONS = 5
 """Reasons for which rows are left out that are named one by one; the rest is counted."""
@@ -128,7 +128,9 @@ def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Itera
     turned_away[list(refused)] = True
     spans = _spans(entry, table, kept)
     kinds = [] if table.curves is None else [table.curves.kind[kept]]
-    codes, first = _group([*demands.values(), *finite, rows.partition_code, turned_away, spans, *kinds])
+    named = table.extra["slice"][kept] if "slice" in table.extra else np.full(len(kept), "", object)
+    profiles = np.where(np.isnan(demands["gpus"]) & (named == ""), entry.slice or "", named)
+    codes, first = _group([*demands.values(), *finite, rows.partition_code, turned_away, spans, profiles, *kinds])
     order = np.argsort(codes, kind="stable")
     bounds = np.searchsorted(codes[order], np.arange(len(first) + 1))
     for number, row in enumerate(first.tolist()):
@@ -140,7 +142,7 @@ def _groups(rows: TraceRows, refused: dict[int, str], context: Context) -> Itera
             _Way(mode, column, factor if size is None else factor * size[1].seconds)
             for device, column, factor in usable
             for size in sizes
-            if (mode := _mode(entry, device, demand, bound, spans[row], context, size)) is not None
+            if (mode := _mode(entry, device, demand, profiles[row], bound, spans[row], context, size)) is not None
         ]
         group = _Group(order[bounds[number] : bounds[number + 1]], ways, [way for way in ways if modes.fits(way.mode)])
         if not group.plan and (turned_away[row] or entry.unfit == "reject"):
@@ -295,8 +297,8 @@ def _sources(table: TaskTable, context: Context) -> list[tuple[DeviceType, str, 
 
 
 def _mode(
-    entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], partition: Partition | None, span: int,
-    context: Context, size: tuple[int, WorkCurve] | None = None,
+    entry: WorkloadEntry, device: DeviceType, demand: dict[str, Any], profile: str, partition: Partition | None,
+    span: int, context: Context, size: tuple[int, WorkCurve] | None = None,
 ) -> Mode | None:  # fmt: skip
     """The mode of a row on a type, in one of its sizes; None for a GPU mode of a row that wants no GPU."""
     known = {key: None if math.isnan(value) else float(value) for key, value in demand.items()}
@@ -309,6 +311,7 @@ def _mode(
         context.modes.mode,
         device,
         gpus=gpus or 1.0,
+        slice=profile,
         cpus=known["cpus"],
         memory=round(known["memory"] or 0),
         gpu_memory=round(known["gpu_memory"] or 0),

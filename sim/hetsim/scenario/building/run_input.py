@@ -8,24 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster
-from sim.model.faults import Faults
-from sim.model.randomness import JUDGED, RandomTree
-from sim.model.record import RunInput
-from sim.model.tasks import Tasks
-from sim.policy import Admission, PlanProblem, Scheduler
-from sim.scenario.building.cluster import build_cluster
-from sim.scenario.building.faults import build_faults, check_chances
-from sim.scenario.building.long_runs import may_take_long
-from sim.scenario.building.merging import merge
-from sim.scenario.building.modes import ModeBook
-from sim.scenario.building.run_policies import batching_policies, iteration_policies, make_policy
-from sim.scenario.building.site import apply_rules, with_partitions
-from sim.scenario.building.source import ScenarioSource
-from sim.scenario.building.streams import Context
-from sim.scenario.building.streams_and_items import build_parts
-from sim.scenario.schema.workload import WorkloadEntry
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster
+from hetsim.model.faults import Faults
+from hetsim.model.randomness import JUDGED, RandomTree
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Tasks
+from hetsim.policy import Admission, PlannedScheduler, PlanProblem, Scheduler
+from hetsim.scenario.building.cluster import build_cluster
+from hetsim.scenario.building.faults import build_faults, check_chances
+from hetsim.scenario.building.long_runs import may_take_long
+from hetsim.scenario.building.merging import merge
+from hetsim.scenario.building.modes import ModeBook
+from hetsim.scenario.building.run_policies import batching_policies, iteration_policies, make_policy
+from hetsim.scenario.building.site import apply_rules, with_partitions
+from hetsim.scenario.building.source import ScenarioSource
+from hetsim.scenario.building.streams import Context
+from hetsim.scenario.building.streams_and_items import build_parts
+from hetsim.scenario.building.true_rates import true_rates
+from hetsim.scenario.readers import PLAN, UNKNOWN, not_understood
+from hetsim.scenario.schema.workload import WorkloadEntry
 
 HOPELESS = 0.01
 """Part of the tasks from which on hopeless deadlines are a warning rather than a note."""
@@ -51,6 +53,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     batching = batching_policies(streams, scenario, context, problems)
     iteration = iteration_policies(streams, scenario, context, problems)
     faults = _faults(model.faults, cluster, scenario, problems)
+    if isinstance(scheduler, Scheduler) and scheduler.knows_rates:
+        scheduler.rates = true_rates(scenario, streams, policies.scheduler.name, problems)
     if problems:
         raise ScenarioError(problems)
     tasks, closed, services, language = merge(streams, context, items)
@@ -84,6 +88,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         language=language,
         iteration=iteration,
         warnings=context.warnings,
+        overloads=context.overloads,
+        unplanned=_unplanned(scenario, scheduler),
         faults=faults,
         grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
@@ -97,6 +103,13 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
     except ScenarioError as error:
         problems += error.problems
         return []
+
+
+def _unplanned(scenario: ScenarioSource, scheduler: Scheduler) -> list[str]:
+    """The keys that planners do not understand, where there is one."""
+    if not isinstance(scheduler, PlannedScheduler):
+        return []
+    return [one.message.removeprefix(UNKNOWN) for one in not_understood(scenario, PLAN)]
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
-from sim import registry
-from sim.errors import HetsimError, PolicyError, Problem, ScenarioError
-from sim.policy import Batching, IterationPolicy, Scheduler
-from sim.scenario.building.language_model import joining_problem
-from sim.scenario.building.source import ScenarioSource
-from sim.scenario.building.streams import Context, TaskStream
-from sim.scenario.file.document import Path_, key_of
-from sim.scenario.schema.policy import PolicySpec
+from hetsim import registry
+from hetsim.errors import HetsimError, PolicyError, Problem, ScenarioError
+from hetsim.policy import Batching, IterationPolicy, Scheduler
+from hetsim.scenario.building.language_model import joining_problem
+from hetsim.scenario.building.source import ScenarioSource
+from hetsim.scenario.building.streams import Context, TaskStream
+from hetsim.scenario.file.document import Path_, key_of
+from hetsim.scenario.schema.policy import PolicySpec
 
 DEFAULT_BATCHING = PolicySpec("batching", "serial_greedy")
 DEFAULT_ITERATION = PolicySpec("batching", "continuous")
@@ -45,14 +46,25 @@ def batching_policies(
         if isinstance(policy, Batching):
             modes = context.modes.shapes[int(stream.shape[0])].modes
             context.warnings += [f"{stream.name}: {spec.name} {text}" for text in policy.remarks(modes)]
-            context.warnings += _overload(stream, spec, policy)
+            _note_overload(stream, spec, policy, scenario, context)
     return made
 
 
-def _overload(stream: TaskStream, spec: PolicySpec, policy: Any) -> list[str]:
-    """What is to be said of a load that the devices of a service cannot serve."""
-    text = None if stream.overload is None else stream.overload(policy, spec.name)
-    return [] if text is None else [text]
+def _note_overload(
+    stream: TaskStream, spec: PolicySpec, policy: Any, scenario: ScenarioSource, context: Context
+) -> None:  # fmt: skip
+    """Warn of a load that the devices of a service cannot serve; note it where that makes requests wait for certain."""
+    found = None if stream.overload is None else stream.overload(policy, spec.name)
+    if found is None:
+        return
+    text, capacity = found
+    context.warnings.append(text)
+    arrivals: Any = scenario.model.workload[int(stream.path[1])].arrivals
+    steady = arrivals is not None and arrivals.steady_rate
+    if steady and getattr(policy, "in_order", False) and stream.service is not None:
+        lasts, fewest = float(stream.arrival[-1]), max(1.0, len(stream) - 3 * math.sqrt(len(stream)))  # of replications
+        served = min(fewest, capacity * lasts)
+        context.overloads.append((text, served, lasts * (1 - served / fewest)))
 
 
 def iterates(spec: PolicySpec) -> bool:
@@ -88,7 +100,7 @@ def iteration_policies(
             )
         )
         if isinstance(made[-1][0], IterationPolicy):
-            context.warnings += _overload(stream, spec, made[-1][0])
+            _note_overload(stream, spec, made[-1][0], scenario, context)
             found = joining_problem(stream, made[-1][0])
             if found is not None:
                 problems.append(document.problem((*stream.path, "service", found[0]), f"{spec.name}: {found[1]}"))
@@ -119,6 +131,6 @@ def make_policy(spec: PolicySpec, scenario: ScenarioSource, problems: list[Probl
     except Exception as error:
         raise PolicyError(f'policy "{spec.name}" cannot be made: {type(error).__name__}: {error}') from error
     if spec.kind == "scheduler" and not isinstance(policy, Scheduler):
-        message = f"{spec.name} is no scheduler: a class of your own derives from sim.policy.Scheduler"
+        message = f"{spec.name} is no scheduler: a class of your own derives from hetsim.policy.Scheduler"
         problems.append(scenario.document.problem(path, message))
     return policy

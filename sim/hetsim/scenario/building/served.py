@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.batch_times import StageTable
-from sim.model.service import ResultCache, Service
-from sim.model.tasks import UNLIMITED_BATCH, Mode, Tasks
-from sim.policy import Batching
-from sim.scenario.building.language_model import TOKENS, whole
-from sim.scenario.building.streams import Context, TaskStream, draw_codes
-from sim.scenario.file.document import Path_, key_of
-from sim.scenario.schema import service as service_schema
-from sim.scenario.schema.batch_tables import remarks
-from sim.scenario.schema.demand import Demand
-from sim.scenario.schema.service import ComputeStage
-from sim.scenario.schema.workload import WorkloadEntry
+from hetsim.model.batch_times import StageTable
+from hetsim.model.cluster import micro_share
+from hetsim.model.service import Service
+from hetsim.model.tasks import UNLIMITED_BATCH, BatchTimes, Mode, Tasks
+from hetsim.policy import Batching
+from hetsim.scenario.building.language_model import TOKENS, whole
+from hetsim.scenario.building.streams import Context, TaskStream, draw_codes
+from hetsim.scenario.file.document import Path_, key_of
+from hetsim.scenario.schema import service as service_schema
+from hetsim.scenario.schema.batch_tables import remarks
+from hetsim.scenario.schema.demand import Demand
+from hetsim.scenario.schema.service import ComputeStage
+from hetsim.scenario.schema.workload import WorkloadEntry
 
 OWN = ("service", "batching")
 """Where an entry names a batching policy for itself."""
@@ -46,9 +47,13 @@ class DrawnService:
                 if not devices:
                     self.context.note_missing(self.name, f"device: {way.device}", way.device)
                 for device in devices:
-                    memory = way.gpu_memory or 0
-                    self._room(device, memory)
-                    limit = self._limit(way, device, memory)
+                    memory, there = way.gpu_memory or 0, device.memory
+                    if device.sharing.kind == "mig":  # the smallest slice with room for one request
+                        memory += way.gpu_memory_per_item
+                        slices = device.slices_for(micro_share(min(way.gpus or 1.0, 1.0)), memory)
+                        there = min((one.bytes_of(there) for one in slices), default=there)
+                    self._room(device, memory, there)
+                    limit = self._limit(way, device, way.gpu_memory or 0, there)
                     mode = self.context.modes.served(device, way, self.name, memory, limit, len(devices) > 1)
                     self._modes.append((mode, way.compute))
         return self._modes
@@ -64,24 +69,26 @@ class DrawnService:
             found = remarks(stage.measured, what, beyond)
             self.context.warnings += [text for text in found if text not in self.context.warnings]
 
-    def _room(self, device: Any, memory: int) -> None:
-        """The model and what a batch holds besides must fit into the device's memory."""
+    def _room(self, device: Any, memory: int, there: int | None) -> None:
+        """The model and what a batch holds besides must fit into the memory that is there for a batch."""
         needed = (self.service.model or 0) + memory
-        if device.kind != "cpu" and device.memory is not None and needed > device.memory:
-            text = f"the model and its batches need {needed / 1e9:g} GB, a {device.name} has {device.memory / 1e9:g} GB"
+        if device.kind != "cpu" and there is not None and needed > there:
+            where = f"a {device.name}" if there == device.memory else f"a slice of {device.name}"
+            text = f"the model and its batches need {needed / 1e9:g} GB, {where} has {there / 1e9:g} GB"
             raise self.context.fail((*self.path, "service", "model"), text)
 
-    def _limit(self, way: service_schema.VariantSpec, device: Any, memory: int) -> int:
+    def _limit(self, way: service_schema.VariantSpec, device: Any, memory: int, there: int | None) -> int:
         """The largest batch: what the variant says, and what fits into memory next to the model, once a stream."""
         limit = UNLIMITED_BATCH if way.max_batch is None else way.max_batch
         for stage in (way.upload, way.compute, way.download):
             if stage.measured is not None and not stage.extrapolate:
                 limit = min(limit, stage.measured.sizes[-1])
-        if way.gpu_memory_per_item and device.memory is not None and device.kind != "cpu":
-            room = device.memory - (self.service.model or 0) - memory * device.streams
-            limit = min(limit, int(room // (device.streams * way.gpu_memory_per_item)))
+        if way.gpu_memory_per_item and there is not None and device.kind != "cpu":
+            batches = 1 if device.sharing.kind == "mig" else device.streams
+            room = there - (self.service.model or 0) - memory * batches
+            limit = min(limit, int(room // (batches * way.gpu_memory_per_item)))
             if limit < 1:
-                memory_there = f"the {device.memory / 1e9:g} GB of a {device.name}"
+                memory_there = f"the {there / 1e9:g} GB of a {device.name}"
                 text = f"not even one request a stream fits into {memory_there} next to the model"
                 raise self.context.fail((*self.path, "service"), text)
         return limit
@@ -145,7 +152,7 @@ class DrawnService:
         own = [_own(compute, stream.time[:, number]) for number, (_, compute) in enumerate(fitting)]
         modes = [mode for mode, _ in fitting]
         size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
-        alone = [sum(_transfers(mode, 1, size_in, size_out)) + mode.fixed for mode in modes]
+        alone = [_stages(mode, 1, 0.0, size_in, size_out).total for mode in modes]
         least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
         away = self.service.network.request + self.service.network.response
         shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
@@ -161,22 +168,24 @@ class DrawnService:
 
         rate = _rate(entry, stream)
 
-        def overload(batching: Batching, policy: str) -> str | None:
+        def overload(batching: Batching, policy: str) -> tuple[str, float] | None:
             """The largest batches serve the most requests; a policy may stop short of them."""
             limit = max(mode.batch_limit for mode in modes)
             most, cap = capacity(limit), limit if batching.max_batch is None else min(limit, batching.max_batch)
             if rate > most:
-                return (
+                text = (
                     f"{self.name}: {rate:.4g} requests/s arrive and its devices serve at most {most:.4g}/s: "
                     "the queue grows without bound"
                 )
+                return text, most
             if rate > (capped := capacity(cap)):
                 larger = f"batches of {limit}" if limit < UNLIMITED_BATCH else "larger ones"
-                return (
+                text = (
                     f"{self.name}: {rate:.4g} requests/s arrive, and {policy} forms batches of at most {cap}, with "
                     f"which its devices serve at most {capped:.4g}/s: the load cannot be sustained; the service "
                     f"allows {larger} ({most:.4g}/s)"
                 )
+                return text, capped
             return None
 
         stream.overload = overload
@@ -190,8 +199,7 @@ class DrawnService:
 
     def _served(self, mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> float:
         """The same in batches of one size: a pipeline of three stages, of two where up and down share the link."""
-        up, down = _transfers(mode, size, bytes_in, bytes_out)
-        compute = mode.base(size) + each * size
+        up, compute, down = _stages(mode, size, each, bytes_in, bytes_out)
         longest = max(compute, up + down if mode.type.link.duplex == "half" else max(up, down))
         streams = 1 if mode.on_cpu else mode.type.streams
         cluster = self.context.cluster
@@ -200,15 +208,13 @@ class DrawnService:
         return devices / max(1.0, mode.width) * size / max(longest, (up + compute + down) / streams)
 
 
-def _transfers(mode: Mode, size: int, bytes_in: float, bytes_out: float) -> tuple[float, float]:
-    """Seconds of upload and download of a batch on an idle link, with this number of bytes a request."""
-    if mode.on_cpu:
-        return 0.0, 0.0
-    link = mode.type.link
-    up, down = mode.upload.of(size), mode.download.of(size)
-    up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0
-    down += link.latency + size * bytes_out / link.download if bytes_out else 0.0
-    return up, down
+def _stages(mode: Mode, size: int, each: float, bytes_in: float, bytes_out: float) -> BatchTimes:
+    """Stages of a batch on an idle link: seconds that each request computes, and its bytes."""
+    link, (up, compute, down) = mode.type.link, mode.stages(size, each * size)
+    if not mode.on_cpu:
+        up += link.latency + size * bytes_in / link.upload if bytes_in else 0.0
+        down += link.latency + size * bytes_out / link.download if bytes_out else 0.0
+    return BatchTimes(up, compute, down)
 
 
 def _own(compute: ComputeStage, times: np.ndarray) -> tuple[float, float]:
@@ -254,7 +260,7 @@ def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                 alike,
                 _average(tasks.bytes_in, rows),
                 _average(tasks.bytes_out, rows),
-                None if kept is None else ResultCache(kept.size, kept.evict, kept.hit),
+                None if kept is None else kept.made(),
                 stream.service.network.request,
                 stream.service.network.response,
                 policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import Cluster, Node, Partition
-from sim.model.tasks import Tasks
-from sim.results.formatting import seconds
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema.demand import Demand, Factor, PartitionColumn
-from sim.scenario.schema.site import SiteSpec
-from sim.workload.readers.slurm import hosts
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.cluster import Cluster, Node, Partition
+from hetsim.model.tasks import Tasks
+from hetsim.results.formatting import seconds
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema.demand import Demand, Factor, PartitionColumn
+from hetsim.scenario.schema.site import SiteSpec
+from hetsim.workload.readers.slurm import hosts
+from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
-    from sim.scenario.building.streams import Context
+    from hetsim.scenario.building.streams import Context
 
 SHOWN = 3
 """Reasons for refusals that a warning names."""
@@ -45,12 +45,7 @@ def with_partitions(cluster: Cluster, site: SiteSpec, document: Document) -> Clu
         if not mask and not problems:
             where = "name it at them (cluster.nodes: [{partitions: [...]}]), or list nodes here"
             problems.append(document.problem(path, f'partition "{name}" has no nodes; {where}'))
-        given = {key: getattr(rules, key) for key in rules.model_fields_set - {"nodes"}}
-        for key in ("users", "accounts"):
-            if given.get(key) is not None:
-                given[key] = tuple(given[key])
-        given = {key: value for key, value in given.items() if value is not None}
-        cluster.partitions[name] = replace(known, mask=mask, **given)
+        cluster.partitions[name] = replace(known, mask=mask, **rules.given)
     if problems:
         raise ScenarioError(problems)
     return cluster

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import MILLI, Cluster, DeviceType
-from sim.model.ragged import Ragged
-from sim.model.randomness import RandomTree
-from sim.model.tasks import KernelWork as Known
-from sim.model.tasks import Mode, Stopping
-from sim.scenario.building.modes import ModeBook
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema.demand import GPU_TIME, Demand, Factor
-from sim.scenario.schema.language_model import LanguageModel
-from sim.scenario.schema.service import ServiceSpec
-from sim.scenario.schema.workload import WorkloadEntry
-from sim.workload.costs import roofline
-from sim.workload.costs.roofline import Peak
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.cluster import MILLI, Cluster, DeviceType
+from hetsim.model.ragged import Ragged
+from hetsim.model.randomness import RandomTree
+from hetsim.model.tasks import KernelWork as Known
+from hetsim.model.tasks import Mode, Stopping
+from hetsim.scenario.building.modes import ModeBook
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema.demand import GPU_TIME, Demand, Factor
+from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.scenario.schema.service import ServiceSpec
+from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.workload.costs import roofline
+from hetsim.workload.costs.roofline import Peak
 
 NO_STOPPING = Stopping()
 
@@ -85,10 +85,10 @@ class TaskStream:
     """The language model on each type of device where it may be, and the mode of a replica there."""
     resampled: str | None = None
     """How a trace was drawn again; empty where its arrivals are replayed as they are, None where none are."""
-    overload: Callable[[Any, str], str | None] | None = None
-    """What to say of a load that the devices of its service cannot serve under a batching policy, given with its name;
-    None where they can."""
-    clients: int = 0
+    overload: Callable[[Any, str], tuple[str, float] | None] | None = None
+    """What to say of a load that the devices of its service cannot serve under a batching policy, given with its name,
+    and the number of requests a second that they can; None where they can serve all."""
+    clients: list[tuple[float, int]] = field(default_factory=list)
     think: Callable[[np.random.Generator, int], np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -107,6 +107,8 @@ class Context:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """What a reader of the results must know beforehand."""
+    overloads: list[tuple[str, float, float]] = field(default_factory=list)
+    """`RunInput.overloads`."""
 
     def note_unused(self, name: str, keys: Iterable[str]) -> None:
         """Note each `gpu_time.TYPE` of a type that the cluster lacks: right in a sweep of clusters, else a slip."""
@@ -143,11 +145,7 @@ def stopping_of(demand: Demand) -> tuple[Stopping, bool]:
     given = demand.stopping
     if given is None:
         return NO_STOPPING, True
-    interval = math.inf if given.interval is None else given.interval + given.checkpoint
-    costs = Stopping(
-        given.save, given.restore, given.state, interval, given.block, given.idempotent, given.checkpoint
-    )  # fmt: skip
-    return costs, given.preemptible
+    return given.made(), given.preemptible
 
 
 def users_of(demand: Demand, n: int, rng: np.random.Generator) -> tuple[np.ndarray | None, list[str]]:
@@ -222,4 +220,4 @@ def closed_rows(entry: WorkloadEntry, until: float, fastest_mean: float) -> int:
         raise ValueError("a closed loop that neither thinks nor computes never ends; give count")
     expected = until / cycle
     # Each client renews at most about expected times; 10 standard deviations of a Poisson count are above that.
-    return int(arrivals.clients * (expected * 1.2 + 10 * math.sqrt(expected) + 50))
+    return int(max(clients for _, clients in arrivals.changes) * (expected * 1.2 + 10 * math.sqrt(expected) + 50))

@@ -10,23 +10,23 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.randomness import RandomTree
-from sim.model.tasks import Item
-from sim.model.units import MAX_BYTES, MOST, Seconds
-from sim.scenario.building.cluster import build_cluster
-from sim.scenario.building.modes import ModeBook
-from sim.scenario.building.recorded import build_recorded
-from sim.scenario.building.served import weights
-from sim.scenario.building.site import with_partitions
-from sim.scenario.building.streams import Context, TaskStream
-from sim.scenario.building.synthetic import build_synthetic
-from sim.scenario.fields import Model
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.schema.cluster import ClusterSpec as ClusterModel
-from sim.scenario.schema.site import SiteSpec
-from sim.scenario.schema.workload import DataItem, WorkloadEntry
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.randomness import RandomTree
+from hetsim.model.tasks import Item
+from hetsim.model.units import MAX_BYTES, MOST, Seconds
+from hetsim.scenario.building.cluster import build_cluster
+from hetsim.scenario.building.modes import ModeBook
+from hetsim.scenario.building.recorded import build_recorded
+from hetsim.scenario.building.served import weights
+from hetsim.scenario.building.site import with_partitions
+from hetsim.scenario.building.streams import Context, TaskStream
+from hetsim.scenario.building.synthetic import build_synthetic
+from hetsim.scenario.fields import Model
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema.cluster import ClusterSpec as ClusterModel
+from hetsim.scenario.schema.site import SiteSpec
+from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
+from hetsim.workload.traces import TaskTable
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import ScenarioError
-from sim.model.cluster import Partition
-from sim.model.tasks import KernelWork as Known
-from sim.model.tasks import Mode
-from sim.scenario.building.drawn_modes import DrawnModes
-from sim.scenario.building.language_model import ServedLanguage
-from sim.scenario.building.pipeline import pipeline_stream
-from sim.scenario.building.served import DrawnService
-from sim.scenario.building.site import drawn_partition, limits_of
-from sim.scenario.building.streams import (
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Partition
+from hetsim.model.tasks import KernelWork as Known
+from hetsim.model.tasks import Mode
+from hetsim.scenario.building.drawn_modes import DrawnModes
+from hetsim.scenario.building.language_model import ServedLanguage
+from hetsim.scenario.building.pipeline import pipeline_stream
+from hetsim.scenario.building.served import DrawnService
+from hetsim.scenario.building.site import drawn_partition, limits_of
+from hetsim.scenario.building.streams import (
     Context,
     TaskStream,
     closed_rows,
@@ -31,13 +31,17 @@ from sim.scenario.building.streams import (
     unfit,
     users_of,
 )
-from sim.scenario.file.document import Path_
-from sim.scenario.schema.demand import GPU_TIME, Demand
-from sim.scenario.schema.language_model import LanguageModel
-from sim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
-from sim.workload.arrivals import BLOCK
-from sim.workload.costs.roofline import Work
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import GPU_TIME, Demand
+from hetsim.scenario.schema.language_model import LanguageModel
+from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
+from hetsim.workload.arrivals import BLOCK
+from hetsim.workload.costs.roofline import Work
 
+IN_STEP = (
+    "{:,} clients send equal requests at the same instants, as they start together and think equally long; give "
+    "arrivals.start_jitter, or lengths or thinking times that vary"
+)
 PROBE = 1000
 """Tasks drawn, from a stream of their own, to know the mean time of a closed loop's tasks beforehand."""
 FOR_MEANS = 20_000
@@ -68,7 +72,8 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
         one = _draw(demand, count, label, context, served, where[k])
         if not one.modes:
             types = [key.removeprefix(GPU_TIME) for key in demand.typed_gpu_time]
-            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused, types))
+            nodes_by = "nodes: N" if served is None else ""
+            problems.append(unfit(context, where[k], count, f"a task of {labels[k]}", one.refused, types, nodes_by))
         drawn.append((rows, one))
     if problems:
         raise ScenarioError(problems)
@@ -82,7 +87,17 @@ def build_synthetic(entry: WorkloadEntry, name: str, path: Path_, context: Conte
     if clients:
         arrivals: Any = entry.arrivals
         stream.clients, stream.think = clients, arrivals.think.sample
+        if clients[0][1] > 1 and len(classes) == 1 and _alike(arrivals, classes[0]):
+            context.warnings.append(f"{name}: {IN_STEP.format(clients[0][1])}")
     return stream
+
+
+def _alike(arrivals: Any, demand: Demand) -> bool:
+    """Return True if clients of a language model start together, think equally long, and send equal requests."""
+    tokens = demand.tokens
+    if tokens is None or arrivals.start_jitter:
+        return False
+    return not any(one.scv for one in (arrivals.think, tokens.prompt, tokens.output))
 
 
 def _note_unused_types(name: str, classes: list[Demand], context: Context) -> None:
@@ -101,8 +116,10 @@ def _served(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> D
     return DrawnService(entry.service, name, path, context)
 
 
-def _arrivals(entry: WorkloadEntry, name: str, path: Path_, context: Context) -> tuple[np.ndarray, int]:
-    """Arrival times, inf where a closed loop decides later, and the number of its clients (0: not closed)."""
+def _arrivals(
+    entry: WorkloadEntry, name: str, path: Path_, context: Context
+) -> tuple[np.ndarray, list[tuple[float, int]]]:
+    """Arrival times, inf where a closed loop decides later, and the numbers of its clients (none: not closed)."""
     arrivals: Any = entry.arrivals
     until = min(context.horizon, math.inf if entry.until is None else entry.until)
     limited = entry.count is not None or math.isfinite(until)
@@ -114,7 +131,7 @@ def _arrivals(entry: WorkloadEntry, name: str, path: Path_, context: Context) ->
     if not arrivals.closed:
         _check_amount(arrivals, until, entry.count, path, context)
     if not arrivals.closed:
-        return arrivals.times(rng, limit, entry.count), 0
+        return arrivals.times(rng, limit, entry.count), []
     probe = _probe(entry, name, context) if entry.count is None else 0.0
     try:
         rows = closed_rows(entry, until, probe)
@@ -122,8 +139,8 @@ def _arrivals(entry: WorkloadEntry, name: str, path: Path_, context: Context) ->
         raise context.fail(path, str(error)) from None
     if rows > MAX_TASKS:
         raise context.fail(path, f"the loop may send {rows:.3g} tasks, more than the {MAX_TASKS:,} of a stream")
-    first = arrivals.times(rng, None, min(rows, arrivals.clients))
-    return np.concatenate([first, np.full(rows - len(first), np.inf)]), min(arrivals.clients, rows)
+    first = arrivals.times(rng, None, rows)
+    return np.concatenate([first, np.full(rows - len(first), np.inf)]), [(0.0, len(first)), *arrivals.changes[1:]]
 
 
 def _check_amount(arrivals: Any, until: float, count: int | None, path: Path_, context: Context) -> None:

@@ -1,20 +1,22 @@
 """Keys of an entry with a trace that would have no effect, since every row of the trace says the same itself.
 
-Keys stand in for what rows leave blank (`sim.scenario.building.recorded`).  One that no row needs is refused: it reads
-as if it held for the tasks, and it does not.
+Keys stand in for what rows leave blank (`hetsim.scenario.building.recorded`).  One that no row needs is refused: it
+reads as if it held for the tasks, and it does not.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.scenario.building.streams import Context
-from sim.scenario.file.document import Path_
-from sim.scenario.schema.workload import WorkloadEntry
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError
+from hetsim.scenario.building.streams import Context
+from hetsim.scenario.file.document import Path_
+from hetsim.scenario.schema.demand import GPU_TIME
+from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.workload.traces import TaskTable
 
 NUMBERS = ("nodes", "cpus", "gpus", "memory", "gpu_memory", "upload", "download", "bytes_in", "bytes_out", "priority",
            "weight", "deadline", "patience")  # fmt: skip
@@ -40,14 +42,28 @@ def check_effect(entry: WorkloadEntry, path: Path_, table: TaskTable, context: C
         if held:
             text = f"the rows of {table.source} say what a job has in all, and this would give each {entry.nodes} times"
             refuse("nodes", f"{text} its {' and '.join(held)}; {nodes_by(entry)} tells on how many nodes each job is")
+    line = None if table.line(0) is None else 1  # where columns are named; Parquet has no lines
+    for name in table.unknown:
+        for kind in context.cluster.types:
+            if _reads_as_time(name, kind):
+                text = f'column "{name}" has no effect: times on {kind} are read from column "{GPU_TIME}{kind}"'
+                problems.append(Problem(f"{text}; rename it, or leave it out", "", table.source, line))
     if problems:
         raise ScenarioError(problems)
+
+
+def _reads_as_time(column: str, kind: str) -> bool:
+    """Return True for `v100_time`, `time_v100`, `gpu-time-V100` and their like: a time on devices of a type."""
+    words, named = (set(re.findall(r"[a-z0-9]+", name.lower())) for name in (column, kind))
+    rest = words - named - {"gpu", "estimate", "s", "sec"}
+    return named <= words and bool(rest) and rest <= {"time", "duration", "runtime", "seconds"}
 
 
 def _given(entry: WorkloadEntry) -> list[tuple[str, str]]:
     """Keys that the entry gives, and the columns that they stand in for."""
     found = [(key, key) for key in (*NUMBERS, *TEXTS, "reads", "writes", "user", "time_limit")
              if getattr(entry, key) is not None]  # fmt: skip
+    found += [("slice", "gpus"), ("slice", "slice")] if entry.slice is not None else []
     found += [("slo", "deadline")] if entry.slo is not None else []
     found += [("users", "user")] if entry.users is not None else []
     return found + ([("class", "class")] if entry.class_ is not None else [])

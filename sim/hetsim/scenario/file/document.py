@@ -18,7 +18,8 @@ from typing import Any
 
 import yaml
 
-from sim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.files import open_input
 
 MAX_BYTES = 4_000_000
 """Larger scenario files are refused before they are read: large data belong into tables in files of their own."""
@@ -124,7 +125,7 @@ def read(path: Path) -> Document:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ScenarioError(Problem(_too_large(size), file=shown))
-        with path.open("rb") as stream:
+        with open_input(path) as stream:
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ScenarioError(Problem(f"cannot be read: {error.strerror}", file=shown)) from None

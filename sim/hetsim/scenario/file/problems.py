@@ -8,21 +8,30 @@ from typing import Any
 
 from pydantic import BaseModel, Tag, ValidationError
 
-from sim.errors import Problem, suggestion
-from sim.model.units import MOST
-from sim.scenario.fields import shown
-from sim.scenario.file.document import Document, Path_
+from hetsim.errors import Problem, suggestion
+from hetsim.model.units import MOST, shown
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.generated import Keys
 
+MISSING = "this key is missing"
 LIMITS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("at least", "ge"),
     "less_than": ("below", "lt"),
     "less_than_equal": ("at most", "le"),
 }
+MAX_PLACES = 3
+"""Mappings that a message names at most as those that a key may be meant for; more are a guess."""
 
 
-def translate(error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = ()) -> list[Problem]:
-    """Every error of a validation of the value at `prefix` by `model`, addressed in the document."""
+def translate(
+    error: ValidationError, document: Document, model: type[BaseModel], prefix: Path_ = (),
+    holder: type[BaseModel] | None = None,
+) -> list[Problem]:  # fmt: skip
+    """Every error of a validation of the value at `prefix` by `model`, addressed in the document.
+
+    holder: the model of the mapping in which that value stands, for keys that belong there.
+    """
     found: dict[tuple, Problem] = {}
     data = value_at(document.data, prefix)
     details = error.errors(include_url=False)
@@ -40,6 +49,9 @@ def translate(error: ValidationError, document: Document, model: type[BaseModel]
             continue  # told with the other forms
         word = words.get(detail["loc"][:-1])
         message = _sentence(detail, model) if word is None else _or_word(detail, word, model)
+        if detail["type"] == "extra_forbidden":
+            place = _place_of(str(detail["loc"][-1]), detail["loc"], model, data, prefix, holder)
+            message = f'unknown key "{detail["loc"][-1]}"{place}' if place else message
         found.setdefault((path, message), document.problem((*prefix, *path), message))
     return list(found.values())
 
@@ -47,12 +59,13 @@ def translate(error: ValidationError, document: Document, model: type[BaseModel]
 def _with_key(path: Path_, data: Any, cause: Any) -> Path_:
     """The path of what is wrong with a key of the mapping at `path`."""
     inside = getattr(cause, "inside", None)
+    steps = inside if isinstance(inside, tuple) else (inside,)
     here = value_at(data, path)
     if inside is None or not isinstance(here, dict):
         return (*path, cause.key)
     if cause.key not in here:
-        return (*path, inside)
-    return (*path, cause.key, inside)
+        return (*path, *steps)
+    return (*path, cause.key, *steps)
 
 
 def _is_word(detail: Any) -> bool:
@@ -116,7 +129,7 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
     if kind == "unexpected_keyword_argument":
         return f'unknown key "{detail["loc"][-1]}"'
     if kind == "missing":
-        return "this key is missing"
+        return MISSING
     if kind in ("value_error", "assertion_error"):
         return str(context.get("error", detail["msg"]))
     if kind in ("union_tag_invalid", "literal_error", "enum"):
@@ -132,6 +145,27 @@ def _sentence(detail: Any, model: type[BaseModel]) -> str:
             return f'the key "{key}" is missing' if key.isidentifier() else "this is none of the forms known here"
         return f"expected a mapping, not {shown(value)}"
     return _type_sentence(kind, value, context) or f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, not {shown(value)}"
+
+
+def _place_of(
+    key: str, location: tuple, model: type[BaseModel], data: Any, prefix: Path_, holder: type[BaseModel] | None
+) -> str:  # fmt: skip
+    """Where a key that is unknown at a location belongs: further up, or in a mapping there; else the empty string."""
+    for depth in range(len(location) - 2, -1, -1):
+        above = _in_data(location[:depth], data, "")
+        # The same mapping is left out: there it is a key of another form than the one that was chosen.
+        if above != _in_data(location[:-1], data, "") and key in _fields(_models_at(model, location[:depth])):
+            where = ".".join(map(str, (*prefix, *above)))
+            return f"; it is a key of {where or 'the scenario as a whole'}"
+    if holder is not None and key in _fields([holder]):
+        return f"; it is a key of {'.'.join(map(str, prefix[:-1]))}, next to {prefix[-1]}"
+    inner = [
+        name
+        for one in _models_at(model, location[:-1])
+        for name, info in one.model_fields.items()
+        if key in _fields(there for there, _ in _models_in([info.annotation, *info.metadata]))
+    ]
+    return f"; it is a key of {' and of '.join(dict.fromkeys(inner))}" if 0 < len(inner) <= MAX_PLACES else ""
 
 
 def _type_sentence(kind: str, value: Any, context: dict[str, Any]) -> str | None:
@@ -209,7 +243,9 @@ def _models_in(annotations: Iterable[Any]) -> Iterator[tuple[type[BaseModel], An
     annotations = tuple(annotations)
     tag = next((annotation.tag for annotation in annotations if isinstance(annotation, Tag)), None)
     for annotation in annotations:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if isinstance(annotation, Keys):
+            yield annotation.model, tag
+        elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield annotation, tag
         else:
             yield from _models_in(typing.get_args(annotation))

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, ValidationInfo
 
-from sim.errors import ScenarioError
-from sim.model.units import shown
-from sim.scenario.fields import KeyProblem
-from sim.scenario.file import document
-from sim.scenario.file.problems import translate
+from hetsim.errors import KeyProblem, ScenarioError
+from hetsim.model.files import record_input
+from hetsim.model.units import shown
+from hetsim.scenario.file import document
+from hetsim.scenario.file.problems import translate
 
 
 def included(value: Any, section: str, model: type[BaseModel], info: ValidationInfo) -> Any:
@@ -25,7 +25,7 @@ def included(value: Any, section: str, model: type[BaseModel], info: ValidationI
     named = value["profile"]
     if not isinstance(named, str) or not named:
         raise KeyProblem("profile", f"expected the name of a file, not {shown(named)}")
-    path = Path((info.context or {}).get("base", ".")) / named
+    path = record_input(Path((info.context or {}).get("base", ".")) / named, "profile", named)
     try:
         read = document.read(path)
     except ScenarioError as error:

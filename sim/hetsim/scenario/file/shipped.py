@@ -1,4 +1,4 @@
-"""The scenarios that come with hetsim: `scenarios/THEME/NAME.yaml` of the installed package."""
+"""The scenarios that come with hetsim: `scenarios/hetsim_scenarios/THEME/NAME.yaml` of the installed package."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from sim.errors import HetsimError, UnknownName
-from sim.scenario.file import document as documents
+from hetsim.errors import HetsimError, UnknownName
+from hetsim.scenario.file import document as documents
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Shipped:
 @cache
 def _folder() -> Path | None:
     try:
-        return Path(str(resources.files("scenarios")))
+        return Path(str(resources.files("hetsim_scenarios")))
     except ModuleNotFoundError:
         return None
 
@@ -52,3 +52,13 @@ def find(name: str) -> Path:
         names = [one.name for one in every]
         raise UnknownName("scenario", name, names, " (hetsim list scenarios; a file needs its path)")
     return known[name]
+
+
+def template(kind: str) -> list[Path]:
+    """The files of a folder to start from (`hetsim new`), by name."""
+    folder = _folder()
+    within = [] if folder is None else sorted((folder / "templates" / kind).glob("*.*"))
+    files = [path for path in within if path.is_file()]
+    if not files:
+        raise HetsimError(f'the template "{kind}" is not installed: the package hetsim_scenarios lacks it')
+    return files

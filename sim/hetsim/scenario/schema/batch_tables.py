@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
-from sim.errors import ScenarioError, suggestion
-from sim.model.batch_times import StageTable, TimeSpread
-from sim.model.units import TIME, parse, shown
-from sim.scenario.fields import Flag, KeyProblem, Model, Name
+from hetsim.errors import KeyProblem, ScenarioError, suggestion
+from hetsim.model.batch_times import StageTable, TimeSpread
+from hetsim.model.files import record_input
+from hetsim.model.units import TIME, Flag, Name, parse, shown
+from hetsim.scenario.fields import Model
 
 MAX_SIZE = 1_000_000
 MAX_MEASURED = 4096
@@ -93,11 +94,11 @@ class MeasuredSpec(Model):
     beyond the fixed time of every step, if there is one, grows by a power of its size, beyond the largest in proportion
     to it."""
     extrapolate: Flag = False
-    """May batches be larger than the largest measured size? false unless given."""
+    """May batches be larger than the largest measured size?"""
     quantiles: Annotated[dict[float, str], BeforeValidator(_ranks)] | None = None
     """Columns of the file with percentiles, such as {p50: p50_ms, p99: p99_ms}, from which times are drawn."""
     samples: Flag = False
-    """Are several rows of one size samples, from which times are drawn? false unless given."""
+    """Are several rows of one size samples, from which times are drawn?"""
 
     _built: StageTable | None = PrivateAttr(None)
 
@@ -125,13 +126,14 @@ class MeasuredSpec(Model):
         return self._built
 
     def _file(self, base: Path) -> StageTable:
-        from sim.workload.costs.latency_table import read
+        from hetsim.workload.costs.latency_table import read
 
         path = base / str(self.table)
         if not path.is_file():
             raise KeyProblem(
                 "table", f"no file {shown(self.table)}" + ("" if base == Path() else f" (looked for {path})")
             )
+        record_input(path, "table", self.table)
         if self.quantiles and self.samples:
             raise KeyProblem("samples", "the quantiles tell already how times scatter; leave one out")
         time = self.time if self.time is not None or self.quantiles else "time"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from typing import Annotated, Any, Literal
+import math
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,24 +17,24 @@ from pydantic import (
     model_validator,
 )
 
-from sim.errors import ScenarioError, UnknownName, suggestion
-from sim.model.bandwidth import BandwidthCurve
-from sim.model.units import Bytes, BytesPerSecond, Fraction, PerSecond, Seconds, Watts
-from sim.scenario.fields import (
+from hetsim.errors import KeyProblem, ScenarioError, UnknownName, suggestion
+from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption, Price, Sharing
+from hetsim.model.units import (
+    Bytes,
+    BytesPerSecond,
     Count,
-    KeyProblem,
-    Model,
     Name,
-    NotNegative,
-    OneOrMany,
     Positive,
-    Short,
+    Seconds,
     Whole,
-    unknown,
 )
-from sim.scenario.file.profile_files import included
-from sim.workload.costs import roofline
-from sim.workload.costs.roofline import Peak
+from hetsim.scenario.fields import Model, OneOrMany, Short, unknown
+from hetsim.scenario.file.profile_files import included
+from hetsim.scenario.generated import Keys, Mirror, keys_of
+from hetsim.scenario.schema.mig import Cutting, Family, cuts_of
+from hetsim.workload.costs import roofline
+from hetsim.workload.costs.roofline import Peak
 
 
 def _peak(value: Any) -> Any:
@@ -49,49 +50,25 @@ NamedPeak = Annotated[Peak, Short(_peak, {"type": "string", "enum": sorted(roofl
 """What the cost model knows of a device: figures, or the name of a known device."""
 
 
-class PowerSpec(Model):
-    """Watts of a device (of a CPU: of one core) and its wake-up delay."""
-
-    idle: Watts = 0.0
-    """Watts while up and doing nothing, 0 unless given."""
-    busy: Watts = 0.0
-    """Watts while computing at full speed, idle watts included; 0 unless given."""
-    sleep: Watts = 0.0
-    """Watts while asleep, 0 unless given."""
-    wake: Seconds = 0.0
-    """Time from the order to wake until the device can be used, 0 unless given."""
-
-
-class PriceSpec(Model):
-    """Money for a time in which a device (of a CPU: a core) or a node is up; asleep it costs the same unless said.
-
-    `price: 2.5/h` alone is that of both.
-    """
-
-    up: PerSecond
-    """Money for a time in which it is up, used or not, in any currency: 2.5/h."""
-    asleep: PerSecond | None = None
-    """Money for a time asleep; the price of being up unless given."""
-
-
+KIND = Short(lambda value: {"kind": value} if isinstance(value, str) else value, {"type": "string"})
+Powered = Annotated[Power, Keys(Power)]
+Preempted = Annotated[Preemption, Keys(Preemption), KIND]
 Priced = Annotated[
-    PriceSpec, Short(lambda v: v if isinstance(v, dict | PriceSpec) else {"up": v}, {"type": ["string", "number"]})
+    Price,
+    Keys(Price),
+    Short(lambda v: v if isinstance(v, dict | Price) else {"up": v}, {"type": ["string", "number"]}),
 ]
 
 
-class SharingSpec(Model):
+@keys_of(Sharing)
+class SharingSpec(Mirror):
     """How an accelerator serves several launches; `sharing: mps` alone is the kind."""
 
-    kind: Literal["exclusive", "timeslice", "mps", "mig"]
-    """What computes at once: exclusive (in start order), timeslice (all, in turn), mps (side by side), mig (slices)."""
-    switch_cost: Fraction = 0.0
-    """Share of the rate that time slices lose while several launches take turns, 0 unless given."""
-    interference: NotNegative = 0.0
-    """Under mps a launch runs at 1 / (1 + interference × shares of the others), 0 unless given."""
-    layouts: list[list[Positive]] = Field(default=[[1.0]], min_length=1)
-    """Of mig the ways to cut one GPU, each a list of shares; one slice of the whole GPU unless given."""
-    reconfigure: Seconds = 0.0
-    """Of mig the time to take on another layout, which needs an empty GPU; 0 unless given."""
+    layouts: Annotated[list[Cutting], Field(min_length=1)] | None = None
+    """Of mig the ways to cut one GPU, each a list of shares or profiles, or with the memory or positions of its slices.
+    One slice of the whole GPU, or all that the profiles allow, unless given."""
+    profiles: Family | None = None
+    """Of mig the GPU whose profiles the slices are (1g.5gb, ...): A100-40, A100-80 or H100-80."""
     pairs: dict[str, dict[str, Positive | None]] = {}
     """By class, then by class of the partner: times slower than alone, as measured; null where two cannot share."""
 
@@ -101,73 +78,27 @@ class SharingSpec(Model):
             raise KeyProblem("pairs", f"they go with timeslice or mps, not with {self.kind}")
         return self
 
-    @field_validator("switch_cost")
-    @classmethod
-    def _share(cls, value: float) -> float:
-        if not 0 <= value < 1:
-            raise ValueError(f"switch_cost is a share from 0 to below 1, not {value:g}")
-        return value
-
-    @field_validator("layouts")
-    @classmethod
-    def _fit(cls, value: list[list[float]]) -> list[list[float]]:
-        for layout in value:
-            if not layout or sum(layout) > 1 + 1e-6:
-                raise ValueError(f"the slices of a layout are shares of one GPU and sum to at most 1, not {layout}")
-        return value
+    def cut(self) -> Sharing:
+        """The sharing, with the layouts as slices and a row for each pair."""
+        rows = ((one, *row) for one, others in self.pairs.items() for row in others.items())
+        pairs = tuple((one, other, math.inf if slower is None else slower) for one, other, slower in rows)
+        made: Sharing = self.made(layouts=cuts_of(self.layouts, self.profiles), pairs=pairs)
+        return made
 
 
-class PreemptionSpec(Model):
-    """How an accelerator lets go of what it computes; `preemption: drain` alone is the kind."""
-
-    kind: Literal["context_switch", "drain", "flush", "flep"]
-    """How running work is left: context_switch (save state), drain (end the block), flush (drop it), flep (yield)."""
-    rate: BytesPerSecond | None = None
-    """Of context_switch the rate at which state goes to the device's own memory; over its link unless given."""
-    overhead: Fraction = 0.0
-    """Of flep the share by which every launch there is slower, 0 unless given."""
-
-    @model_validator(mode="after")
-    def _belongs(self) -> PreemptionSpec:
-        if self.rate is not None and self.kind != "context_switch":
-            raise KeyProblem("rate", "state is saved only by context_switch")
-        if self.rate == 0:
-            raise KeyProblem("rate", "a rate must be above 0")
-        if self.overhead and self.kind != "flep":
-            raise KeyProblem("overhead", "only flep slows its kernels down all the time")
-        if self.overhead < 0:
-            raise KeyProblem("overhead", "must not be negative")
-        return self
+Linked = Annotated[Link, Keys(Link)]
 
 
-class LinkSpec(Model):
-    """Bandwidth per direction; a direction that is not given has that of the other."""
-
-    upload: BytesPerSecond | None = None
-    """Bytes per second from host to device; those of download, or no limit, unless given."""
-    download: BytesPerSecond | None = None
-    """Bytes per second from device to host; those of upload, or no limit, unless given."""
-    latency: Seconds = 0.0
-    """Time before the first byte of each transfer, 0 unless given."""
-    duplex: Literal["full", "half"] = "full"
-    """full (both directions at once, the default) or half (they share one rate)."""
-
-    @field_validator("upload", "download")
-    @classmethod
-    def _above_zero(cls, value: float | None) -> float | None:
-        if value == 0:
-            raise ValueError("a bandwidth must be above 0")
-        return value
-
-
-class Switch(LinkSpec):
+@keys_of(Link)
+class Switch(Mirror):
     """A PCIe switch: `size` accelerators behind each, sharing its bandwidth."""
 
     size: Count
     """How many accelerators in a row are behind one switch and share its bandwidth."""
 
 
-class Pcie(LinkSpec):
+@keys_of(Link)
+class Pcie(Mirror):
     """The way of each accelerator to its host, and the switch it may share; or a measured `profile` of the way."""
 
     profile: str | None = None
@@ -248,7 +179,7 @@ class NodeNetworkSpec(Model):
     download: BytesPerSecond | None = None
     """Another name of in."""
     latency: Seconds = 0.0
-    """Time before the first byte of each transfer between nodes, 0 unless given."""
+    """Time before the first byte of each transfer between nodes."""
     duplex: Literal["full", "half"] = "full"
     """full (both directions at once, the default) or half (they share one rate)."""
 
@@ -276,39 +207,31 @@ class NodeNetworkSpec(Model):
         return self
 
 
-class Accelerator(Model):
+@keys_of(DeviceType, streams=Annotated[Count, Field(le=1_000_000)], power=Powered, preemption=Preempted)
+class Accelerator(Mirror):
     """`count` equal accelerators of a node."""
+
+    FIRST: ClassVar = ("type", "count", "kind")
 
     type: Name
     """Name of the type, such as v100; tasks and tables use it."""
     count: Annotated[Whole, Field(le=10_000)] = 1
-    """How many of them each node has, 1 unless given."""
+    """How many of them each node has."""
     kind: Name | None = None
     """What it is if no GPU, such as npu; needed under accelerators."""
-    speed: Positive = 1.0
-    """How many times as fast as the GPU for which gpu_time is given, 1 unless given."""
-    memory: Bytes | None = None
-    """Memory of each; no limit unless given."""
-    streams: Annotated[Count, Field(le=1_000_000)] = 1
-    """How many launches may be in flight on each, 1 unless given; 2 overlap an upload with a compute."""
-    pcie: LinkSpec | None = None
+    pcie: Linked | None = None
     """Its own link to the host, where it differs from the node's pcie."""
-    sharing: Annotated[SharingSpec, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})] = (
-        SharingSpec(kind="exclusive")
-    )
+    sharing: Annotated[SharingSpec, KIND] = SharingSpec.model_validate({"kind": "exclusive"})
     """How each serves several launches, exclusive unless given; a kind alone, or with its figures."""
-    power: PowerSpec = PowerSpec()
-    """Watts of each, 0 unless given."""
-    preemption: Annotated[
-        PreemptionSpec, Short(lambda v: {"kind": v} if isinstance(v, str) else v, {"type": "string"})
-    ] = PreemptionSpec(kind="context_switch")
-    """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
-    multiprocessors: Count | None = None
-    """Number of streaming multiprocessors, for work given by kernels; that of a known device unless given."""
     price: Priced | None = None
     """What each costs, as 2.5/h or with up and asleep; that under cluster.prices, or nothing, unless given."""
     peak: NamedPeak | None = None
     """Its best rates, for work and profiles: figures or the name of a known device; looked up by type unless given."""
+
+    @model_validator(mode="after")
+    def _memory_of_slices(self) -> Accelerator:
+        cuts_of(self.sharing.layouts, self.sharing.profiles, self.memory)
+        return self
 
     @field_validator("type", "kind")
     @classmethod
@@ -322,10 +245,10 @@ class Cpu(Model):
     """The cores of a node, where they differ from the default."""
 
     type: Name = "cpu"
-    """Name of the type of these cores, cpu unless given."""
+    """Name of the type of these cores."""
     speed: Positive = 1.0
-    """How many times as fast as the core for which cpu_time is given, 1 unless given."""
-    power: PowerSpec = PowerSpec()
+    """How many times as fast as the core for which cpu_time is given."""
+    power: Powered = Power()
     """Watts of each core, 0 unless given."""
     price: Priced | None = None
     """What each core costs, as 0.03/h; that under cluster.prices, or nothing, unless given."""
@@ -340,19 +263,15 @@ class Cpu(Model):
         return value
 
 
-class Nodes(Model):
+Many = Annotated[Whole, Field(le=1_000_000)]
+
+
+@keys_of(NodeSpec, cpus=Many, count=Many, driver_cores=Many)
+class Nodes(Mirror):
     """`count` equal nodes."""
 
-    name: Name | None = None
-    """Name of the nodes; of several equal ones a number is added, and without a name they are n0, n1, ..."""
-    count: Annotated[Whole, Field(le=1_000_000)] = 1
-    """How many equal nodes, 1 unless given."""
-    cpus: Annotated[Whole, Field(le=1_000_000)] = 0
-    """Cores of each node, none unless given."""
-    driver_cores: Annotated[Whole, Field(le=1_000_000)] = 0
-    """Cores that drive each accelerator of a node and run no tasks, 0 unless given."""
-    memory: Bytes | None = None
-    """Host memory of each node; no limit unless given."""
+    FIRST: ClassVar = ("name", "count", "cpus", "driver_cores", "memory")
+
     cpu: Cpu = Cpu()
     """What its cores are, where they differ from the default."""
     gpus: Annotated[list[Accelerator], OneOrMany] = []
@@ -363,16 +282,10 @@ class Nodes(Model):
     """The way of each accelerator to the host; no limit and no latency unless given."""
     network: NodeNetworkSpec = NodeNetworkSpec()
     """The way to all other nodes; no limit and no latency unless given."""
-    rack: Name | None = None
-    """Name of the rack in which these nodes are; in none unless given."""
     partitions: Annotated[list[Name], Short(lambda v: [v] if isinstance(v, str) else v, {"type": "string"})] = []
     """Partitions (virtual clusters) to which they belong; rules stand under `site`."""
-    island: Count | None = None
-    """Accelerators that NVLink joins directly, in order."""
     nvlink: Joined | None = None
     """What joins its GPUs, for parallel training: a rate, rate and latency, or a curve; no limit unless given."""
-    cards: Count = 1
-    """Network cards that share the rate of its network equally, for parallel training; 1 unless given."""
     price: Priced | None = None
     """Of the node as a whole, in addition to those of its devices."""
 
@@ -448,8 +361,8 @@ class ClusterSpec(Model):
 
 def listed(trace: Any, base: str) -> list[dict[str, Any]]:
     """The nodes in the file that a `trace:` names, as they would stand under `nodes`; KeyProblem otherwise."""
-    from sim import registry
-    from sim.scenario.schema.policy import parameter_model
+    from hetsim import registry
+    from hetsim.scenario.schema.policy import parameter_model
 
     if not isinstance(trace, dict) or not isinstance(trace.get("format"), str):
         raise KeyProblem("trace", "expected a mapping with format and path")

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from sim.errors import UnknownName
-from sim.model import tasks
-from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.fields import (
-    Count,
-    Flag,
-    KeyProblem,
-    Model,
-    Name,
-    NotNegative,
-    Number,
-    OneOrMany,
-    Positive,
-    Short,
-    unknown,
-)
-from sim.scenario.schema.tokens import Tokens
-from sim.scenario.schema.training import Communication, TrainingSpec
-from sim.workload.costs import profiles
-from sim.workload.costs.roofline import Work
-from sim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
+from hetsim.errors import KeyProblem, UnknownName
+from hetsim.model.tasks import SpanSpeeds, Stopping
+from hetsim.model.units import Bytes, Count, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
+from hetsim.scenario.fields import Model, OneOrMany, Short, unknown
+from hetsim.scenario.generated import Keys, Mirror, keys_of
+from hetsim.scenario.schema.tokens import Tokens
+from hetsim.scenario.schema.training import Communication, TrainingSpec
+from hetsim.workload.costs import profiles
+from hetsim.workload.costs.roofline import Work
+from hetsim.workload.distributions import BytesDistribution, NumberDistribution, StepCount, TimeDistribution
 
 GPU_TIME = "gpu_time."
 
@@ -49,7 +38,6 @@ Time = Annotated[
 ]
 
 
-Part = Annotated[Positive, Field(le=1)]
 NodeCount = Annotated[Count, Field(le=1_000_000)]
 
 
@@ -87,38 +75,12 @@ def _factor_or_not(value: Any) -> str:
 Limit = Annotated[Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)]
 
 
-class StoppingSpec(Model):
-    """What stopping and resuming costs; see `sim.model.tasks.Stopping`."""
+@keys_of(Stopping)
+class StoppingSpec(Mirror):
+    """What stopping and resuming costs; see `hetsim.model.tasks.Stopping`."""
 
-    save: Seconds = 0.0
-    """Time to save the state on a stop, besides moving its bytes; 0 unless given."""
-    restore: Seconds = 0.0
-    """Time to restore the state on resuming, besides moving its bytes; 0 unless given."""
-    state: Bytes = 0
-    """Bytes of state that are moved to the host and back, 0 unless given."""
-    interval: Seconds | None = None
-    """Computed time between checkpoints, to which a fault falls back; only saved stops count unless given."""
-    checkpoint: Seconds = 0.0
-    """Time that each of those checkpoints takes, in which nothing is computed; 0 unless given."""
-    block: Seconds = 0.0
-    """Length of a block of the kernel, between which drain and flush can leave it; anywhere unless given."""
-    idempotent: Flag = False
-    """Can blocks be thrown away and run again? false unless given."""
     preemptible: Flag = True
-    """May policies stop it at all? true unless given."""
-
-    @field_validator("interval")
-    @classmethod
-    def _above_zero(cls, value: float | None) -> float | None:
-        if value == 0:
-            raise ValueError("checkpoints need an interval above 0")
-        return value
-
-    @model_validator(mode="after")
-    def _written_when(self) -> StoppingSpec:
-        if self.checkpoint and self.interval is None:
-            raise ValueError("checkpoint says how long one takes; interval must say how often there is one")
-        return self
+    """May policies stop it at all?"""
 
 
 def _unit_mean(value: Any) -> Any:
@@ -132,11 +94,11 @@ class Estimates(Model):
     """What policies know of a time: the truth × a drawn `error` × a fixed `factor`; `exact` is the truth."""
 
     known: Literal["time", "mean"] = "time"
-    """What error and factor are on: each task's own time, or only the mean of its class; time unless given."""
+    """What error and factor are on: each task's own time, or only the mean of its class."""
     error: Annotated[NumberDistribution, Short(_unit_mean, {"type": "object"})] | None = None
     """A random factor on the truth, a distribution; cv without mean has mean 1; none unless given."""
     factor: Positive = 1.0
-    """A fixed factor on the truth, 1 unless given."""
+    """A fixed factor on the truth."""
 
 
 class User(Model):
@@ -145,7 +107,7 @@ class User(Model):
     name: Name
     """Name of the user."""
     weight: NotNegative = 1.0
-    """Its share of the arrivals, relative to the others; 1 unless given."""
+    """Its share of the arrivals, relative to the others."""
 
 
 class Users(Model):
@@ -174,48 +136,15 @@ UserMix = Annotated[
 ]
 
 
-class SpanSpeedsSpec(Model):
-    """Rates of a gang by the narrowest part of the cluster that holds it; one not given has that of the one before.
-
-    `island` and `switch` count where the nodes have them (`island`, `pcie: {switch: ...}`), `rack` where nodes have.
-    """
-
-    island: Part | None = None
-    """Rate of a gang within one NVLink island, 1 unless given."""
-    switch: Part | None = None
-    """Rate within one PCIe switch; that of the level before unless given."""
-    node: Part | None = None
-    """Rate within one node; that of the level before unless given."""
-    rack: Part | None = None
-    """Rate within one rack; that of the level before unless given."""
-    cluster: Part | None = None
-    """Rate across racks; that of the level before unless given."""
-
-    @model_validator(mode="after")
-    def _wider_is_slower(self) -> SpanSpeedsSpec:
-        if not self.model_fields_set:
-            raise ValueError("span_speeds needs the rate of at least one of island, switch, node, rack and cluster")
-        speeds = self.resolved()
-        for wide, narrow in (("node", "island"), ("node", "switch"), ("rack", "node"), ("cluster", "rack")):
-            if getattr(speeds, wide) > getattr(speeds, narrow):
-                raise KeyProblem(wide, f"a gang over one {wide} cannot be faster than within one {narrow}")
-        return self
-
-    def resolved(self) -> tasks.SpanSpeeds:
-        """All five rates."""
-        rates, rate = [], 1.0
-        for level in tasks.SpanSpeeds._fields:
-            rate = getattr(self, level) or rate
-            rates.append(rate)
-        return tasks.SpanSpeeds(*rates)
+Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
 
 
-def span_speeds(*demands: Any) -> tasks.SpanSpeeds | None:
+def span_speeds(*demands: Any) -> SpanSpeeds | None:
     """The rates by level that the first of these demands to say anything of spans gives."""
     for demand in demands:
         if demand.span_speeds is not None:
-            found: tasks.SpanSpeeds = demand.span_speeds.resolved()
-            return found
+            speeds: SpanSpeeds = demand.span_speeds
+            return speeds
         if demand.span_speed is not None:
             return None
     return None
@@ -225,7 +154,7 @@ class PartitionColumn(Model):
     """`partition: {column: vc, names: {11cb48: research}}`: which column of a trace tells the partition."""
 
     column: Name = "partition"
-    """Column of the trace that names the partition (user and class as well), partition unless given."""
+    """Column of the trace that names the partition (user and class as well)."""
     names: dict[str, Name] = {}
     """Partitions of the cluster by what stands in the column, where that differs."""
     others: Name | None = None
@@ -242,43 +171,34 @@ def _devices(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class TaskMode(Model):
-    """One way to run, in full: on which devices, for how long, and what it holds there.
+class Held(Model):
+    """What a mode and a task hold, and how their times are computed: keys that both share."""
 
-    The time is given, or computed for each type of device from `work` or a `profile`.
-    """
-
-    device: Name
-    """Type or kind of device on which this mode runs, such as cpu, gpu or v100."""
-    time: Time | None = None
-    """Time on an idle device: a quantity, a distribution, or a speedup relative to the first mode."""
     work: Work | None = None
-    """Operations and bytes, from which the time is computed for each type of device."""
+    """Operations and bytes, from which times are computed for each type of device."""
     profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
-    """A known piece of work, such as cnn_training, from which the time is computed."""
+    """A known piece of work, such as cnn_training, from which times are computed."""
     batch: Annotated[Count, Field(le=10**9)] | None = None
     """Items in a step of the profile, 64 unless given."""
     steps: StepCount | None = None
     """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
-    """Share of the device's best rates that the profile reaches, 50% unless given."""
-    name: Name | None = None
-    """Name of the mode in tables; made from the device unless given."""
+    """Share of a device's best rates that the profile reaches, 50% unless given."""
     nodes: NodeCount | None = None
-    """Number of nodes of the job; cpus, gpus and memory are then those on each.  1 unless given."""
+    """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
     cpus: NotNegative | None = None
-    """Cores held; 1 in a CPU mode and 0 in a GPU mode unless given."""
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
     gpus: Positive | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 in a GPU mode unless given."""
+    """GPUs held: a whole number, or a share of one below 1; 1 on GPUs unless given."""
+    slice: Name | None = None
+    """Profile of the MIG slice held, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
     memory: Bytes | None = None
     """Host memory held, none unless given."""
     gpu_memory: Bytes | None = None
     """Memory held on each GPU, none unless given."""
-    span: Literal["node", "any"] | None = None
-    """node (all on one node, the default) or any (cores or GPUs may be those of several)."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
-    span_speeds: SpanSpeedsSpec | None = None
+    span_speeds: Speeds | None = None
     """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     upload: Seconds | None = None
     """Time of the upload alone on an idle link, none unless given."""
@@ -287,14 +207,33 @@ class TaskMode(Model):
 
     _gpus = field_validator("gpus")(_check_gpus)
 
+
+class TaskMode(Held):
+    """One way to run, in full: on which devices, for how long, and what it holds there.
+
+    The time is given, or computed for each type of device from `work` or a `profile`.
+    """
+
+    FIRST: ClassVar = ("device", "time")
+
+    device: Name
+    """Type or kind of device on which this mode runs, such as cpu, gpu or v100."""
+    time: Time | None = None
+    """Time on an idle device: a quantity, a distribution, or a speedup relative to the first mode."""
+    name: Name | None = None
+    """Name of the mode in tables; made from the device unless given."""
+    span: Literal["node", "any"] | None = None
+    """node (all on one node, the default) or any (cores or GPUs may be those of several)."""
+
     @model_validator(mode="after")
     def _one_time(self) -> TaskMode:
         given = [key for key in ("time", "work", "profile") if getattr(self, key) is not None]
         if len(given) != 1:
             both = f", not {' and '.join(given)}" if given else ""
             raise ValueError(f"a mode needs one of time, work and profile{both}")
-        if self.span_speed is not None and self.span_speeds is not None:
-            raise ValueError("span_speed and span_speeds cannot stand together; give one of them")
+        for first, second in (("span_speed", "span_speeds"), ("gpus", "slice")):
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise ValueError(f"{first} and {second} cannot stand together; give one of them")
         _check_profile_keys(self)
         _check_share(self.work, self.gpus)
         check_nodes(self, self.device == "cpu")
@@ -311,6 +250,8 @@ def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
         raise KeyProblem("span", text)
     if demand.gpus is not None and demand.gpus < 1:
         raise KeyProblem("gpus", f"{demand.gpus:g} of a GPU on each of {nodes} nodes: a gang takes whole GPUs")
+    if demand.slice is not None:
+        raise KeyProblem("slice", f"a slice on each of {nodes} nodes: a gang takes whole GPUs")
     if getattr(demand, "scaling", None) is not None:
         raise KeyProblem("scaling", f"it tells the number of GPUs of one node, and the job is on {nodes}; use modes")
     if on_cores and demand.cpus is not None and demand.cpus != int(demand.cpus):
@@ -336,8 +277,10 @@ def _check_share(work: Work | None, gpus: float | None, scaling: Any = None) -> 
         raise KeyProblem("gpus", f"{gpus:g} contradicts the share of {share:g} that the work demands; give one of them")
 
 
-class Demand(Model):
+class Demand(Held):
     """What an entry of the workload and each of its classes may say; a class overrides its entry."""
+
+    FIRST: ClassVar = ("class", "gpu_time", "gpu_time.*", "cpu_time", "modes", "scaling")
 
     class_: Name | None = Field(None, alias="class")
     """Name of the class, for tables and policies; the entry's name unless given."""
@@ -351,10 +294,6 @@ class Demand(Model):
     """All ways to run, in full; in place of gpu_time, cpu_time and scaling."""
     scaling: dict[str, Positive] | None = None
     """Speed-up by number of GPUs, such as {1: 1, 2: 1.9}: a way to run for each."""
-    work: Work | None = None
-    """Operations and bytes, from which times are computed for each type of device."""
-    profile: Annotated[Name, AfterValidator(_known_profile)] | None = None
-    """A known piece of work, such as cnn_training, from which times are computed."""
     training: TrainingSpec | None = None
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
@@ -362,36 +301,12 @@ class Demand(Model):
     devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
-    batch: Annotated[Count, Field(le=10**9)] | None = None
-    """Items in a step of the profile, 64 unless given."""
-    steps: StepCount | None = None
-    """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
-    efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
-    """Share of a device's best rates that the profile reaches, 50% unless given."""
-    nodes: NodeCount | None = None
-    """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
-    cpus: NotNegative | None = None
-    """Cores held in every way to run; 1 on cores and 0 on GPUs unless given."""
-    gpus: Positive | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 unless given."""
-    memory: Bytes | None = None
-    """Host memory held, none unless given."""
-    gpu_memory: Bytes | None = None
-    """Memory held on each GPU, none unless given."""
     span: Literal["node", "any", "recorded"] | None = None
     """node (all on one node, the default), any (cores or GPUs of several), recorded (as the trace shows)."""
-    span_speed: Part | None = None
-    """Rate of a gang over several nodes, 1 unless given."""
-    span_speeds: SpanSpeedsSpec | None = None
-    """Rates of a gang by what holds it: island, switch, node, rack, cluster."""
     bytes_in: BytesDistribution | None = None
     """Bytes to upload before computing on an accelerator, none unless given."""
     bytes_out: BytesDistribution | None = None
     """Bytes to download at the end, none unless given."""
-    upload: Seconds | None = None
-    """Time of the upload alone on an idle link, none unless given."""
-    download: Seconds | None = None
-    """Time of the download alone on an idle link, none unless given."""
     deadline: Limit | None = None
     """Another name of slo."""
     slo: Limit | None = None
@@ -435,8 +350,6 @@ class Demand(Model):
         rest = {key: v for key, v in value.items() if key not in typed}
         return {**rest, "gpu_time.*": typed}
 
-    _gpus = field_validator("gpus")(_check_gpus)
-
     @field_validator("typed_gpu_time")
     @classmethod
     def _named(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -467,7 +380,7 @@ class Demand(Model):
     @model_validator(mode="after")
     def _one_of_two(self) -> Demand:
         for first, second in (("deadline", "slo"), ("user", "users"), ("scaling", "gpus"), ("profile", "work"),
-                              ("span_speed", "span_speeds")):  # fmt: skip
+                              ("span_speed", "span_speeds"), ("gpus", "slice"), ("scaling", "slice")):  # fmt: skip
             if getattr(self, first) is not None and getattr(self, second) is not None:
                 raise ValueError(f"{first} and {second} cannot stand together; give one of them")
         given = [name for name in ("gpu_time", "cpu_time", "typed_gpu_time", "scaling") if getattr(self, name)]
@@ -494,8 +407,8 @@ class Demand(Model):
             raise KeyProblem("gpus", f"{self.gpus:g} of a GPU: training takes whole GPUs")
         if self.training.widths is not None and self.nodes is not None:
             raise KeyProblem("nodes", "training.widths tells the numbers of nodes; leave one of the two out")
-        others = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span")
-        for name in others:
+        others = ("cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "gpu_memory", "span", "slice")
+        for name in ("gpu_time", *others):
             if getattr(self, name):
                 key = "gpu_time.TYPE" if name == "typed_gpu_time" else name
                 raise KeyProblem("training", f"it tells times, memory and nodes; {key} cannot be given with it")
@@ -538,7 +451,7 @@ class Demand(Model):
 RIVALS = (
     frozenset({"deadline", "slo"}),
     frozenset({"user", "users"}),
-    frozenset({"scaling", "gpus"}),
+    frozenset({"scaling", "gpus", "slice"}),
     frozenset({"span_speed", "span_speeds"}),
     frozenset({"nodes", "span"}),
 )

@@ -7,9 +7,11 @@ from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from sim.model.units import Fraction, Seconds
-from sim.scenario.fields import Flag, KeyProblem, Model, Name, Positive, Short
-from sim.workload.distributions import TimeDistribution
+from hetsim.errors import KeyProblem
+from hetsim.model.files import record_input
+from hetsim.model.units import Flag, Fraction, Name, Positive, Seconds
+from hetsim.scenario.fields import Model, Short
+from hetsim.workload.distributions import TimeDistribution
 
 Names = Annotated[list[Name], Short(lambda value: [value] if isinstance(value, str) else value, {"type": "string"})]
 
@@ -29,7 +31,7 @@ class MaintenanceSpec(Model):
     announced: Seconds | None = None
     """When policies are told; when it begins unless given."""
     drain: Flag = True
-    """Do the nodes take nothing new from the announcement on? true unless given."""
+    """Do the nodes take nothing new from the announcement on?"""
 
     @model_validator(mode="after")
     def _in_order(self) -> MaintenanceSpec:
@@ -60,11 +62,11 @@ class Fault(Model):
     lasting: TimeDistribution | None = Field(None, alias="for")
     """How long a slowdown lasts, a distribution."""
     together: Fraction = 0.0
-    """Probability that each other node of the same rack fails along, 0 unless given."""
+    """Probability that each other node of the same rack fails along."""
     maintenance: MaintenanceSpec | None = None
     """A window in which nodes are down on purpose."""
     file: str | None = None
-    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (of slow)."""
+    """A CSV file, relative to the scenario; columns time (s), device, event (down, up, slow), factor (1 ends slow)."""
 
     @field_validator("file")
     @classmethod
@@ -72,6 +74,8 @@ class Fault(Model):
         base = (info.context or {}).get("base", ".")
         if value is not None and not (Path(base) / value).is_file():
             raise ValueError(f'there is no file "{value}"')
+        if value is not None:
+            record_input(Path(base) / value, "file", value)
         return value
 
     @model_validator(mode="after")

@@ -6,16 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, ValidationInfo, model_validator
 
-from sim.model.step_times import LinearSteps, RooflineSteps
-from sim.model.units import Bytes, Seconds
-from sim.scenario.fields import Count, KeyProblem, Model, Name, Short
-from sim.scenario.file.profile_files import included
-from sim.scenario.schema.cluster import NamedPeak
-from sim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
-from sim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
-from sim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
-from sim.workload.costs.architectures import Architecture
-from sim.workload.costs.roofline import Peak
+from hetsim.errors import KeyProblem
+from hetsim.model.step_times import LinearSteps, RooflineSteps
+from hetsim.model.units import Bytes, Count, Name, Seconds
+from hetsim.scenario.fields import Model, Short
+from hetsim.scenario.file.profile_files import included
+from hetsim.scenario.schema.cluster import NamedPeak
+from hetsim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
+from hetsim.scenario.schema.service import BOTH_WAYS, FrontEndSpec, ServiceSpec
+from hetsim.scenario.schema.steps import Share, StepTime, Weights, figures_missing
+from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.roofline import Peak
 
 PolicyName = Annotated[Any, Field(json_schema_extra={"anyOf": [{"type": "string"}, {"type": "object"}]})]
 MAX_TOKENS = 10**9
@@ -32,14 +33,14 @@ class KvCacheSpec(Model):
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] | None = None
     """Tokens for which a replica holds keys and values; as many as fit next to the model unless given."""
     block: Annotated[Count, Field(le=65_536)] = 16
-    """Tokens in a block of memory, 16 unless given."""
+    """Tokens in a block of memory."""
 
 
 class Prefixes(Model):
     """Beginnings of prompts are kept; one of a request's `hash_ids` stands for this number of tokens."""
 
     tokens: Annotated[Count, Field(le=MAX_TOKENS)] = 512
-    """Tokens that one of a request's hash_ids stands for, 512 unless given."""
+    """Tokens that one of a request's hash_ids stands for."""
 
 
 class TokenLimits(Model):
@@ -70,16 +71,16 @@ class LanguageModel(Model):
     tensor_parallel: Count | None = None
     """GPUs of one node over which each replica is divided, for the estimate; in place of gpus."""
     device: Name = "gpu"
-    """Type or kind of device of the replicas, gpu unless given."""
+    """Type or kind of device of the replicas."""
     gpus: Count = 1
-    """Devices of one node that each replica is on, 1 unless given."""
+    """Devices of one node that each replica is on."""
     replicas: Count | None = None
     """How many replicas, 1 unless given."""
     also_on: list[AlsoOn] = []
     """Further types of device on which replicas are, or may be: those named first are preferred."""
     model: Weights = 0
     """Bytes of weights of one replica, on its devices together; or its architecture: a name of `hetsim list models`,
-    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}; 0 unless given."""
+    its figures, or a name with changes, such as {name: llama-2-70b, bytes_per_weight: 1}."""
     memory_share: Share | None = None
     """Share of the devices' memory that model, keys and values may fill; all of it unless given, and 90% where the
     model is an architecture."""
@@ -105,7 +106,7 @@ class LanguageModel(Model):
     network: Annotated[FrontEndSpec, BOTH_WAYS] = FrontEndSpec()
     """Delay between the clients and the replicas: one time for both ways, or request and response; 0 unless given."""
     front_end: Seconds = 0.0
-    """Time of each request in front of the replicas, before it waits there: tokenization, routing; 0 unless given."""
+    """Time of each request in front of the replicas, before it waits there: tokenization, routing."""
     slo: TokenLimits = TokenLimits()
     """Limits on first and further tokens that a request should keep."""
     batching: PolicyName = None
@@ -263,9 +264,9 @@ class LanguageModel(Model):
 
     def _batch_limits(self) -> None:
         """A step has a token for every sequence, and a replica room for more than one announced answer."""
-        budget, kv = self.max_num_batched_tokens, self.kv
-        if budget is not None and "max_num_seqs" in self.model_fields_set and budget < self.max_num_seqs:
-            text = f"a step of {budget:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
+        limit, kv = self.max_num_batched_tokens, self.kv
+        if limit is not None and "max_num_seqs" in self.model_fields_set and limit < self.max_num_seqs:
+            text = f"a step of {limit:,} tokens cannot decode {self.max_num_seqs:,} sequences (max_num_seqs), one each"
             raise KeyProblem("max_num_batched_tokens", f"{text}; let it be at least {self.max_num_seqs:,}")
         if kv is None:
             return
@@ -316,7 +317,7 @@ class LanguageModel(Model):
             decode = apart.decode if kind.device == self.decodes_on.device else 0
             return decode, apart.prefill if kind.device == self.prefills_on.device else 0
         if self.autoscale is not None:
-            return (self.autoscale.min if kind.device == self.device else 0), 0
+            return (self.autoscale.least if kind.device == self.device else 0), 0
         return (1 if kind.replicas is None else kind.replicas), 0
 
     def _measured_numbers(self) -> None:

@@ -6,15 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.paths import ExistingFile
-from sim.scenario.fields import Count, Flag, Model, Name, Short
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import Count, Flag, Name
+from hetsim.scenario.fields import Model, Short
 
 
 class PipelineSpec(Model):
-    """A measured network, cut into stages over unlike devices as `hetsim partition` does; items stream through."""
+    """A measured network, cut into stages over unlike devices as `hetsim plan partition` does; items stream through."""
 
     profile: ExistingFile
-    """Measured layers, as `hetsim partition` reads them, relative to the scenario."""
+    """Measured layers, as `hetsim plan partition` reads them, relative to the scenario."""
     devices: Annotated[list[Name], Field(min_length=1), Short(lambda v: [v] if isinstance(v, str) else v)] | None = None
     """Types or kinds of device that take stages; all accelerators with times in the profile unless given."""
     items: Annotated[Count, Field(le=1_000_000)] = 1
@@ -22,4 +23,4 @@ class PipelineSpec(Model):
     training: Flag = False
     """Do items go forward and backward, gradients the way of the activations? false, forward alone, unless given."""
     replication: Flag = True
-    """May a stage be on several devices, which take items in turn? true unless given."""
+    """May a stage be on several devices, which take items in turn?"""

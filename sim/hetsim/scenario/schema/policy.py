@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from sim import registry
-from sim.errors import Problem, UnknownName, suggestion
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.file.problems import translate
+from hetsim import registry
+from hetsim.errors import Problem, UnknownName, suggestion
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.file.problems import translate
 
 DEFAULT_SCHEDULER = "fcfs"
-PARTS = ("scheduler", "placement", "admission", "batching", "routing")
+PARTS = registry.POLICY_PARTS
 
 
 def long_form(policy: Any) -> Any:
@@ -67,7 +67,9 @@ class PolicySpec:
     def make(self) -> Any:
         """A fresh policy object (for a placement given as a function: the function)."""
         item = registry.policy(self.kind, self.name)
-        values = {key: v.make() if isinstance(v, PolicySpec) else v for key, v in self.parameters.items()}
+        # A policy makes its predictors itself: one for each series.
+        values = {key: v if not isinstance(v, PolicySpec) else v.make if v.kind == "predictor" else v.make()
+                  for key, v in self.parameters.items()}  # fmt: skip
         if inspect.isclass(item):
             return item(**values)
         if self.kind == "scheduler":
@@ -115,7 +117,7 @@ def check_policies(document: Document, base: Path) -> tuple[Policies | None, lis
         if part == "placement":
             problems.append(document.problem((*here, part), "the scheduler has a placement of its own; give it once"))
         elif part not in PARTS:
-            near = suggestion(part, PARTS) or f"; the keys here are {', '.join(PARTS)}"
+            near = _owner(part, policy) or suggestion(part, PARTS) or f"; the keys here are {', '.join(PARTS)}"
             problems.append(document.problem((*here, part), f'unknown key "{part}"{near}'))
         else:
             specs[part], found = _check(document, (*here, part), part, value, base)
@@ -145,6 +147,17 @@ def _of_services(document: Document, base: Path, kind: str) -> tuple[dict[int, P
             if spec is not None:
                 specs[number] = spec
     return specs, problems
+
+
+def _owner(key: str, policy: Mapping[str, Any]) -> str:
+    """Which of the policies that are named has a parameter of that name; else the empty string."""
+    for kind in PARTS:
+        value = policy.get(kind)
+        name = value.get("name") if isinstance(value, dict) else value
+        known = isinstance(name, str) and name in registry.policies(kind)
+        if known and key in policy_parameters(kind, registry.policy(kind, str(name))):
+            return f"; it is a parameter of the {kind}: {kind}: {{name: {name}, {key}: ...}}"
+    return ""
 
 
 def _check(
@@ -188,42 +201,48 @@ def _check(
 
 
 def _inner_kinds(given: dict[str, Any], signature: Mapping[str, inspect.Parameter]) -> dict[str, type | None]:
-    """The given parameters that are policies: of each the class of scheduler that it wants, of a placement None."""
+    """The given parameters that are policies: of each the class that it wants, of a placement None."""
     inner: dict[str, type | None] = {"placement": None} if "placement" in given and "placement" in signature else {}
     for key, parameter in signature.items():
-        wanted = scheduler_type(parameter)
+        wanted = inner_type(parameter)
         if wanted is not None and given.get(key) is not None:
             inner[key] = wanted
     return inner
 
 
-def scheduler_type(parameter: inspect.Parameter) -> type | None:
-    """The class that a parameter wants a scheduler of: such a parameter is given as another policy, name or mapping.
+def inner_type(parameter: inspect.Parameter) -> type | None:
+    """The class of policies that a parameter wants one of: such a parameter is given as a policy, name or mapping.
 
-    A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`, with
-    `| None` where none need be given.
+    A policy that works with another says so by its annotation: `by: Scheduler`, `planner: PlannedScheduler`,
+    `predictor: Callable[[], Predictor]` for predictors that it makes itself, with `| None` where none need be given.
     """
-    from sim.policy.contract import Scheduler
+    from hetsim.policy import Predictor, Scheduler
 
     annotation = parameter.annotation
     for candidate in (annotation, *get_args(annotation)):
-        if inspect.isclass(candidate) and issubclass(candidate, Scheduler):
-            return candidate
+        made = get_args(candidate)[-1:] if get_origin(candidate) is Callable else ()
+        for one in (candidate, *made):
+            if inspect.isclass(one) and issubclass(one, Predictor if made else Scheduler):
+                return one
     return None
 
 
 def _check_inner(
     document: Document, path: Path_, outer: str, wanted: type, value: Any, base: Path
 ) -> tuple[PolicySpec | None, list[Problem]]:
-    """The scheduler that another policy works with."""
-    from sim.policy.contract import Scheduler
-    from sim.policy.planned import PlannedScheduler
+    """The scheduler, or predictor, that another policy works with."""
+    from hetsim.policy import PlannedScheduler, Predictor, Scheduler
 
-    spec, problems = _check(document, path, "scheduler", value, base)
+    spec, problems = _check(document, path, "predictor" if wanted is Predictor else "scheduler", value, base)
     if spec is None or wanted is Scheduler:
         return spec, problems
-    item = registry.policy("scheduler", spec.name)
+    item = registry.policy(spec.kind, spec.name)
     if inspect.isclass(item) and issubclass(item, wanted):
+        try:
+            if wanted is Predictor:
+                spec.make()  # what its parameters must be to each other
+        except ValueError as error:
+            return None, [document.problem(path, f"{spec.name}: {error}")]
         return spec, problems
     what = "a static policy, one that makes a plan" if wanted is PlannedScheduler else f"a {wanted.__name__}"
     named = path if isinstance(value, str) else (*path, "name")
@@ -285,6 +304,6 @@ _kept_model = lru_cache(256)(_model)
 
 
 def _list_scheduler() -> Callable[..., Any]:
-    from sim.policy.lists import ListScheduler
+    from hetsim.policy.lists import ListScheduler
 
     return ListScheduler

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sim.model.units import Seconds
-from sim.scenario.fields import Count, KeyProblem, Model, Name, Positive
-from sim.scenario.schema.cluster import NamedPeak
-from sim.scenario.schema.steps import Share, StepTime
+from hetsim.model.service import Autoscaling
+from hetsim.model.units import Count, Name
+from hetsim.scenario.fields import Model
+from hetsim.scenario.generated import Keys
+from hetsim.scenario.schema.cluster import NamedPeak
+from hetsim.scenario.schema.steps import Share, StepTime
 
-
-class Autoscale(Model):
-    """From `min` to `max` replicas, as many as give each about `target` requests; one change each `cooldown`."""
-
-    min: Count = 1
-    """Fewest replicas, 1 unless given."""
-    max: Count
-    """Most replicas."""
-    target: Positive
-    """Requests that each replica should have."""
-    cooldown: Seconds = 0.0
-    """Least time between two changes, 0 unless given."""
-
-    @model_validator(mode="after")
-    def _order(self) -> Autoscale:
-        if self.max < self.min:
-            raise KeyProblem("max", f"at most {self.max} replicas and at least {self.min} contradict each other")
-        return self
+Autoscale = Annotated[Autoscaling, Keys(Autoscaling, "Autoscale")]
 
 
 class Disaggregated(Model):

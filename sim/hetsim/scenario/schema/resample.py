@@ -23,8 +23,8 @@ from typing import Literal
 import numpy as np
 from pydantic import field_validator, model_validator
 
-from sim.model.units import Seconds
-from sim.scenario.fields import Model, Positive
+from hetsim.model.units import Positive, Seconds
+from hetsim.scenario.fields import Model
 
 DAY = 86_400.0
 BETWEEN = 1e-6

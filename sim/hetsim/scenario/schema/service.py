@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, Short
-from sim.scenario.file.profile_files import included
-from sim.scenario.schema.batch_tables import INLINE as TABLE
-from sim.scenario.schema.batch_tables import MeasuredSpec, short
-from sim.workload.distributions import TimeDistribution
+from hetsim.errors import KeyProblem
+from hetsim.model.service import ResultCache
+from hetsim.model.tasks import StageTime
+from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Positive, Seconds
+from hetsim.scenario.fields import Model, OneOrMany, Short
+from hetsim.scenario.file.profile_files import included
+from hetsim.scenario.generated import Mirror, inline_of, keys_of
+from hetsim.scenario.schema.batch_tables import INLINE as TABLE
+from hetsim.scenario.schema.batch_tables import MeasuredSpec, short
+from hetsim.workload.distributions import TimeDistribution
 
+Kept = Annotated[Count, Field(le=10_000_000)]
 MAX_NOISE = 0.3
 """Noise beyond this is cut off so often that the means are no longer those given."""
 
 
-class StageSpec(MeasuredSpec):
+@keys_of(StageTime)
+class StageSpec(MeasuredSpec, Mirror):
     """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
-
-    per_item: Seconds = 0.0
-    """Time for each request of the batch, 0 unless given."""
-    fixed: Seconds = 0.0
-    """Time once a batch, 0 unless given."""
 
 
 class ComputeStage(MeasuredSpec):
@@ -36,11 +37,11 @@ class ComputeStage(MeasuredSpec):
     per_item: TimeDistribution | None = None
     """Time for each request of the batch, a quantity or a distribution."""
     fixed: Seconds = 0.0
-    """Time once a batch, 0 unless given."""
+    """Time once a batch."""
     per_prompt_token: Seconds = 0.0
-    """Time for each token of a request's prompt, 0 unless given."""
+    """Time for each token of a request's prompt."""
     per_output_token: Seconds = 0.0
-    """Time for each token of a request's answer, 0 unless given."""
+    """Time for each token of a request's answer."""
 
     @property
     def by_tokens(self) -> bool:
@@ -123,31 +124,31 @@ def _check_table(way: VariantSpec, name: str) -> None:
         raise KeyProblem("max_batch", f"{text}, or measure batches of {way.max_batch}")
 
 
-class ResultCacheSpec(Model):
+INLINE = tuple(key for key in VariantSpec.model_fields if key != "name")
+"""Keys of a variant that may stand in the service."""
+
+
+@keys_of(ResultCache, size=Kept)
+class ResultCacheSpec(Mirror):
     """Results kept for popular inputs: requests draw one of `inputs`, the k-th with a share proportional to k^-zipf."""
 
-    inputs: Annotated[Count, Field(le=10_000_000)]
+    inputs: Kept
     """How many different inputs there are."""
     zipf: NotNegative = 1.0
-    """Exponent of their popularity: the k-th has a share proportional to k^-zipf; 1 unless given."""
-    size: Annotated[Count, Field(le=10_000_000)]
-    """How many results are kept."""
-    evict: Literal["lru", "clock"] = "lru"
-    """Which result goes when there is no room: lru (default) or clock."""
-    hit: Seconds = 0.0
-    """Time of an answer from the cache, 0 unless given."""
+    """Exponent of their popularity: the k-th has a share proportional to k^-zipf."""
 
 
 class FrontEndSpec(Model):
     """Delays between the front end and the node that serves: of a request there, of a response back."""
 
     request: Seconds = 0.0
-    """Time of a request from the front end to the node, 0 unless given."""
+    """Time of a request from the front end to the node."""
     response: Seconds = 0.0
-    """Time of a response back to the front end, 0 unless given."""
+    """Time of a response back to the front end."""
 
 
-class ServiceSpec(Model):
+@inline_of(VariantSpec, "name")
+class ServiceSpec(Mirror):
     """What serving costs: one variant inline, or several under `variants`.
 
     `model` are the bytes of weights that an accelerator must hold before it serves; `noise` the relative standard
@@ -157,26 +158,6 @@ class ServiceSpec(Model):
 
     profile: str | None = None
     """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
-    upload: Annotated[StageSpec, FIXED_ONLY] | None = None
-    """Time to upload a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
-    compute: Annotated[ComputeStage, FIXED_ONLY] | None = None
-    """Time to compute a batch: per_item and fixed, a fixed time alone, or measured ones by size."""
-    download: Annotated[StageSpec, FIXED_ONLY] | None = None
-    """Time to download a batch: per_item and fixed, a fixed time alone, or measured ones by size; none unless given."""
-    device: Name | None = None
-    """Type or kind of device on which it runs, gpu unless given."""
-    gpus: Positive | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 on a GPU unless given."""
-    cpus: NotNegative | None = None
-    """Cores held; 1 on cores and 0 on GPUs unless given."""
-    memory: Bytes | None = None
-    """Host memory held by a batch, none unless given."""
-    gpu_memory: Bytes | None = None
-    """Memory held on each GPU by a batch, whatever its size; none unless given."""
-    gpu_memory_per_item: Bytes | None = None
-    """Memory held on each GPU for each request of a batch, none unless given."""
-    max_batch: Count | None = None
-    """Most requests in a batch; as many as memory holds, or no limit, unless given."""
     variants: Annotated[list[VariantSpec], OneOrMany, Field(min_length=1)] | None = None
     """Several ways to serve, each with its own device and times."""
     model: Bytes | None = None
@@ -218,9 +199,3 @@ class ServiceSpec(Model):
         if self.variants is None:
             check_whole(self.ways[0])
         return self
-
-
-INLINE = (
-    "upload", "compute", "download", "device", "gpus", "cpus", "memory", "gpu_memory", "gpu_memory_per_item",
-    "max_batch",
-)  # fmt: skip

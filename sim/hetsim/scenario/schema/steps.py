@@ -6,18 +6,19 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ValidationError, WithJsonSchema, model_validator
 
-from sim.errors import UnknownName
-from sim.model.batch_times import StageTable
-from sim.model.step_times import LinearSteps, RooflineSteps
-from sim.model.tasks import StageTime
-from sim.model.units import SIZE, Fraction, Seconds, parse
-from sim.scenario.fields import KeyProblem, Model, Short, unknown
-from sim.scenario.schema.batch_tables import INLINE, short
-from sim.scenario.schema.service import StageSpec
-from sim.workload.costs import architectures
-from sim.workload.costs.architectures import Architecture
-from sim.workload.costs.roofline import Peak
-from sim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.errors import KeyProblem, UnknownName
+from hetsim.model.batch_times import StageTable
+from hetsim.model.step_times import LinearSteps, RooflineSteps
+from hetsim.model.tasks import StageTime
+from hetsim.model.units import SIZE, Fraction, parse
+from hetsim.scenario.fields import Short, unknown
+from hetsim.scenario.generated import Mirror, keys_of
+from hetsim.scenario.schema.batch_tables import INLINE, short
+from hetsim.scenario.schema.service import StageSpec
+from hetsim.workload.costs import architectures
+from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.roofline import Peak
+from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
 
 def _as_stage(value: Any) -> Any:
@@ -36,37 +37,18 @@ def _share(value: float) -> float:
 Share = Annotated[Fraction, AfterValidator(_share)]
 
 
-class Roofline(Model):
+@keys_of(Efficiency, memory=Share, compute=Share, attention=Share, link=Share)
+class Roofline(Mirror):
     """What the hardware reaches of its peaks: the figures are those of the service's `model`, `gpu` and
     `tensor_parallel`."""
 
-    memory: Share = Efficiency.memory
-    """Share of the memory bandwidth that is reached when weights, keys and values are read, 0.75 unless given."""
-    compute: Share = Efficiency.compute
-    """Share of the peak of the matrix units reached when tokens are multiplied with weights, 0.6 unless given."""
-    attention: Share = Efficiency.attention
-    """Share of that peak that attention reaches while prompts are read, 0.3 unless given."""
-    link: Share = Efficiency.link
-    """Share of the bandwidth between the GPUs that is reached, 0.6 unless given."""
-    link_latency: Seconds = Efficiency.link_latency
-    """Time once for each sum over the GPUs, of which a layer has two; 10 us unless given."""
-    host: Seconds = Efficiency.host
-    """Time in which the host issues the kernels of a step, which is no shorter; 0 unless given."""
 
-
-class StepTime(Model):
+@keys_of(LinearSteps)
+class StepTime(Mirror):
     """Seconds of a step: `fixed`, for each sequence that decodes, for each prompt token it reads, and for each token
     of context of the sequences that decode; or what steps take that only decode or only read (`decode`, `prefill`); or
     what the hardware allows (`roofline`)."""
 
-    fixed: Seconds = 0.0
-    """Time of any step, 0 unless given; a step that decodes and reads has it once."""
-    per_sequence: Seconds = 0.0
-    """Time for each sequence that decodes, 0 unless given."""
-    per_prompt_token: Seconds = 0.0
-    """Time for each prompt token that is read, 0 unless given."""
-    per_context_token: Seconds = 0.0
-    """Time for each token of context of the sequences that decode, 0 unless given."""
     decode: Annotated[StageSpec, STAGE] | None = None
     """What a step takes that only decodes, by its number of sequences: a line {fixed, per_item}, or measured times."""
     prefill: Annotated[StageSpec, STAGE] | None = None
@@ -104,15 +86,10 @@ class StepTime(Model):
         """The step times; with a roofline from these figures of model, GPU and number of GPUs."""
         if self.roofline is not None:
             assert figures is not None
-            one = self.roofline
-            reached = Efficiency(
-                one.memory, one.compute, one.attention, one.link, one.link_latency, one.host, self.fixed
-            )  # fmt: skip
-            return roofline_steps(*figures, reached)
+            return roofline_steps(*figures, self.roofline.made(fixed=self.fixed))
         stages = {name: self._stage(getattr(self, name)) for name in ("decode", "prefill")}
-        return LinearSteps(
-            self.fixed, self.per_sequence, self.per_prompt_token, self.per_context_token, **stages
-        )
+        steps: LinearSteps = self.made(**stages)
+        return steps
 
     def _stage(self, stage: StageSpec | None) -> StageTable | StageTime | None:
         if stage is None:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model import units
-from sim.model.units import shown
+from hetsim.errors import suggestion
+from hetsim.model import units
+from hetsim.model.units import shown
 
 _BASE = ("s", "B", "B/s", "/s", "W", "FLOP", "FLOP/s", "Hz", "")
 _RANGE = re.compile(r"^\s*(?P<low>[^{}\[\]]+?)\s*\.\.\s*(?P<high>[^{}\[\]]+?)\s*$")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from sim.scenario.fields import Model
-from sim.workload.distributions import Distribution, NumberDistribution
+from hetsim.scenario.fields import Model
+from hetsim.workload.distributions import Distribution, NumberDistribution
 
 
 def _at_least_one(value: Distribution) -> Distribution:

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from sim import registry
-from sim.errors import Problem, ScenarioError, UnknownName
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.file.problems import translate
-from sim.scenario.schema.policy import parameter_model
-from sim.workload.traces import TaskTable
+from hetsim import registry
+from hetsim.errors import Problem, ScenarioError, UnknownName
+from hetsim.model.files import recorded_inputs
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.file.problems import translate
+from hetsim.scenario.schema.policy import parameter_model
+from hetsim.scenario.schema.workload import WorkloadEntry
+from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
-    from sim.workload.rows.job_reader import TableParts
+    from hetsim.workload.rows.job_reader import TableParts
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ class TraceSpec:
     def read(self) -> TaskTable:
         """The tasks; ScenarioError with file, line and column otherwise."""
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
-        return reader(**self.parameters)
+        with recorded_inputs() as inputs:
+            table = reader(**self.parameters)
+        table.opened = tuple(inputs.opened)
+        return table
 
     def parts(self, folder: Path) -> TableParts | None:
         """The tasks as tables on end, of which a nameless file in a folder holds what memory need not; None where the
@@ -74,7 +79,7 @@ def _check(
     try:
         checked = model.model_validate(given, context={"base": str(base)})
     except ValidationError as error:
-        return None, translate(error, document, model, path)
+        return None, translate(error, document, model, path, WorkloadEntry)
     values = {key: getattr(checked, key) for key in checked.model_fields_set}
     check = getattr(reader, "check", None)
     if check is not None:

@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sim.errors import UnknownName
-from sim.model.cluster import NodeSpec
-from sim.model.exchange import Phase
-from sim.model.units import Bytes, Fraction, Seconds
-from sim.scenario.fields import Count, Flag, KeyProblem, Model, Name, NotNegative
-from sim.theory import training
-from sim.theory.collectives import Pattern, Rate, at_most, measured_excess, over_nodes
-from sim.workload.costs import architectures
-from sim.workload.distributions import StepCount
+from hetsim.errors import KeyProblem, UnknownName
+from hetsim.model.cluster import NodeSpec
+from hetsim.model.exchange import Phase
+from hetsim.model.units import Bytes, Count, Flag, Fraction, Name, NotNegative, Seconds
+from hetsim.scenario.fields import Model
+from hetsim.theory import training
+from hetsim.theory.collectives import WAYS, Pattern, Rate, at_most, message, rate_at, ring_over_nodes
+from hetsim.workload.costs import architectures
+from hetsim.workload.distributions import StepCount
 
 Degree = Annotated[Count, Field(le=1_000_000)]
 Part = Annotated[Fraction, Field(ge=0, le=1)]
@@ -103,25 +103,24 @@ class Communication(Model):
         inside: Rate = spec.nvlink.curve or spec.nvlink.upload
         if spec.island_size is not None and each > spec.island_size and beyond < math.inf:
             inside = at_most(inside, beyond)
-        within = over_nodes(
-            self.pattern, nodes, each, self.bytes, inside, math.inf, spec.cards, spec.network.latency,
-            spec.nvlink.latency,
-        )  # fmt: skip
-        size, ranks = float(self.bytes), nodes * each
-        sent = {
-            "all_reduce": 2 * (nodes - 1) / nodes * size,
-            "all_to_all": each * (ranks - each) / ranks * size if ranks else 0.0,
-            "ring": size,
-        }.get(self.pattern, (nodes - 1) / nodes * size)
+        size, ranks, beside = float(self.bytes), nodes * each, 0.0
+        ways, latency, latency_inside = WAYS.get(self.pattern), spec.network.latency, spec.nvlink.latency
+        if ways is not None:
+            sent, beside, fixed = ring_over_nodes(ways, nodes, each, size, inside, latency, latency_inside)
+        elif self.pattern == "ring":  # one rank of each node sends to another node, over a card of its own
+            sent = size
+            fixed = latency if nodes > 1 else message(size, rate_at(inside, size), latency_inside) if each > 1 else 0.0
+        else:
+            sent = each * (ranks - each) / ranks * size
+            fixed = (each - 1) * (latency_inside + size / ranks / rate_at(inside, size)) + (nodes - 1) * each * latency
         cards = 1 if self.pattern == "ring" else each
-        curve, used = spec.network.curve, min(cards, spec.cards) / spec.cards
+        curve = spec.network.curve
         if curve is not None and nodes > 1:
-            if self.pattern in ("all_to_all", "ring"):
-                within += sent * curve.excess(size) / used
-            else:
-                within = measured_excess(nodes, each, size, curve, used, 2 if self.pattern == "all_reduce" else 1)
+            longer = sent * curve.excess(size) * spec.cards / min(cards, spec.cards)
+            # A measured ring contains its latencies and its steps within nodes.
+            fixed, beside = (longer, 0.0) if ways is not None else (fixed + longer, beside)
         shape: Literal["all_to_all", "ring"] = "all_to_all" if self.pattern == "all_to_all" else "ring"
-        return Phase(shape, nodes, sent if nodes > 1 else 0.0, within, self.overlap * self.every, cards)
+        return Phase(shape, nodes, sent if nodes > 1 else 0.0, fixed, self.overlap * self.every, cards, inside=beside)
 
 
 class TrainingSpec(Model):
@@ -132,31 +131,31 @@ class TrainingSpec(Model):
     batch: Degree
     """Samples of a step, over all GPUs."""
     micro_batch: Degree = 1
-    """Samples that go through a pipeline at once, 1 unless given."""
+    """Samples that go through a pipeline at once."""
     tensor: Degree = 1
-    """Degree of tensor parallelism, 1 unless given."""
+    """Degree of tensor parallelism."""
     pipeline: Degree = 1
-    """Stages of the pipeline, 1 unless given."""
+    """Stages of the pipeline."""
     data: Degree | None = None
     """Degree of data parallelism; what the GPUs leave unless given."""
     experts: Degree = 1
-    """Degree of expert parallelism: the number of data-parallel ranks that divide the experts; 1 unless given."""
+    """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
-    """Order of the micro-batches in the pipeline, 1f1b unless given."""
+    """Order of the micro-batches in the pipeline."""
     chunks: Degree = 1
-    """Parts of its layers that a stage of an interleaved pipeline has, 1 unless given."""
+    """Parts of its layers that a stage of an interleaved pipeline has."""
     recomputation: Literal["none", "selective", "full"] = "none"
-    """Which activations are computed again for the backward pass, none unless given."""
+    """Which activations are computed again for the backward pass."""
     sequence_parallel: Flag = False
-    """Do tensor-parallel ranks divide the remaining activations too? false unless given."""
+    """Do tensor-parallel ranks divide the remaining activations too?"""
     sharded_optimizer: Flag = False
-    """Do data-parallel ranks divide the state of the optimizer? false unless given."""
+    """Do data-parallel ranks divide the state of the optimizer?"""
     buckets: Degree = 1
     """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
     efficiency: Part = EFFICIENCY
     """Share of the peak that matrix products reach, 70.3% unless given (fitted on A100)."""
     passes: NotNegative = PASSES
-    """How often element-wise kernels move the bytes of the activations in a forward pass, 2.51 unless given."""
+    """How often element-wise kernels move the bytes of the activations in a forward pass."""
     widths: Annotated[list[Degree], Field(min_length=1)] | None = None
     """Of an elastic job the numbers of nodes on any of which it can run, in place of `nodes`."""
     steps: StepCount

@@ -16,17 +16,17 @@ from pydantic import (
     model_validator,
 )
 
-from sim.errors import Problem, UnknownName
-from sim.model.units import MAX_SECONDS, TIME, Fraction, Seconds, parse
-from sim.registry import POLICY_KINDS
-from sim.scenario.fields import Count, KeyProblem, Model, Name, OneOrMany, Seed, Short, shown
-from sim.scenario.file.document import Document
-from sim.scenario.file.problems import translate
-from sim.scenario.schema.cluster import ClusterSpec
-from sim.scenario.schema.faults import Fault
-from sim.scenario.schema.site import SiteSpec
-from sim.scenario.schema.sweep import is_range, read_range
-from sim.scenario.schema.workload import DataItem, WorkloadEntry
+from hetsim.errors import KeyProblem, Problem, UnknownName
+from hetsim.model.units import MAX_SECONDS, TIME, Count, Fraction, Name, Seconds, Seed, parse, shown
+from hetsim.registry import POLICY_PARTS
+from hetsim.scenario.fields import Model, OneOrMany, Short
+from hetsim.scenario.file.document import Document
+from hetsim.scenario.file.problems import translate
+from hetsim.scenario.schema.cluster import ClusterSpec
+from hetsim.scenario.schema.faults import Fault
+from hetsim.scenario.schema.site import SiteSpec
+from hetsim.scenario.schema.sweep import is_range, read_range
+from hetsim.scenario.schema.workload import DataItem, WorkloadEntry
 
 MAX_REPLICATIONS = 100_000
 """More are a mistake: intervals shrink with the square root of their number."""
@@ -58,14 +58,14 @@ class Precision(Model):
     metric: Name
     """The metric with the confidence interval that counts, such as response_mean."""
     max: Annotated[Count, Field(ge=MIN_FOR_PRECISION, le=MAX_REPLICATIONS)] = 200
-    """Most replications to make, 200 unless given."""
+    """Most replications to make."""
     confidence: Fraction = 0.95
     """Confidence of the interval, 95% unless given."""
 
     @field_validator("metric")
     @classmethod
     def _known(cls, value: str) -> str:
-        from sim.results.one_run.metrics import metric
+        from hetsim.results.one_run.metrics import metric
 
         try:
             metric(value)
@@ -92,7 +92,7 @@ _POLICY_SCHEMA: dict[str, Any] = {
         {"type": "string"},
         {
             "type": "object",
-            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_KINDS},
+            "properties": {part: {"anyOf": [{"type": "string"}, _NAMED]} for part in POLICY_PARTS},
         },
     ],
 }

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from sim.model.units import Bytes, Seconds
-from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, OneOrMany, Positive, shown
-from sim.scenario.schema.demand import Demand
-from sim.scenario.schema.language_model import AnyService
-from sim.scenario.schema.pipeline import PipelineSpec
-from sim.scenario.schema.resample import Resample
-from sim.workload.arrivals import Arrivals
+from hetsim.errors import KeyProblem
+from hetsim.model.units import Bytes, Count, Name, NotNegative, Positive, Seconds, shown
+from hetsim.scenario.fields import Model, OneOrMany
+from hetsim.scenario.schema.demand import Demand
+from hetsim.scenario.schema.language_model import AnyService
+from hetsim.scenario.schema.pipeline import PipelineSpec
+from hetsim.scenario.schema.resample import Resample
+from hetsim.workload.arrivals import Arrivals
 
 MAX_TASKS = 50_000_000
 """More tasks than this in one stream are a mistake rather than a wish: their columns alone take gigabytes."""
@@ -38,8 +39,8 @@ class DataItem(Model):
 TIMES = ("gpu_time", "cpu_time", "typed_gpu_time", "modes", "scaling", "work", "profile", "training")
 OF_REQUESTS = "the times of requests stand under service"
 NOT_OF_REQUESTS = (
-    "nodes", "gpus", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices", "writes",
-    "partition", "time_limit", "qos", "account", "communication",
+    "nodes", "gpus", "slice", "cpus", "memory", "gpu_memory", "span", "upload", "download", "stopping", "devices",
+    "writes", "partition", "time_limit", "qos", "account", "communication",
 )  # fmt: skip
 OF_A_TRACE = {
     "skip": "it leaves out rows of a trace",
@@ -70,7 +71,7 @@ class TaskClass(Demand):
     """One of several classes of an entry; `weight` is its probability per arrival, relative to the others."""
 
     weight: NotNegative = 1.0
-    """Its probability per arrival, relative to the other classes; 1 unless given."""
+    """Its probability per arrival, relative to the other classes."""
 
 
 class Trace(Model):
@@ -187,7 +188,7 @@ class WorkloadEntry(Demand):
         for whole in self.whole_demands:
             whole.check_whole()
         on_gpus = any(getattr(self, name) for name in TIMES if name != "cpu_time")
-        for key in ("gpus", "gpu_memory"):
+        for key in ("gpus", "slice", "gpu_memory"):
             if self.classes is None and getattr(self, key) is not None and not on_gpus:
                 raise KeyProblem(key, "it is held on GPUs, and the tasks have times on cores alone; give gpu_time, too")
         if any(whole.dangling for whole in self.whole_demands):

@@ -1,0 +1,64 @@
+"""Slices of a MIG GPU, and NVIDIA's profiles with the positions that each may take.
+
+A GPU of these families has seven slices of compute and eight of memory.  A profile takes a number of both and begins at
+one of some positions among the eight; two never overlap.  Reference: NVIDIA, Multi-Instance GPU User Guide, "Supported
+MIG Profiles" and "MIG Device Placements" (`nvidia-smi mig -lgipp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+
+class Slice(NamedTuple):
+    """One slice of a GPU: what a launch in it has of the GPU's compute and memory."""
+
+    share: float
+    memory: int = 0
+    """Bytes; 0: in proportion to the share."""
+    profile: str = ""
+    """NVIDIA's name of it, where it has one."""
+    position: int = 0
+    """Of a profile its first slice of memory."""
+
+    def bytes_of(self, memory: int | None) -> int:
+        """Its memory on a GPU with this memory (None: no limit)."""
+        return self.memory or round((1 << 62 if memory is None else memory) * self.share)
+
+
+Layout = tuple[Slice, ...]
+
+_KINDS = (
+    (1, 1, (0, 1, 2, 3, 4, 5, 6)), (1, 2, (0, 2, 4, 6)), (2, 2, (0, 2, 4)), (3, 4, (0, 4)), (4, 4, (0,)), (7, 8, (0,)),
+)  # fmt: skip
+GIGABYTES = {"A100-40": 5, "A100-80": 10, "H100-80": 10}
+"""By family: GB of one of the eight slices of memory."""
+PROFILES = {family: {f"{kind[0]}g.{kind[1] * size}gb": kind for kind in _KINDS} for family, size in GIGABYTES.items()}
+"""By family, by name: slices of compute and of memory, and where it may begin."""
+
+
+@lru_cache(None)
+def arrangements(family: str) -> tuple[Layout, ...]:
+    """Every set of slices that a GPU can have at once, each by position; the smallest sets first."""
+
+    def placed(start: int) -> Iterator[Layout]:
+        if start == 8:
+            yield ()
+            return
+        for name, (compute, memory, positions) in PROFILES[family].items():
+            if start in positions:
+                here = Slice(compute / 7, memory * GIGABYTES[family] * 10**9, name, start)
+                yield from ((here, *rest) for rest in placed(start + memory))
+        yield from placed(start + 1)
+
+    return tuple(sorted(placed(0), key=len))
+
+
+@lru_cache(None)
+def full_layouts(family: str) -> tuple[Layout, ...]:
+    """The arrangements to which no slice can be added."""
+    every = arrangements(family)
+    extended = {layout[:at] + layout[at + 1 :] for layout in every for at in range(len(layout))}
+    return tuple(layout for layout in every if layout not in extended)

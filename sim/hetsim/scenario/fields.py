@@ -1,0 +1,47 @@
+"""What the models of a scenario file share: the strict base class and field types with readable refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+from hetsim.errors import UnknownName, suggestion
+from hetsim.model.described import Described
+
+
+class Model(Described):
+    """Base of all parts of a scenario: unknown keys are errors, nothing changes after validation."""
+
+    # Compiled with the scenario as a whole (`defer_build`): most are a part or a base of others.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+
+def unknown(error: UnknownName) -> str:
+    """The sentence of an unknown name, with all that are known where none is near."""
+    near = suggestion(error.name, error.known)
+    return str(error) if near else f"{error}; one of {', '.join(error.known)}"
+
+
+class Short:
+    """Annotation: the field also accepts a short form, which `expand` turns into the full one.
+
+    `schema` is the JSON Schema of the short form; None: that of one item of the list.
+    """
+
+    def __init__(self, expand: Callable[[Any], Any], schema: dict[str, Any] | None = None):
+        self.expand = expand
+        self.schema = schema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self.expand, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        full = handler(schema)
+        return {"anyOf": [full, self.schema if self.schema is not None else full["items"]]}
+
+
+OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
+"""One mapping where a list of them may stand."""

@@ -1,0 +1,270 @@
+"""Which keys of a scenario its readers understand: by permission, so that a new key is refused until it is told.
+
+The engine reads every key.  Other readers (the models of `hetsim.queueing`, the bound of `hetsim size`, what planners
+prove) say in one table which keys they take into account, or know to change nothing of what they say.  What has no row
+none of them understands.  `tests/test_readers.py` holds that each key of the schema has a row, and each row a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from hetsim import registry
+from hetsim.errors import Problem
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.schema.policy import Policies, policy_parameters
+from hetsim.scenario.schema.whole import ScenarioModel, check
+
+MODELS = (
+    "delay", "tandem", "sharing", "priorities", "preemptive", "limit", "bucket", "trunks", "naor", "work", "patience",
+    "closed", "batches",
+)  # fmt: skip
+"""Readers: families of models in `hetsim.queueing`."""
+
+SIZE = "size"
+"""The bound of `hetsim size`: numbers with which a service is overloaded so much that nothing need be run."""
+
+PLAN = "plan"
+"""What planners prove: bounds, ratios and timetables."""
+
+TRAINING = "plan-training"
+"""The times of steps in `hetsim plan-training`."""
+
+READERS = (*MODELS, SIZE, PLAN, TRAINING)
+
+UNKNOWN = "not recognized: "
+
+_SETS = {
+    "all": {*READERS},
+    "tasks": {*MODELS, PLAN} - {"batches"},
+    "never stop": {*MODELS, PLAN} - {"preemptive"},
+    "ask no estimates": {*MODELS, PLAN} - {"work", "trunks", "naor"},
+    "none": set(),
+    **{name: {name} for name in READERS},
+}
+"""Names of sets of readers."""
+
+BELOW = {
+    "@": "distribution value mean cv median sigma low high shape scale branches branches.weight branches.mean values "
+         "weights path column unit name parameters.* loc",
+    "%": "SIZE table batch time unit where.* between extrapolate quantiles.* samples",
+}  # fmt: skip
+"""Keys below others: of a distribution, all of which `law_of` knows by mean, variance and kind; of measured times."""
+
+# Sections; below them readers, and the keys of the section that they understand.  `x@`, `x%`: x and the keys above
+# below it; `x.*`: x and whatever is below it.  A mapping that is understood may have keys that are not; one that is not
+# is refused as a whole.
+_TABLE = """
+.
+    all: name description seed sweep.* replications.* horizon warmup cluster workload policy
+    plan, plan-training: data.*
+    plan-training: site.*
+    none: faults
+
+# No model knows tasks that span nodes, or that communicate: what joins nodes and GPUs changes nothing.
+cluster
+    all: nodes racks.* contention prices.*
+    plan, plan-training: trace.*
+cluster.nodes
+    all: name count cpus driver_cores memory cpu gpus accelerators network.* rack island nvlink.* cards price.*
+    all: pcie pcie.profile pcie.upload pcie.download pcie.latency pcie.duplex
+    all: pcie.switch pcie.switch.size pcie.switch.upload pcie.switch.download pcie.switch.latency pcie.switch.duplex
+    plan-training: partitions
+cluster.nodes.cpu
+    all: type speed power.* price.* peak.*
+cluster.nodes.gpus
+    all: type count kind speed memory streams power.* multiprocessors price.* peak.*
+    all: pcie pcie.upload pcie.download pcie.latency pcie.duplex
+    all: sharing sharing.kind sharing.switch_cost sharing.interference
+    plan: sharing.layouts.* sharing.profiles sharing.recut sharing.reconfigure sharing.pairs.*
+    never stop, size, plan-training: preemption preemption.kind preemption.rate
+    none: preemption.overhead
+
+# Models accept processes by name.  Here are the keys of the others, too, so that one line says what is refused.
+workload.arrivals
+    all: process rate scv family interval clients think@ between
+    all: amplitude at column count every holding mean over path period phase rates size@ switching unit
+    plan, plan-training: first start_jitter
+workload
+    all: arrivals name class classes classes.weight count until
+    plan, plan-training: trace.* skip time_scale load unfit resample.* pipeline.*
+    tasks, plan-training: gpu_time@ gpu_time.TYPE@ cpu_time@ cpu_time.speedup
+    tasks, plan-training: cpus gpus memory gpu_memory priority
+    plan, plan-training: nodes slice span span_speed span_speeds.* scaling.* work.* profile batch steps@
+    plan, plan-training: efficiency devices training.*
+    plan: reads writes
+    plan-training: communication.* partition.* time_limit.* tokens.*
+    delay, tandem, size, plan, plan-training: bytes_in@ bytes_out@
+    delay, tandem, plan, plan-training: upload download
+    patience, plan-training: patience@
+    all: weight slo slo.factor deadline deadline.factor user users.* account qos
+    ask no estimates, plan-training: estimates estimates.known estimates.error@ estimates.factor
+    never stop, plan-training: stopping stopping.save stopping.restore stopping.state stopping.input stopping.interval
+    never stop, plan-training: stopping.block stopping.idempotent stopping.preemptible
+    plan: stopping.checkpoint
+    batches, size: service
+    plan-training: service.*
+workload.modes
+    tasks, plan-training: . device name time@ time.speedup cpus gpus memory gpu_memory
+    plan, plan-training: work.* profile batch steps@ efficiency nodes slice span span_speed span_speeds.*
+    plan, plan-training: upload download
+workload.service
+    batches, size: profile device gpus cpus memory gpu_memory gpu_memory_per_item max_batch variants name model noise
+    batches, size: upload upload.per_item upload.fixed download download.per_item download.fixed
+    batches, size: compute compute.per_item@ compute.fixed batching batching.name batching.max_batch
+    batches: kind
+    size: upload% compute% download% network.* batching.*
+    none: compute.per_prompt_token compute.per_output_token cache routing
+    none: gpu tensor_parallel replicas also_on memory_share kv max_num_batched_tokens max_num_seqs max_output_tokens
+    none: timeout preemption prefix_cache disaggregated autoscale front_end slo step model.*
+
+# Policies: the parameters of those that declare a model (`queueing`).
+policy
+    plan-training: scheduler.* admission.* batching.* routing.*
+    all: scheduler scheduler.name
+    tasks, size: scheduler.placement scheduler.placement.name scheduler.placement.scores scheduler.discipline
+    tasks: scheduler.preemptive scheduler.aging
+    plan: scheduler.*
+    none: scheduler.drop_expired scheduler.placement.patient placement routing
+    tasks: admission admission.name
+    limit: admission.limit admission.per_class.* admission.per_device.*
+    bucket: admission.rate admission.burst admission.per admission.excess
+    trunks: admission.reserve.* admission.servers
+    naor: admission.reward admission.cost admission.objective admission.arrival_rate admission.service_time
+    naor: admission.memory
+    work: admission.max_wait
+    batches, size: batching batching.name batching.max_batch
+    size: batching.*
+"""
+
+_ALIKE = {
+    "workload.classes.": "workload.",
+    "cluster.nodes.accelerators.": "cluster.nodes.gpus.",
+    "workload.service.variants.": "workload.service.",
+}
+"""Sections with the keys of others."""
+
+_PROFILES = {
+    "workload.service": "service", "cluster.nodes.pcie": "pcie", "cluster.nodes.network": "network",
+    "cluster.nodes.nvlink": "nvlink",
+}  # fmt: skip
+"""Sections that may name a file with their keys (`profile`), and its section."""
+
+
+class ReadScenario(Protocol):
+    """What is known of a scenario before anything is built; a `Scenario` has it."""
+
+    document: Document
+    base: Path
+    model: ScenarioModel
+    policies: Policies
+
+
+@cache
+def rows() -> dict[str, frozenset[str]]:
+    """The readers of each key in the table; a key that ends with `.*` stands for all below it."""
+    found: dict[str, frozenset[str]] = {}
+    section = ""
+    for line in _TABLE.splitlines():
+        if not line.startswith(" "):
+            section = section if not line or line.startswith("#") else line.strip(".") + "." if line != "." else ""
+            continue
+        names, _, keys = line.partition(":")
+        readers = frozenset[str]().union(*(_SETS[name.strip()] for name in names.split(",")))
+        for key in keys.split():
+            below = BELOW.get(key[-1], "").split()
+            base = key[:-1] if below else key
+            for name in (base, *(f"{base}.{one}" for one in below)):
+                name = (section + name).rstrip(".") if name == "." else section + name
+                found[name] = found.get(name, frozenset()) | readers
+    return found
+
+
+def pattern_of(path: str) -> str:
+    """The key of the table for a dotted path without indexes of lists: classes have the keys of their entry."""
+    for section, other in _ALIKE.items():
+        if path.startswith(section) and path != "workload.classes.weight":
+            path = other + path.removeprefix(section)
+    return path
+
+
+@cache
+def readers_of(pattern: str) -> frozenset[str] | None:
+    """The readers that understand a key; None where the table has no row for it."""
+    parts = pattern.split(".")
+    stars = [".".join(parts[:end]) + ".*" for end in range(1, len(parts) + 1)]
+    found = [row for row in (rows().get(name) for name in (pattern, *stars)) if row is not None]
+    return frozenset[str]().union(*found) if found else None
+
+
+def not_understood(scenario: ReadScenario, reader: str) -> list[Problem]:
+    """The keys of a scenario that a reader does not understand, each with its place; one of several alike."""
+    found: dict[str, Path_] = {}
+    for path, pattern in _unknown(scenario.document.data, (), "", reader, scenario.base):
+        if pattern not in found and not _as_if_absent(scenario, path):
+            found[pattern] = path
+    problem = scenario.document.problem
+    return [problem(path, UNKNOWN + _shown(path)) for path in found.values()]
+
+
+def _shown(path: Path_) -> str:
+    """The key as its section has it: `stopping.checkpoint` of an entry of the workload."""
+    names = [str(part) for part in path if not isinstance(part, int)]
+    return ".".join(names[1:] if names[0] == "workload" else names)
+
+
+def _unknown(value: Any, path: Path_, pattern: str, reader: str, base: Path) -> Iterator[tuple[Path_, str]]:
+    """Paths and patterns of what a reader does not understand in a value of the document."""
+    if path and reader not in (readers_of(pattern) or ()):
+        yield path, pattern
+    elif isinstance(value, list):
+        for number, one in enumerate(value):
+            if isinstance(one, dict):
+                yield from _unknown(one, (*path, number), pattern, reader, base)
+    elif isinstance(value, dict):
+        section = _PROFILES.get(pattern)
+        if section is not None and isinstance(value.get("profile"), str):
+            value = {**documents.read(base / value["profile"]).data[section], **value}
+        for key, inner in value.items():
+            yield from _unknown(inner, (*path, key), _below(pattern, str(key)), reader, base)
+
+
+def _below(pattern: str, key: str) -> str:
+    """The pattern of a key in a mapping."""
+    if key.startswith("gpu_time."):
+        key = "gpu_time.TYPE"
+    elif key[0].isdigit() and pattern.startswith("workload.service"):
+        key = "SIZE"
+    return pattern_of(f"{pattern}.{key}" if pattern else key)
+
+
+def _as_if_absent(scenario: ReadScenario, path: Path_) -> bool:
+    """Return True if the scenario means the same without that key."""
+    changed = Document(deepcopy(scenario.document.data))
+    here: Any = changed.data
+    for part in path[:-1]:
+        here = here.get(part) if isinstance(here, dict) else here[part]
+        if here is None:  # from a profile
+            return False
+    if path[-1] not in here:
+        return False
+    if here.pop(path[-1]) is None:
+        return True
+    if path[0] == "policy":
+        return len(path) == 3 and _is_default(scenario, str(path[1]), str(path[2]))
+    model, _ = check(changed, scenario.base)
+    return model == scenario.model
+
+
+def _is_default(scenario: ReadScenario, part: str, key: str) -> bool:
+    """Return True if a parameter of a policy has the value that it has by default."""
+    spec = getattr(scenario.policies, part, None)
+    if spec is None or key not in spec.parameters:
+        return False
+    signature = policy_parameters(spec.kind, registry.policy(spec.kind, spec.name))
+    return bool(signature[key].default == spec.parameters[key])

@@ -1,0 +1,153 @@
+"""What jobs that share a link do to each other, in closed form: no message is an event.
+
+Each of N jobs computes for `own` seconds and then sends for `spent` seconds if nothing delays it, again and again.  It
+can use the part `share` of the link, less than all where the link is wider than its network cards.  Jobs that send at
+once share the link equally, none above its share.  Times of a step, by how their phases meet:
+
+- random: at random.  A closed product-form network of a delay and one station that serves `width` = 1 / share jobs at
+  full speed, exact for any distribution of both times (Baskett, Chandy, Muntz, Palacios, Open, Closed, and Mixed
+  Networks of Queues with Different Classes of Customers, JACM 1975): T_j = G(all) / G(all but j), G(S) =
+  Σ_k Π_{i <= k} max(1, i / width) [x^k] Π_{i in S} (own_i + spent_i x).
+- aligned: all need it at the same time, as jobs that were started together do until something tells them apart.
+- interleaved: phases are shifted so that they meet as little as can be (Rajasekaran, Ghobadi, Akella, CASSINI:
+  Network-Aware Job Scheduling in Machine Learning Clusters, NSDI 2024).
+- none: as if each had the link to itself.
+
+Jobs of unlike shares, and jobs that other links limit, have no product form.  The number of senders is then that of the
+mean width, corrected so that each job sends as long as it takes; among them a job has its max-min fair rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Contention = Literal["random", "aligned", "interleaved", "none"]
+
+ALIKE = 1e-9
+"""Shares of a link that differ by less are equal."""
+BLOCK = 1_000_000
+"""Maximum number of values that the search for fair rates has at once."""
+
+
+@dataclass(frozen=True)
+class LinkDelays:
+    """What the jobs on a link meet when they begin to send there; a row for each job, a column for each number of other
+    jobs that send: its probability, and the seconds by which sending takes longer among them."""
+
+    seen: np.ndarray
+    delays: np.ndarray
+    fair: np.ndarray
+    """Share of the link for a sender that its cards do not limit, on average over the jobs, for each such number."""
+    stretch: np.ndarray
+    """For each job how many times as long its sending takes in the product form."""
+
+
+def delays(
+    own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention = "random",
+    before: LinkDelays | None = None, more: np.ndarray | None = None, caps: np.ndarray | None = None,
+) -> LinkDelays:  # fmt: skip
+    """What jobs meet on a link; O(N³) simple operations for N jobs.
+
+    before: a first pass, by which each job sends for `more` seconds longer than `spent`, other links included; caps:
+    share of the link that a job (row) can use among a number of others (column), where other links limit it."""
+    count = len(own)
+    if rule != "random" or count < 2:
+        later = _apart(own, spent, share, rule)
+        return LinkDelays(np.ones((count, 1)), later[:, None], np.ones(1), np.ones(count))
+    width = max(1.0, spent.sum() / (spent @ share))
+    sent = spent if more is None else spent + more
+    weight = spent if before is None else sent / before.stretch
+    others = np.arange(count)
+    growth = np.maximum(1.0, (others + 1) / width)
+    # Row j: the terms of G without job j.  All are positive; each step brings the largest of a row to 1.
+    terms = np.zeros((count, count))
+    terms[:, 0] = 1.0
+    for job in range(count):
+        unchanged, top = terms[job].copy(), min(job + 2, count)
+        moved = terms[:, : top - 1] * (weight[job] * growth[: top - 1])
+        terms[:, :top] *= own[job]
+        terms[:, 1:top] += moved
+        terms[job] = unchanged
+        terms /= terms.max(axis=1, keepdims=True)
+    seen = terms / terms.sum(axis=1, keepdims=True)
+    stretch = seen @ growth
+    if caps is None and np.ptp(share) <= ALIKE:
+        slower = np.tile(np.maximum(1.0, share[0] * (others + 1)), (count, 1))
+        return LinkDelays(seen, spent[:, None] * (slower - 1.0), 1.0 / (others + 1), stretch)
+    fair = _fair(share, share[:, None] + np.zeros(count) if caps is None else caps, sent / (own + sent))
+    slower = np.maximum.accumulate(np.maximum(1.0, share[:, None] / fair), axis=1)
+    sending = seen * growth / slower  # as often as it sends among them, as fast
+    sending /= sending.sum(axis=1, keepdims=True)
+    return LinkDelays(sending, spent[:, None] * (slower - 1.0), np.minimum(fair, 1.0).mean(axis=0), stretch)
+
+
+def _apart(own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention) -> np.ndarray:
+    """Seconds by which a step of each job takes longer where phases do not meet at random."""
+    if rule == "interleaved":
+        return np.maximum(0.0, spent @ share - own - spent)
+    if rule == "aligned":  # max-min fair: the jobs with the smallest shares use them, the rest divide what is left
+        limited = np.sort(share)
+        level = max((1.0 - np.cumsum(limited) + limited) / np.arange(len(share), 0, -1), default=1.0)
+        return np.asarray(spent * np.maximum(0.0, share / level - 1.0) if share.sum() > 1.0 else 0.0 * spent)
+    return np.zeros(len(own))
+
+
+def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
+    """Max-min fair share of a link for a job (row) that sends with a number of others (column) of mean composition."""
+    count = len(share)
+    others = np.arange(count)
+    found = np.empty((count, count))
+    for some in np.array_split(others, min(count, 1 + count**3 // BLOCK)):
+        part = np.where(others == some[:, None], 0.0, mix)
+        part /= part.sum(axis=1, keepdims=True)
+        mine = share[some, None]
+        level = np.broadcast_to(1.0 / (others + 1), (len(some), count))
+        while True:  # a job that cannot use a fair part leaves more to the others; rises to the solution
+            limited = caps <= level[:, None, :]
+            used = others * np.einsum("ao,aok->ak", part, np.where(limited, caps, 0.0)) + mine * (mine <= level)
+            free = others * np.einsum("ao,aok->ak", part, np.where(limited, 0.0, 1.0)) + (mine > level)
+            above = np.divide(1.0 - used, free, out=np.full(level.shape, math.inf), where=free > ALIKE)
+            if not (above > level * (1.0 + ALIKE)).any():
+                break
+            level = np.maximum(above, level)
+        found[some] = level
+    return found
+
+
+def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
+    """Expected delay of a job that sends over several links at once: the longest counts.
+
+    found: probabilities and delays on each link, rising; together: the correlation of the numbers of senders."""
+    if len(found) < 2:
+        return float(found[0][0] @ found[0][1]) if found else 0.0
+    events = sorted((delay, link, part) for link, (seen, later) in enumerate(found)
+                    for part, delay in zip(seen.tolist(), later.tolist(), strict=True))  # fmt: skip
+    below, mean, before = [0.0] * len(found), 0.0, 0.0
+    for delay, link, part in events:  # the integral of the probability that the longest is longer
+        mean += (delay - before) * (1.0 - together * min(below) - (1.0 - together) * math.prod(below))
+        below[link] += part
+        before = delay
+    return mean
+
+
+def step_times(
+    own: Sequence[float], link: Sequence[float], rule: Contention = "random", width: float | Sequence[float] = 1.0
+) -> np.ndarray:
+    """Seconds of a step of each job on one link.
+
+    link: seconds that a job alone sends; width: how many times what it can then send goes over the link."""
+    alone, needs = np.asarray(own, dtype=float), np.asarray(link, dtype=float)
+    some = needs > 0
+    share = np.minimum(1.0, 1.0 / np.broadcast_to(np.asarray(width, dtype=float), needs.shape))[some]
+    met, more = None, None
+    for _ in range(2):
+        met = delays(alone[some], needs[some], share, rule, met, more)
+        more = (met.seen * met.delays).sum(axis=1)
+    found = alone + needs
+    found[some] += more
+    return found
