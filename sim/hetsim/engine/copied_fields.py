@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.flight.launch import Lane, Launch, Timetable
-from sim.engine.flight.links import Links
-from sim.engine.flight.part import Part
-from sim.engine.kernel.draws import Draws
-from sim.engine.queues.sources import Sources
-from sim.engine.resources.occupancy import GpuState
-from sim.model.record import RunInput
-from sim.model.tasks import Task
+from hetsim.engine.flight.launch import Lane, Launch, Timetable
+from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.part import Part
+from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.queues.sources import Sources
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.engine.resources.slices import GpuSlices
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Task
 
 ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), range, type(Ellipsis), type(NotImplemented)})
 SHARED = (type, ModuleType, BuiltinFunctionType, Enum, np.generic, np.dtype, PurePath, date, timedelta)
-INPUT = ("sim.model.", "sim.scenario.")
+INPUT = ("hetsim.model.", "hetsim.scenario.")
 """Where the classes of the input are: their objects never change in a run, but for those of `CHANGING`."""
 CHANGING = (Task, RunInput)
 MISSING = object()
@@ -37,8 +38,9 @@ def named(text: str) -> frozenset[str]:
 PLAIN: dict[type, frozenset[str]] = {
     Task: named("index arrival ready shape estimates _time _table state done _done ticket allowed"),
     Launch: named("entry number placement cores position decided"),
-    GpuState: named("device kind bit free room up asleep normal frequency slowdown ready_at placements layout relaid "
+    GpuState: named("device kind bit free room up asleep sleeping closed normal frequency slowdown ready_at placements "
                      "least_room"),
+    GpuSlices: named("kind layout taken fixed known"),
     Lane: named("upload ready compute download share sliced simple regular direct shared fetching up down"),
     Part: named("device size seconds span alone ask at until delay begun settled moved"),
     Timetable: named("open_at blocked prepared restore uploaded ready compute_start compute_end end updated finish_at "
@@ -52,7 +54,8 @@ PLAIN: dict[type, frozenset[str]] = {
 looked at, so that one that is missing here costs time and nothing else."""
 
 OWNED: dict[type, frozenset[str]] = {
-    GpuState: frozenset({"saving", "slices"}),
+    GpuState: frozenset({"saving"}),
+    GpuSlices: frozenset({"idle", "busy"}),
     Lane: frozenset({"flights", "uploads", "downloads", "computing"}),
 }
 """Fields with lists or dictionaries that no other object holds: empty ones, most by far, need no look either."""

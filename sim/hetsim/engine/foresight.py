@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.fork import Copier
-from sim.engine.kernel.clock import FINISH, TIMER, Clock, Later
-from sim.engine.language.continuous_batching import Replica
-from sim.engine.language.generation import DECODING, LOADING, Generation
-from sim.engine.language.kv_transfers import KVTransfers
-from sim.engine.language.service_calls import ServiceCalls
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy.iterating import Foreseen
+from hetsim.engine.fork import Copier
+from hetsim.engine.kernel.clock import FINISH, TIMER, Clock, Later
+from hetsim.engine.language.continuous_batching import Replica
+from hetsim.engine.language.generation import DECODING, LOADING, Generation
+from hetsim.engine.language.kv_transfers import KVTransfers
+from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy.iterating import Foreseen
 
 MAX_TOKENS = 1 << 20
 """No answer is expected to be longer."""
@@ -83,7 +83,8 @@ def expected(request: Generation, replica: Replica) -> int:
     most = min(request.longest or MAX_TOKENS, replica.blocks * service.block - request.prompt + 1, MAX_TOKENS)
 
     def fits(output: int) -> bool:
-        return float(replica.times.alone(prompt, np.array([output]), service.budget)[0]) <= estimate * (1.0 + 1e-12)
+        alone = replica.times.alone(prompt, np.array([output]), service.max_num_batched_tokens)
+        return float(alone[0]) <= estimate * (1.0 + 1e-12)
 
     low, high = 1, 2
     while high <= most and fits(high):

@@ -2,8 +2,8 @@
 
 Everything that changes in a run is data: numbers, columns, objects with fields, bound methods; calls to come are
 `Later` or timers with a bound method.  So one walk over what hangs together copies it all, whatever it is; what is
-input (`sim.model`: cluster, modes, tasks' columns) is shared.  What cannot be copied, functions that hold variables of
-their own and running generators, is refused by name.
+input (`hetsim.model`: cluster, modes, tasks' columns) is shared.  What cannot be copied, functions that hold variables
+of their own and running generators, is refused by name.
 
 Cost: proportional to what runs and waits, and a `memcpy` of the columns written so far.
 """
@@ -32,11 +32,11 @@ from typing import Any, TypeVar
 import numpy as np
 import simpy
 
-from sim.engine.copied_fields import ATOMS, CHANGING, INPUT, PLAIN, SHARED, Batch, all_slots, slot_filler
-from sim.engine.core.state import RunState
-from sim.engine.kernel.clock import Clock
-from sim.engine.queues.sources import with_own_columns
-from sim.errors import UsageError
+from hetsim.engine.copied_fields import ATOMS, CHANGING, INPUT, PLAIN, SHARED, Batch, all_slots, slot_filler
+from hetsim.engine.core.state import RunState
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.queues.sources import with_own_columns
+from hetsim.errors import UsageError
 
 MANY = 8
 """From so many values on they are looked at together."""

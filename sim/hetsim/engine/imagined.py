@@ -1,6 +1,6 @@
 """A policy's fork: the run as its policy knows it, to be played on.
 
-It is a copy of the run (`sim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
+It is a copy of the run (`hetsim.engine.fork`) in which all that a policy cannot know is replaced by what it may:
 - Every task takes its estimate from now on, or the part of it that the policy expects, times one of the ratios that
   the policy gives, drawn for each task.  A launch under way computes for what that leaves, with a ratio by which it has
   not ended yet; one that has overrun its estimate, or all ratios, ends at once.
@@ -25,22 +25,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from sim.engine.control.faults import FaultInjector
-from sim.engine.core.policy_errors import call
-from sim.engine.core.state import RunState
-from sim.engine.flight.durations import planned
-from sim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
-from sim.engine.fork import Copier
-from sim.engine.kernel.clock import FINISH, Later
-from sim.engine.kernel.draws import Draws
-from sim.engine.launching.launches import Launches
-from sim.engine.parts import Parts
-from sim.engine.queues.sources import Sources
-from sim.errors import UsageError
-from sim.model.faults import Maintenance
-from sim.model.record import Record
-from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Scheduler
+from hetsim.engine.control.faults import FaultInjector
+from hetsim.engine.core.policy_errors import call
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.durations import planned
+from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, OVER, Launch
+from hetsim.engine.fork import Copier
+from hetsim.engine.kernel.clock import FINISH, Later
+from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.launching.launches import Launches
+from hetsim.engine.parts import Parts
+from hetsim.engine.queues.sources import Sources
+from hetsim.errors import UsageError
+from hetsim.model.faults import Maintenance
+from hetsim.model.record import Record
+from hetsim.model.tasks import Task, Tasks
+from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
 """Objects made since the last collection from which on a fork that has been played is collected: runs collect nothing
@@ -51,7 +51,7 @@ Run = TypeVar("Run")
 
 
 class Imagined:
-    """What may come of a run; see `sim.policy.contract.Imagined`."""
+    """What may come of a run; see `hetsim.policy.contract.Imagined`."""
 
     def __init__(self, state: RunState, play: Callable[[], Record]):
         self._state = state
@@ -256,7 +256,7 @@ def _spare_devices(run: RunState) -> None:
             _, (about, *_) = event.arguments
             if not (isinstance(about, Maintenance) and about.announced <= now):
                 run.clock.cancel(event)
-        elif method.__func__ is Sources._send:
+        elif method.__func__ in (Sources._send, Sources._change):
             run.clock.cancel(event)
 
 

@@ -8,39 +8,39 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.control.arrivals import Arrivals
-from sim.engine.control.checks import Checker
-from sim.engine.control.completion import Completion, inert
-from sim.engine.control.decisions import Decisions
-from sim.engine.control.devices import Devices
-from sim.engine.control.faults import FaultInjector
-from sim.engine.control.interrupts import Interrupts
-from sim.engine.control.starts import Starts, all_steady, compute_only
-from sim.engine.control.waiting import Waiting
-from sim.engine.core.policy_errors import call, illegal
-from sim.engine.core.recorder import Recorder
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.data_locations import Places
-from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import Clock
-from sim.engine.language.serving import Serving
-from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.launches import Launches
-from sim.engine.launching.limits import TimeLimits
-from sim.engine.launching.stopping import Stops
-from sim.engine.queues.queue import Queue
-from sim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
-from sim.engine.resources.capacity import Capacity
-from sim.engine.views.view import EngineView
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.record import RunInput
-from sim.model.service import Service
-from sim.policy.batching import Counter
-from sim.policy.contract import PlanProblem, Scheduler
-from sim.policy.iterating import WantedReplica
+from hetsim.engine.control.arrivals import Arrivals
+from hetsim.engine.control.checks import Checker
+from hetsim.engine.control.completion import Completion, inert
+from hetsim.engine.control.decisions import Decisions
+from hetsim.engine.control.devices import Devices
+from hetsim.engine.control.faults import FaultInjector
+from hetsim.engine.control.interrupts import Interrupts
+from hetsim.engine.control.starts import Starts, all_steady, compute_only
+from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.core.policy_errors import call, illegal
+from hetsim.engine.core.recorder import Recorder
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.data_locations import Places
+from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.launching.attained import AttainedService
+from hetsim.engine.launching.launches import Launches
+from hetsim.engine.launching.limits import TimeLimits
+from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.queues.queue import Queue
+from hetsim.engine.queues.sources import Graph, Patience, Sources, with_own_columns
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.views.view import EngineView
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.record import RunInput
+from hetsim.model.service import Service
+from hetsim.policy.batching import Counter
+from hetsim.policy.contract import PlanProblem, Scheduler
+from hetsim.policy.iterating import WantedReplica
 
 Progress = Callable[[float, int, int], None]
 
@@ -159,7 +159,7 @@ def _state_of(run: RunInput) -> RunState:
     clock = Clock()
     clock.end = run.horizon
     clock.round_due = True  # one round before anything happens, for policies that prepare
-    capacity = Capacity(run.cluster)
+    capacity = Capacity(run.cluster, clock)
     links = Links(run.cluster, clock, run.tasks)
     places = Places(run.cluster, capacity, links, run.tasks)
     graph = None if run.tasks.predecessors is None else Graph(run.tasks.predecessors)

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import PolicyError
-from sim.model.cluster import Cluster, Device
-from sim.model.plan import Copy, Moment, Placement, Plan, Step
-from sim.model.record import COMPLETED, Record, RunInput
-from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
-from sim.policy.iterating import WantedReplica
-from sim.policy.planned import Following
-from sim.policy.request_queue import Requests
+from hetsim.errors import PolicyError
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
+from hetsim.model.record import COMPLETED, Record, RunInput
+from hetsim.model.tasks import Task, Tasks
+from hetsim.policy.contract import Decision, Drop, Fetch, Move, PlanProblem, Scheduler, Start, View
+from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.planned import Following
+from hetsim.policy.request_queue import Requests
 
 
 def problem_of(run: RunInput, random: np.random.Generator, play: Callable[[RunInput], Record]) -> PlanProblem:
     """The problem of a run, with the engine behind it: `play` runs something from its beginning to its end."""
     stage = RehearsedStage(run, play)
-    return PlanProblem(stage.tasks, run.cluster, random, stage.simulate, stage.rehearse)
+    return PlanProblem(stage.tasks, run.cluster, random, stage.simulate, stage.rehearse, unplanned=run.unplanned)
 
 
 class RehearsedStage:

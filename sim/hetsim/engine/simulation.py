@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.control.decisions import Decisions
-from sim.engine.control.interrupts import note_place, note_start
-from sim.engine.core.policy_errors import deadlock, illegal, malformed, raised
-from sim.engine.kernel.clock import FAULT, Later
-from sim.engine.language.continuous_batching import Replica
-from sim.engine.language.generation import Generation
-from sim.engine.parts import Parts, Progress
-from sim.engine.queues.queue import Queue
-from sim.engine.rehearsal import problem_of
-from sim.errors import HetsimError, RunError, UsageError
-from sim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
-from sim.policy.iterating import Foreseen
+from hetsim.engine.control.decisions import Decisions
+from hetsim.engine.control.interrupts import note_place, note_start
+from hetsim.engine.core.policy_errors import deadlock, illegal, malformed, raised
+from hetsim.engine.kernel.clock import FAULT, Later
+from hetsim.engine.language.continuous_batching import Replica
+from hetsim.engine.language.generation import Generation
+from hetsim.engine.parts import Parts, Progress
+from hetsim.engine.queues.queue import Queue
+from hetsim.engine.rehearsal import problem_of
+from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
+from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
+from hetsim.model.tasks import Task, Tasks
+from hetsim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
+from hetsim.policy.iterating import Foreseen
 
 
 class Simulation:
@@ -79,8 +79,8 @@ class Simulation:
                 gc.enable()
 
     def fork(self, within_round: bool = False) -> Simulation:
-        """A copy that goes on by itself, to the same bytes; this run is left alone (`sim.engine.fork`)."""
-        from sim.engine.fork import fork  # which few runs need
+        """A copy that goes on by itself, to the same bytes; this run is left alone (`hetsim.engine.fork`)."""
+        from hetsim.engine.fork import fork  # which few runs need
 
         return fork(self, self.state, within_round)
 
@@ -88,16 +88,16 @@ class Simulation:
         self, scheduler: Scheduler, decisions: Sequence[Decision], seed: int, coming: Sequence[tuple[float, Task]],
         ratios: Sequence[float], expected: Callable[[Tasks], np.ndarray] | None,
     ) -> Imagined:
-        """A policy's fork (`sim.engine.imagined`)."""
-        from sim.engine import imagined  # which few runs need
+        """A policy's fork (`hetsim.engine.imagined`)."""
+        from hetsim.engine import imagined  # which few runs need
 
         copy = imagined.imagine(self, self.parts, scheduler, decisions, seed, coming, ratios, expected)
         return imagined.Imagined(copy.state, copy.run)
 
     @staticmethod
     def _foresee(replica: Replica, newcomer: Generation | None) -> Foreseen:
-        """A policy asks about the requests of a replica (`sim.engine.foresight`)."""
-        from sim.engine.foresight import foresee  # which few runs need
+        """A policy asks about the requests of a replica (`hetsim.engine.foresight`)."""
+        from hetsim.engine.foresight import foresee  # which few runs need
 
         return foresee(replica, newcomer)
 
@@ -141,6 +141,11 @@ class Simulation:
         state, serving = self.state, self.parts.serving
         if state.iterating and not state.clock.pending and serving is not None:
             raise serving.unanswered()
+        if state.running and not state.clock.pending:
+            launch = next(iter(state.running.values()))
+            where = ", ".join(device.name for device in launch.placement.devices) or launch.placement.mode.type.name
+            text = f"no event is left, and launch {launch.number} on {where} has not ended ({len(state.running)} run)"
+            raise InvariantError(f"t = {state.clock._now:g} s: {text}")
         if state.clock.pending or state.running or state.may_strand:
             return
         if not (state.waiting or state.requests_left or any(len(queue) for queue in state.queues)):

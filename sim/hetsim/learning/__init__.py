@@ -1,11 +1,12 @@
 """Scheduling and admission as Gymnasium environments, over the same engine as every run.
 
-    import gymnasium, sim.learning
-    env = gymnasium.make("hetsim/Scheduling-v0", scenario="learned-affinity", window=16, reward="slowdown")
-    env = gymnasium.make("sim.learning:hetsim/Admission-v0", scenario="overload")      # without the import
+    import gymnasium
+    name = "hetsim.learning:hetsim/Scheduling-v0"
+    env = gymnasium.make(name, scenario="learned-affinity", window=16, reward="slowdown")
 
-Importing this registers the names where Gymnasium is installed (extra `learning`); the environments themselves are
-loaded when one is made.  Without Gymnasium `sim.learning.environment.episode` still runs scenarios step by step.
+Gymnasium imports the module before the colon.  Importing it registers the names where Gymnasium is installed (extra
+`learning`); the environments themselves are loaded when one is made.  Without Gymnasium
+`hetsim.learning.environment.episode` still runs scenarios step by step.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 ENVIRONMENTS = {
-    "hetsim/Scheduling-v0": "sim.learning.environment.gym:SchedulingEnv",
-    "hetsim/Admission-v0": "sim.learning.environment.gym:AdmissionEnv",
+    "hetsim/Scheduling-v0": "hetsim.learning.environment.gym:SchedulingEnv",
+    "hetsim/Admission-v0": "hetsim.learning.environment.gym:AdmissionEnv",
 }
 
 

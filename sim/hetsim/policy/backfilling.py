@@ -7,12 +7,12 @@ from bisect import bisect_left, insort
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-from sim.model.cluster import Partition
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Task
-from sim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
-from sim.policy.lists import ListScheduler
-from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
+from hetsim.model.cluster import Partition
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Task
+from hetsim.policy.contract import WAIT_FOR_FIT, WAIT_FOR_READY, Decision, Pause, PlacementRule, Shadow, Start, View
+from hetsim.policy.lists import ListScheduler
+from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
 Demand = Any
 """A shape, and where admission ties tasks to some of its modes these besides."""

@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from sim.errors import PolicyError
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy.contract import Reject, Start, View
-from sim.policy.request_queue import BatchTimes, RequestQueue, Requests
+from hetsim.errors import PolicyError
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import BatchTimes, Mode, Task
+from hetsim.policy.contract import Reject, Start, View
+from hetsim.policy.request_queue import RequestQueue, Requests
 
 
 class BatchReport(NamedTuple):
@@ -91,7 +91,11 @@ class Batching:
     policy_kind: ClassVar[str] = "batching"
 
     queueing: ClassVar[str] = ""
-    """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
+    """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
+    """
+
+    in_order: bool = False
+    """Does it serve all requests, the oldest first?  `hetsim size` then skips sizes whose queue must grow too long."""
 
     max_batch: int | None = None
     """Largest batch that it forms by its own parameters; None: what the service allows.  A load for which that is too

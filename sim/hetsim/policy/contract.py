@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from sim.errors import Problem, ScenarioError, UsageError
-from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement, Plan
-from sim.model.tasks import Item, Mode, Shape, Task, Tasks
-from sim.policy.iterating import WantedReplica
-from sim.policy.request_queue import RequestQueue, Requests
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import Placement, Plan
+from hetsim.model.slices import Layout, Slice
+from hetsim.model.tasks import Item, Mode, Shape, Task, Tasks
+from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.request_queue import RequestQueue, Requests
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from sim.model.record import Record
+    from hetsim.model.record import Record
 
 # Decisions ------------------------------------------------------------------------------------------------
 
@@ -39,7 +40,7 @@ class _Shown:
 class Start(_Shown):
     """Launch one task, or several as one batch, on a placement.
 
-    In a mode with `parts` (`sim.model.fusion.fused_mode`) several tasks are launched as one kernel, each in its own
+    In a mode with `parts` (`hetsim.model.fusion.fused_mode`) several tasks are launched as one kernel, each in its own
     part, in this order; they wait, or wait only for those before them (`View.together`).
     """
 
@@ -137,6 +138,20 @@ class Drop(_Shown):
         self.device = device
 
 
+class Partition(_Shown):
+    """Cut a MIG GPU into the slices of one of its layouts, given as slices, shares or profiles.
+
+    It has to be empty or, with `recut: idle`, the layout to contain its busy slices.  The layout then stays, whatever
+    starts, until the policy gives another one, or None: starts choose it again.
+    """
+
+    __slots__ = ("device", "layout")
+
+    def __init__(self, device: Device, layout: Sequence[Slice | str | float] | None):
+        self.device = device
+        self.layout = layout
+
+
 class Wait(_Shown):
     """Nothing more this round: the next is at `until`, or as soon as something changes."""
 
@@ -175,7 +190,7 @@ WAIT_FOR_FIT = Pause("fit")
 WAIT_FOR_RELEASE = Pause("release")
 WAIT_FOR_READY = Pause("ready")
 
-Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Wait
+Decision = Start | Stop | Move | Reject | Annotate | Set | Fetch | Drop | Partition | Wait
 
 
 @dataclass(frozen=True)
@@ -211,10 +226,17 @@ class Scheduler:
     policy_kind: ClassVar[str] = "scheduler"
 
     queueing: ClassVar[str] = ""
-    """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
+    """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
+    """
 
     sets_devices: ClassVar[bool] = False
     """Does it put devices to sleep and wake them?  A policy that does so itself does not build on one that says yes."""
+
+    knows_rates: bool = False
+    """Is it given the true `rates`?  Only a policy with a predictor that is a yardstick is: the declared exception."""
+
+    rates: Mapping[str, Callable[[float], float]] | None = None
+    """If it `knows_rates`, from before `check` on: arrivals per second of each class and service at any time."""
 
     looks_ahead: ClassVar[bool] = False
     """Does it fork the run?  Then runs without forks (those with language models) refuse it before the clock starts."""
@@ -291,7 +313,7 @@ class PlanProblem:
     the estimates: the first gives the makespan of a plan, counted from the first arrival; the second runs a
     scheduler of any kind and gives what it did as a plan.  Where there is no engine they raise.
 
-    In mid-run (`sim.policy.remaining`) the tasks are those that have not started, with the work that they have left,
+    In mid-run (`hetsim.policy.remaining`) the tasks are those that have not started, with the work that they have left,
     and arrive at `now` or later.  `free_at` says by the name of a lane (`n0/g1`, `n0/cpu3`) when it will have ended
     what it runs; lanes that it does not name are free, inf: the lane is down.  `data`: where copies of items lie by now
     (devices, and node indexes for host memory); of items that it does not name, where they were at the start.
@@ -307,6 +329,8 @@ class PlanProblem:
     free_at: Mapping[str, float] = field(default_factory=dict)
     data: Mapping[int, Sequence[Device | int]] = field(default_factory=dict)
     in_mid_run: bool = False
+    unplanned: Sequence[str] = ()
+    """Keys of the scenario that proofs do not take into account: what is proven is of the scenario without them."""
 
     @property
     def origin(self) -> float:
@@ -322,7 +346,8 @@ class Admission:
     policy_kind: ClassVar[str] = "admission"
 
     queueing: ClassVar[str] = ""
-    """The queueing model that it makes of a system, by its name in `sim.queueing`; empty: none that is known there."""
+    """The queueing model that it makes of a system, by its name in `hetsim.queueing`; empty: none that is known there.
+    """
 
     def check(self, problem: PlanProblem) -> None:
         """Once, when a scenario is built or validated: ScenarioError if it names classes that are not there."""
@@ -451,13 +476,15 @@ class View(Protocol):
         task: Task | None = None,
         *,
         node: int | None = None,
-        among: int | None = None,
+        among: int | Mapping[int, int] | None = None,
         by: Literal["node", "load"] = "node",
     ) -> Placement | None:
         """The first devices on which a mode fits now; with a task, with room for its data (`node`, `by`, or neither).
 
-        node: on this node alone.  among: on these nodes; bit n is set for node n.  by="load": of the devices on which
-        a mode of one whole device fits the one with the least in flight, among equals one that holds the data.
+        node: on this node alone.  among: on these nodes; bit n is set for node n.  A mapping: a gang with exactly that
+        much on each of its nodes: GPUs, thousandths of cores, or 1 for a part of a gang of equal parts.  by="load": of
+        the devices on which a mode of one whole device fits the one with the least in flight, among equals one that
+        holds the data.
         """
         ...
 
@@ -575,6 +602,10 @@ class View(Protocol):
 
     def room(self, device: Device) -> float:
         """Bytes of an accelerator's memory that no launch holds and no item in use takes; 0 while it is down."""
+        ...
+
+    def slices(self, device: Device, idle: bool = False) -> Layout:
+        """The slices of a MIG GPU as it is cut now, all or the idle ones; empty where a device has none."""
         ...
 
     def in_use(self, item: int, device: Device) -> bool:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy.batching import Batching, Counter, ask
-from sim.policy.contract import Decision, Pause, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy.batching import Batching, Counter, ask
+from hetsim.policy.contract import Decision, Pause, View
 
 IDLE, FRESH, ANSWERED, ASKED, DELAYED = range(5)
 """Nothing waits there; it is to be asked whatever is offered; its answer holds while the offer is
@@ -257,7 +257,7 @@ class Dispatcher:
 
     A service that may start is offered the device of its fastest mode with the fewest launches in flight.
     Cost: O(services) a round, and O(devices) a batch where there are several; O(log) where an index can be kept
-    (`sim.policy.dispatch`).
+    (`hetsim.policy.dispatch`).
     """
 
     def __init__(self, order: Callable[[Task], Any], counters: Sequence[Counter], by_arrival: bool = False):

@@ -4,7 +4,8 @@ A replica goes from step to step.  At a boundary the engine asks its batching po
 answer out before the next question: which sequence is preempted (as long as the sequences that decode lack KV blocks
 for their next tokens), which request joins (as long as the head of the waiting requests may), and what the step does.
 Steps that only decode are all alike: the policy is not asked again before a sequence ends, a request arrives that may
-join, or blocks run out.  It never sees how long an answer will be.
+join, or blocks run out, and one step after a preemption if the head may fit then.  It never sees how long an answer
+will be.  Between two boundaries a replica shows what the steps that are over have left.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from sim.model.service import LanguageService
-from sim.model.tasks import Mode
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Mode
 
 
 class Generation(Protocol):
@@ -123,7 +124,7 @@ class Replica(Protocol):
         ...
 
     def blocks_for(self, request: Any) -> int:
-        """KV blocks that a waiting request would take by joining."""
+        """Free KV blocks that a waiting request would take by joining, idle ones with a prefix of it included."""
         ...
 
     def cached(self, request: Any) -> int:
@@ -183,7 +184,7 @@ class IterationPolicy:
         """A request is about to wait; it is not among the `heads` yet (`by_client` only)."""
 
     def joined(self, replica: Replica, request: Generation) -> None:
-        """A request joins the replica (`follows` only)."""
+        """A request joins the replica, or its keys and values are on their way there (`follows` only)."""
 
     def decodes(self, replica: Replica, request: Generation) -> None:
         """A request that has joined decodes a token in each decoding step from now on (`follows` only)."""

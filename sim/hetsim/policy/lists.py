@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Literal, TypeVar
 
-from sim.model.cluster import Partition
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Shape, Task
-from sim.policy.batching import Counter
-from sim.policy.contract import (
+from hetsim.model.cluster import Partition
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Shape, Task
+from hetsim.policy.batching import Counter
+from hetsim.policy.contract import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_FIT,
     WAIT_FOR_READY,
@@ -27,8 +27,8 @@ from sim.policy.contract import (
     View,
     Wait,
 )
-from sim.policy.dispatch import Dispatcher
-from sim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
+from hetsim.policy.dispatch import Dispatcher
+from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
 
 Discipline = Literal["block", "skip"]
 AnyDiscipline = Literal["block", "skip", "keep", "keep_backfill"]

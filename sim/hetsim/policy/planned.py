@@ -9,12 +9,12 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster, Device
-from sim.model.fusion import fused_mode
-from sim.model.plan import Copy, Moment, Placement, Plan, Step
-from sim.model.tasks import Mode, Task, Tasks
-from sim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View, Wait
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.fusion import fused_mode
+from hetsim.model.plan import Copy, Moment, Placement, Plan, Step
+from hetsim.model.tasks import Mode, Task, Tasks
+from hetsim.policy.contract import Decision, Drop, Fetch, PlanProblem, Scheduler, Set, Start, View, Wait
 
 
 class PlannedScheduler(Scheduler):

@@ -1,11 +1,12 @@
-"""The contract of a predictor of a series; see `policies.prediction`."""
+"""The contract of a predictor of a series; those that ship are in `hetsim_policies.prediction`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
-from sim.errors import UsageError
+from hetsim.errors import UsageError
 
 
 class Predictor:
@@ -13,6 +14,12 @@ class Predictor:
 
     flat: ClassVar[bool] = False
     """Does it expect what was measured lately, however far ahead it is asked?"""
+
+    knows_rates: ClassVar[bool] = False
+    """Is it given the `truth`?  The declared exception to "policies see the past only": a yardstick."""
+
+    truth: Callable[[float], float] | None = None
+    """If it `knows_rates`: the true mean of the series at any time."""
 
     def __init__(self) -> None:
         self.seen = 0

@@ -8,8 +8,8 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import chain
 from typing import Any
 
-from sim.model.cluster import Partition
-from sim.model.tasks import WAITING, Task
+from hetsim.model.cluster import Partition
+from hetsim.model.tasks import WAITING, Task
 
 Entry = tuple[Any, float, int, int, Task]
 """Key, arrival, row, ticket, task: comparable between queues, and never down to the task."""

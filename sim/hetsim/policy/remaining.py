@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.model.cluster import MILLI, Cluster, Device, DeviceType
-from sim.model.plan import Plan, Step, lane_names
-from sim.model.record import COMPLETED
-from sim.model.tasks import RUNNING, Mode, Task, Tasks
-from sim.policy.contract import PlanProblem, View
-from sim.policy.planned import PlannedScheduler
+from hetsim.errors import UsageError
+from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
+from hetsim.model.plan import Plan, Step, lane_names
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import RUNNING, Mode, Task, Tasks
+from hetsim.policy.contract import PlanProblem, View
+from hetsim.policy.planned import PlannedScheduler
 
 
 @dataclass(frozen=True)
@@ -162,23 +162,27 @@ class Progress:
             free_at.update(zip(names, times, strict=False))
 
     def _table(self, rows: list[int], since: Sequence[float]) -> Tasks:
-        """The rows as a table of their own, with the work that they have left."""
+        """The rows as a table of their own, with the work that they have left and what it takes to go on with it."""
         tasks = self.problem.tasks
         chosen = np.array(rows, dtype=np.int64)
         time = np.array(tasks.time[chosen], dtype=float)
+        size = np.zeros(len(rows)) if tasks.bytes_in is None else np.array(tasks.bytes_in[chosen], dtype=float)
         for position, row in enumerate(rows):
             task = self._tasks.get(row)
             if task is None:
                 continue
             modes: tuple[Mode, ...] = task.shape.modes
             if task.done > 0:
+                stopping = task.shape.stopping
+                size[position] = stopping.state + (0.0 if stopping.input_saved else size[position])
                 fixed = np.array([mode.fixed for mode in modes])
                 width = len(modes)
                 time[position, :width] = np.maximum(0.0, (fixed + time[position, :width]) * (1 - task.done) - fixed)
             if task.allowed is not None:
                 time[position, [i for i in range(len(modes)) if i not in task.allowed]] = np.inf
 
-        return replace(rows_of(tasks, rows, np.array(since, dtype=float)), time=time, estimate=time)
+        return replace(rows_of(tasks, rows, np.array(since, dtype=float)), time=time, estimate=time,
+                       bytes_in=size if size.any() else None)  # fmt: skip
 
     def _data(self, rows: list[int], running: dict[int, Task], view: View) -> dict[int, Sequence[Device | int]]:
         """Where copies of items still to be read lie, or will lie once running tasks end."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from sim.model.plan import Placement
-from sim.model.service import Service
-from sim.model.tasks import Task
+from hetsim.model.plan import Placement
+from hetsim.model.service import Service
+from hetsim.model.tasks import BatchTimes, Task
 
 
 class Requests:
@@ -27,18 +27,6 @@ class Requests:
 
     def __repr__(self) -> str:
         return f"{self.count} requests of {self.queue.service.name}"
-
-
-class BatchTimes(NamedTuple):
-    """Seconds of the stages of a batch, each alone on idle links and engines."""
-
-    upload: float
-    compute: float
-    download: float
-
-    @property
-    def total(self) -> float:
-        return self.upload + self.compute + self.download
 
 
 class RequestQueue(Protocol):

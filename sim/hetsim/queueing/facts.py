@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sim import registry
+from hetsim import registry
+from hetsim.scenario.readers import not_understood
 
 if TYPE_CHECKING:
-    from sim.model.tasks import Mode
-    from sim.scenario.scenario import Scenario
+    from hetsim.model.tasks import Mode
+    from hetsim.scenario.scenario import Scenario
 
 ORDER, BLIND = "order of arrival", "blind to sizes"
 PRIORITIES, SHARING = "priorities", "processor sharing"
@@ -33,6 +34,9 @@ GREEDY = "greedy batches"
 CONSERVING = "work-conserving"
 """What a placement declares if it leaves no task waiting while one of equal devices is free."""
 
+NEARLY = 0.1
+"""Relative error up to which a prediction is near."""
+
 AT_ONCE = 1e-3
 """Patience below this part of a service is none."""
 
@@ -49,7 +53,9 @@ class Assumption(NamedTuple):
     key: str = ""
     found: str = ""
     soft: bool = False
-    """If it fails, the prediction is still close."""
+    """If it fails, there is a prediction nevertheless, with an error."""
+    error: float = math.inf
+    """If it fails: the relative error of the prediction, at most; inf where it is not known."""
 
 
 class PredictedRow(NamedTuple):
@@ -67,16 +73,22 @@ class Match:
     model: str
     assumptions: list[Assumption]
     rows: list[PredictedRow] = field(default_factory=list)
-    approximate: bool = False
+    formula_error: float = 0.0
+    """The relative error of the formula, if it is an approximation; inf where it is not known."""
 
     @property
     def verdict(self) -> str:
-        """matches, nearly (an approximation, or soft assumptions fail) or none."""
+        """matches, nearly (with an error of `NEARLY` at most), approximation, or none."""
         if any(not one.holds and not one.soft for one in self.assumptions):
             return "none"
-        if self.approximate or any(not one.holds for one in self.assumptions):
-            return "nearly"
-        return "matches"
+        if not self.formula_error and not self.failed:
+            return "matches"
+        return "nearly" if self.error <= NEARLY else "approximation"
+
+    @property
+    def error(self) -> float:
+        """The relative error of the prediction: of its formula, and of the soft assumptions that fail."""
+        return abs(self.formula_error) + max((one.error for one in self.failed), default=0.0)
 
     @property
     def failed(self) -> list[Assumption]:
@@ -105,7 +117,7 @@ class Law(NamedTuple):
 
     @property
     def shown(self) -> str:
-        from sim.results.formatting import seconds
+        from hetsim.results.formatting import seconds
 
         more = f", scv {self.scv:.3g}" if self.kind == "general" else ""
         return f"{self.kind}, mean {seconds(self.mean)}{more}"
@@ -154,16 +166,29 @@ class Facts:
         self.cluster = self.input.cluster
         self.policies = scenario.policies
         self.assumptions: list[Assumption] = []
+        self.recognized = False
 
-    def suppose(self, text: str, holds: bool, key: str = "", found: str = "", soft: bool = False) -> bool:
-        self.assumptions.append(Assumption(text, bool(holds), key, found, soft))
+    def suppose(
+        self, text: str, holds: bool, key: str = "", found: str = "", soft: bool = False, error: float = math.inf
+    ) -> bool:
+        self.assumptions.append(Assumption(text, bool(holds), key, found, soft, error))
         return bool(holds)
+
+    def recognize(self, family: str) -> None:
+        """Assume that models of a family understand each key that is set."""
+        unknown = not_understood(self.scenario, family)
+        self.recognized = not unknown
+        for one in unknown:
+            place = ":".join(str(part) for part in (one.file, one.line, one.column) if part is not None)
+            self.suppose(one.message, False, one.key, place)
+        if self.recognized:
+            self.suppose("each key that is set is part of the model, or changes nothing in it", True)
 
     # Customers
 
     @cached_property
     def customers(self) -> list[Customers]:
-        from sim.scenario.building.streams_and_items import entry_names
+        from hetsim.scenario.building.streams_and_items import entry_names
 
         found = []
         names = entry_names(self.scenario.document.data.get("workload") or [])
@@ -281,7 +306,8 @@ class Facts:
         early = math.isfinite(self.input.horizon) and self.last_arrival < 0.9 * self.input.horizon
         key = "until" if entries[0].count is None else "count"
         shown = f"the last at {self.last_arrival:.6g} s" if early else ""
-        self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True)
+        idle = 1 - self.last_arrival / self.input.horizon if early else 0.0  # the part by which means over time are off
+        self.suppose(text, not early, f"workload.0.{key}" if early else "", shown, soft=True, error=idle)
 
     def one_way(self) -> bool:
         """All tasks run in one mode on equal devices."""
@@ -300,12 +326,9 @@ class Facts:
         return self.suppose("all tasks run in one mode on equal devices", False, key, ", ".join(modes[:4]))
 
     def sizes_known(self) -> bool:
-        for one in self.customers:
-            if one.law is None:
-                given = ("profile", "work", "scaling", "modes", "cpu_time")
-                key = next((k for k in given if getattr(one.demand, k)), "")
-                return self.suppose("times are drawn from a distribution", False, f"{one.key}.{key}".rstrip("."), "")
-        return self.suppose("times are drawn from a distribution", True, self.time_key, self.law.shown)
+        known = all(one.law is not None for one in self.customers)
+        shown = self.law.shown if known else ""
+        return self.suppose("times are drawn from a distribution", known, self.time_key, shown)
 
     @property
     def time_key(self) -> str:
@@ -318,38 +341,11 @@ class Facts:
         law = self.law if law is None else law
         return self.suppose(what, law.kind == "exponential", key or self.time_key, law.shown, soft=True)
 
-    def nothing_moves(self) -> bool:
-        """No data, private or named."""
-        return self.without("no data move", ("bytes_in", "bytes_out", "upload", "download", "reads", "writes"))
-
-    def no_rules(self) -> None:
-        """Assume neither partitions nor limits; listed only where a site has some."""
-        bound = [key for one in self.customers for key in ("partition", "time_limit") if getattr(one.demand, key)]
-        if bound or self.input.tasks.time_limit is not None or any(self.input.tasks.partitions):
-            self.suppose("tasks run anywhere, for as long as they want", False, "site", bound[0] if bound else "given")
-
-    def no_items(self) -> bool:
-        return self.without("no named data", ("reads", "writes"))
-
-    def without(self, text: str, keys: tuple[str, ...]) -> bool:
-        for one in self.customers:
-            for key in keys:
-                value = getattr(one.demand, key)
-                if value and getattr(value, "mean", 1):
-                    return self.suppose(text, False, f"{one.key}.{key}", "given")
-        return self.suppose(text, True)
-
-    def undisturbed(self, sharing: bool = True) -> None:
+    def undisturbed(self) -> None:
         """Devices work at their own pace all the time."""
-        faults = getattr(self.model, "faults", None)
-        self.suppose("no device fails", not faults, "faults", f"{len(faults)} given" if faults else "none")
         mode = self.mode
-        if not sharing or mode is None or mode.on_cpu:
+        if mode is None or mode.on_cpu:
             return
-        overhead = mode.type.preemption.overhead
-        if overhead:
-            key = "cluster.nodes.gpus.preemption.overhead"
-            self.suppose("kernels run at full speed", False, key, f"{overhead:.0%}")
         kind = mode.type.sharing
         alone = kind.kind == "exclusive" or (kind.kind == "mps" and not kind.interference)
         alone = alone or (mode.whole and mode.type.streams == 1)
@@ -400,12 +396,9 @@ class Facts:
         name = "accept_all" if given is None else given.name
         self.suppose("no blocking: every task is admitted", self.admission == OPEN, "policy.admission", name)
 
-    def nobody_leaves(self) -> None:
-        self.without("no reneging: no task has a patience", ("patience",))
-
     def steady(self, load: float, servers: int, law: Law, bounded: bool = False) -> bool:
         """Assume a stable load, and a warm-up and a run that are long enough to forget the start."""
-        from sim.results.formatting import seconds
+        from hetsim.results.formatting import seconds
 
         if not bounded and not self.suppose(
             STABLE, load < servers, "workload.0.arrivals.rate", f"{load / servers:.4g}"
@@ -419,13 +412,20 @@ class Facts:
         self.suppose(
             "the start is forgotten: warm-up of 3 relaxation times", not known or warm >= 3 * relaxation, "warmup",
             f"{seconds(warm) if known else 'auto'}, relaxation time {seconds(relaxation)}", soft=True,
+            error=self.transient(relaxation),
         )  # fmt: skip
         warm = warm if known else 0.0
         self.suppose(
             "the run is long: 30 relaxation times", lasts - warm >= 30 * relaxation, "horizon", seconds(lasts - warm),
-            soft=True,
+            soft=True, error=self.transient(relaxation),
         )  # fmt: skip
         return True
+
+    def transient(self, relaxation: float) -> float:
+        """The part by which means of this run are too low: what is missing at the start decays exponentially."""
+        warm = 0.0 if math.isnan(self.warmup) else self.warmup
+        lasts = self.lasts - warm
+        return math.exp(-warm / relaxation) * min(1.0, relaxation / lasts) if lasts > 0 else 1.0
 
     @property
     def warmup(self) -> float:
@@ -472,7 +472,7 @@ class Facts:
         assert mode is not None
         for number, nodes in enumerate(self.model.cluster.nodes):
             switch = nodes.pcie.switch is not None
-            links = [nodes.pcie, *(gpu.pcie for gpu in nodes.gpus if gpu.pcie is not None)]
+            links: list[Any] = [nodes.pcie, *(gpu.pcie for gpu in nodes.gpus if gpu.pcie is not None)]
             half = any(link.duplex == "half" for link in links)
             if switch or half:
                 key = f"cluster.nodes.{number}.pcie.{'switch' if switch else 'duplex'}"

@@ -1,22 +1,21 @@
-"""Model match: the model that fits a scenario, exactly or nearly, its assumptions, and what it predicts.
+"""Model match: the model that fits a scenario, exactly or with an error, its assumptions, and what it predicts.
 
 A scenario suggests one model: services batches, several priorities Cobham's formula, a limit on the queue M/M/c/K, and
 so on.  Each assumption of that model is then looked up in the scenario, with the key that decides it.  If a hard one
-fails, there is no prediction; if only soft ones fail (a service that is not quite exponential, a short warm-up), it is
-an approximation.
+fails, there is no prediction; if only soft ones fail (a service that is not quite exponential, a short warm-up), or the
+formula is approximate, it has an error: near where that is known to be small, else an approximation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import UsageError
-from sim.model.batch_times import StageTable
-from sim.model.tasks import Mode
-from sim.queueing.facts import (
+from hetsim.errors import UsageError
+from hetsim.model.batch_times import StageTable
+from hetsim.queueing.facts import (
     AT_ONCE,
     BUCKET,
     GREEDY,
@@ -33,41 +32,42 @@ from sim.queueing.facts import (
     PredictedRow,
     law_of,
 )
-from sim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues
-from sim.theory.prediction import Prediction
+from hetsim.theory import admission, batches, general, networks, optimal_pricing, priorities, queues
+from hetsim.theory.prediction import Prediction
 
 if TYPE_CHECKING:
-    from sim.scenario.scenario import Scenario
+    from hetsim.model.tasks import Mode
+    from hetsim.scenario.scenario import Scenario
 
 
 def match(scenario: Scenario) -> Match:
     """The model that a scenario suggests, with its assumptions, and its prediction unless a hard one fails."""
     facts = Facts(scenario)
-    return _family(facts)(facts)
+    family = _family(facts)
+    facts.recognize(family)
+    return FAMILIES[family](facts)
 
 
-def _family(facts: Facts) -> Any:
+def _family(facts: Facts) -> str:
     """The family of models in which one is looked for: by the workload, the admission, the tasks, the scheduler."""
     entries = facts.model.workload
     if any(entry.service is not None for entry in entries):
-        return _services
+        return "batches"
     if any(entry.trace is not None for entry in entries):
-        return _delay
+        return "delay"
     if any(getattr(entry.arrivals, "closed", False) for entry in entries):
-        return _closed
+        return "closed"
     if facts.admission in BY_ADMISSION:
         return BY_ADMISSION[facts.admission]
     if facts.admission == WORK and facts.parameter("admission", "max_wait", None) is not None:
-        return _workload
+        return "work"
     if any(one.demand.patience is not None for one in facts.customers):
-        return _impatient
+        return "patience"
     if facts.scheduler == SHARING:
-        return _sharing
+        return "sharing"
     if facts.scheduler == PRIORITIES and len({one.priority for one in facts.customers}) > 1:
-        return _priorities
-    if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1:
-        return _tandem
-    return _delay
+        return "preemptive" if facts.parameter("scheduler", "preemptive", False) else "priorities"
+    return "tandem" if _moves(facts) and facts.mode is not None and facts.mode.type.streams > 1 else "delay"
 
 
 def _moves(facts: Facts) -> bool:
@@ -75,17 +75,9 @@ def _moves(facts: Facts) -> bool:
     return any(getattr(one.demand, key) for one in facts.customers for key in keys)
 
 
-def _common(facts: Facts, *, moves: bool = False) -> bool:
+def _common(facts: Facts) -> bool:
     """Check what all models of tasks assume; False if no figures can be computed."""
-    known = facts.one_way() and facts.sizes_known()
-    if moves:
-        facts.no_items()
-    else:
-        facts.nothing_moves()
-    if facts.parameter("scheduler", "preemptive", False):
-        facts.without("stopping costs nothing", ("stopping",))
-    facts.no_rules()
-    return known
+    return facts.recognized & facts.one_way() and facts.sizes_known()
 
 
 def _result(
@@ -95,7 +87,7 @@ def _result(
     if match.verdict != "none":
         match.rows = list(rows)
         if found is not None:
-            match.approximate = match.approximate or found.approximate
+            match.formula_error = found.error
     return match
 
 
@@ -116,13 +108,11 @@ def _rows(facts: Facts, found: Prediction, computing: float, tails: bool, loss: 
 def _delay(facts: Facts) -> Match:
     """M/M/c, M/D/1, M/G/1, GI/M/1 and, near, G/G/c: no loss."""
     model = "G/G/c, first come, first served"
-    entries = facts.model.workload
-    if not facts.arrivals(("poisson", "renewal", "deterministic")) or any(entry.trace is not None for entry in entries):
+    if not facts.arrivals(("poisson", "renewal", "deterministic")):
         return _result(facts, model)
     moves = _moves(facts)
-    known = _common(facts, moves=moves)
+    known = _common(facts)
     facts.open_door()
-    facts.nobody_leaves()
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
@@ -157,8 +147,8 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
     if servers == 1 and law.kind == "exponential":
         return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
     found = general.allen_cunneen(rate, law.mean, servers, scv, law.scv)
-    # Equal means of arrivals are no longer Poisson: never exact here.
-    return replace(found, model=f"G/G/{servers} (Allen and Cunneen)", approximate=True)
+    # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
+    return replace(found, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
@@ -177,7 +167,6 @@ def _limited(facts: Facts) -> Match:
     limit = facts.parameter("admission", "limit", None)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
-    facts.nobody_leaves()
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
@@ -195,7 +184,8 @@ def _limited(facts: Facts) -> Match:
 
 def _bucket(facts: Facts) -> Match:
     """The loss at a token bucket, which does not depend on the servers behind it."""
-    poisson = facts.arrivals()
+    known = facts.arrivals() & facts.recognized
+    facts.order()
     refuses = facts.parameter("admission", "excess", "reject") == "reject"
     facts.suppose("a task that finds no token is refused", refuses, "policy.admission.excess")
     common = facts.parameter("admission", "per", "all") == "all"
@@ -203,8 +193,8 @@ def _bucket(facts: Facts) -> Match:
     refill, depth = facts.parameter("admission", "rate", None), float(facts.parameter("admission", "burst", 1))
     warm = 3 * depth / refill
     facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
-                  f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True)  # fmt: skip
-    rows = [PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))] if poisson else []
+                  f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True, error=facts.transient(warm / 3))  # fmt: skip
+    rows = [PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))] if known else []
     return _result(facts, "token bucket with Poisson arrivals (M/D/1/b): loss only", rows=rows)
 
 
@@ -212,8 +202,8 @@ def _trunks(facts: Facts) -> Match:
     """Trunk reservation by class."""
     model = "trunk reservation, M/M/c/c of several classes"
     known = facts.arrivals() & _common(facts)
-    facts.nobody_leaves()
     facts.undisturbed()
+    facts.order()
     facts.one_in_flight()
     given = facts.parameter("admission", "servers", None)
     servers = facts.servers
@@ -244,7 +234,6 @@ def _naor(facts: Facts) -> Match:
     """M/M/1/n, with Naor's threshold for n."""
     model = "M/M/1 with Naor's threshold"
     known = facts.arrivals() & _common(facts)
-    facts.nobody_leaves()
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
@@ -269,8 +258,6 @@ def _workload(facts: Facts) -> Match:
     """M/M/1 with a limit on the work ahead."""
     model = "M/M/1 with a limit on the work ahead"
     known = facts.arrivals() & _common(facts)
-    facts.without("times are known exactly", ("estimates",))
-    facts.nobody_leaves()
     facts.undisturbed()
     facts.order(blind=False)
     facts.one_in_flight()
@@ -314,11 +301,13 @@ def _impatient(facts: Facts) -> Match:
 def _closed(facts: Facts) -> Match:
     """The machine repair model."""
     model = "closed loop, M/M/c//N"
+    arrivals: Any = facts.model.workload[0].arrivals
     one = len(facts.model.workload) == 1
     facts.suppose("one closed loop and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
+    one = one and facts.suppose("the number of clients does not change", len(arrivals.changes) == 1,
+                                "workload.0.arrivals.clients", f"{len(arrivals.changes)} numbers")  # fmt: skip
     known = _common(facts)
     facts.open_door()
-    facts.nobody_leaves()
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
@@ -326,9 +315,13 @@ def _closed(facts: Facts) -> Match:
         return _result(facts, model)
     law, servers = facts.law, facts.servers
     facts.exponential()
-    arrivals: Any = facts.model.workload[0].arrivals
     facts.steady(0, servers, law, bounded=True)
-    found = queues.closed_loop(arrivals.clients, law_of(arrivals.think).mean, law.mean, servers)
+    found = queues.closed_loop(arrivals.changes[0][1], law_of(arrivals.think).mean, law.mean, servers)
+    entry, horizon = facts.model.workload[0], facts.input.horizon
+    early = math.isfinite(horizon) and (entry.count or math.inf) < 1.2 * found.throughput * horizon
+    early = early or (entry.until or math.inf) < horizon
+    key = f"workload.0.{'count' if entry.count else 'until'}"
+    facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
     rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs")
     return _result(facts, found.model, found, [*rows, PredictedRow("throughput", found.throughput)])
 
@@ -338,8 +331,6 @@ def _sharing(facts: Facts) -> Match:
     model = "M/G/1-PS"
     known = facts.arrivals() & _common(facts)
     facts.open_door()
-    facts.nobody_leaves()
-    facts.undisturbed(sharing=False)
     mode = facts.mode
     if not known or mode is None:
         return _result(facts, model)
@@ -368,7 +359,6 @@ def _priorities(facts: Facts) -> Match:
     model = f"M/G/1 with {'preemptive-resume' if preemptive else 'non-preemptive'} priorities"
     known = facts.arrivals() & _common(facts)
     facts.open_door()
-    facts.nobody_leaves()
     facts.undisturbed()
     facts.one_in_flight()
     aging = facts.parameter("scheduler", "aging", 0)
@@ -403,9 +393,8 @@ def _priorities(facts: Facts) -> Match:
 def _tandem(facts: Facts) -> Match:
     """Upload, compute and download as stations in a row."""
     model = "tandem of M/M/1: upload → compute → download"
-    known = facts.arrivals() & _common(facts, moves=True)
+    known = facts.arrivals() & _common(facts)
     facts.open_door()
-    facts.nobody_leaves()
     facts.undisturbed()
     facts.order(blind=False)
     mode = facts.mode
@@ -452,17 +441,24 @@ def _services(facts: Facts) -> Match:
     greedy = facts.declared("batching", name) == GREEDY
     facts.suppose("an idle device takes all waiting requests", greedy, "policy.batching", name)
     facts.open_door()
-    facts.nobody_leaves()
-    facts.undisturbed(sharing=False)
-    if facts.input.language or len(facts.input.services) != 1 or not one:
-        return _result(facts, model)
-    service, given = facts.input.services[0], facts.model.workload[0].service
-    _suppose_plain_service(facts, service, getattr(given, "model", None))
+    facts.order()
     mode = facts.mode
-    if mode is None or not _batches_take_a_line(facts, mode):
+    if not facts.recognized or facts.input.language or len(facts.input.services) != 1 or not one or mode is None:
         return _result(facts, model)
-    per_item = mode.upload.per_item + service.per_item[0] + mode.download.per_item
-    fixed = mode.upload.fixed + mode.fixed + mode.download.fixed
+    service = facts.input.services[0]
+    facts.suppose("there is one device", facts.cluster.count(mode.type.name) == 1, "cluster.nodes",
+                  facts.cluster.describe())  # fmt: skip
+    facts.suppose("all requests take the same", service.alike, "workload.0.service.compute.per_item",
+                  "" if service.alike else "drawn", soft=True)  # fmt: skip
+    facts.suppose("stage times have no noise", not service.noise, "workload.0.service.noise", f"{service.noise:g}",
+                  soft=True)  # fmt: skip
+    weights = getattr(facts.model.workload[0].service, "model", None)
+    facts.suppose("the model is loaded already", not weights, "workload.0.service.model",
+                  "weights to load" if weights else "", soft=True)  # fmt: skip
+    line = _batches_take_a_line(facts, mode, service.per_item[0])
+    if line is None:
+        return _result(facts, model)
+    per_item, fixed = line
     largest = min(limit for limit in (mode.batch_limit, batching and batching.parameters.get("max_batch")) if limit)
     most: int | None = largest if largest <= UNLIMITED else None
     rate = facts.rate
@@ -485,28 +481,27 @@ UNLIMITED = 1_000_000
 """Batches that may be larger than this have no limit in the formula."""
 
 
-def _suppose_plain_service(facts: Facts, service: Any, weights: Any) -> None:
-    """What greedy batches take for granted of a service: one device, and times that are those of the batch alone."""
-    here = "workload.0.service"
-    facts.suppose("there is one device", facts.mode is not None and facts.cluster.count(facts.mode.type.name) == 1,
-                  "cluster.nodes", facts.cluster.describe())  # fmt: skip
-    facts.suppose("all requests take the same", service.alike, f"{here}.compute.per_item",
-                  "" if service.alike else "drawn", soft=True)  # fmt: skip
-    facts.suppose("batches take what they should", not service.noise, f"{here}.noise", f"{service.noise:g}", soft=True)
-    facts.suppose("no results are kept", service.cache is None, f"{here}.cache")
-    away = service.request_delay or service.response_delay
-    facts.suppose("the front end is next to the device", not away, f"{here}.network")
-    facts.suppose("the model is loaded already", not weights, f"{here}.model", "weights to load" if weights else "",
-                  soft=True)  # fmt: skip
-    facts.without("nothing moves besides the stages", ("bytes_in", "bytes_out", "reads", "writes"))
-
-
-def _batches_take_a_line(facts: Facts, mode: Mode) -> bool:
-    """Are the times of batches a line in their size, rather than a table?"""
+def _batches_take_a_line(facts: Facts, mode: Mode, own: float) -> tuple[float, float] | None:
+    """Seconds by request and once a batch, if the engine's clock agrees that batches take just that."""
     measured = any(isinstance(stage, StageTable) for stage in (mode.upload, mode.table, mode.download))
-    return facts.suppose("batches take a line in their size", not measured, "workload.0.service.compute",
-                         "measured by size" if measured else "")  # fmt: skip
+    per_item = mode.upload.per_item + own + mode.download.per_item
+    fixed = mode.upload.fixed + mode.fixed + mode.download.fixed
+    sizes = range(1, min(mode.batch_limit, SIZES) + 1)
+    off = [n for n in sizes if not math.isclose(mode.stages(n, n * own).total, n * per_item + fixed, rel_tol=1e-9)]
+    text = "measured by size" if measured else f"a batch of {off[0]} takes another time" if off else ""
+    line = facts.suppose("batch time is linear in batch size", not text, "workload.0.service.compute", text)
+    return (per_item, fixed) if line else None
 
 
-BY_ADMISSION = {LIMIT: _limited, BUCKET: _bucket, TRUNKS: _trunks, TOLLS: _naor}
+SIZES = 64
+"""Batch sizes at which the line is compared with the clock."""
+
+BY_ADMISSION = {LIMIT: "limit", BUCKET: "bucket", TRUNKS: "trunks", TOLLS: "naor"}
 """Families of models of which the admission decides."""
+
+FAMILIES: dict[str, Callable[[Facts], Match]] = {
+    "delay": _delay, "tandem": _tandem, "sharing": _sharing, "priorities": _priorities, "preemptive": _priorities,
+    "limit": _limited, "bucket": _bucket, "trunks": _trunks, "naor": _naor, "work": _workload, "patience": _impatient,
+    "closed": _closed, "batches": _services,
+}  # fmt: skip
+"""By the names under which `hetsim.scenario.readers` has the keys that they understand."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
-from sim.errors import UsageError
-from sim.queueing.facts import PredictedRow
+from hetsim.errors import UsageError
+from hetsim.queueing.facts import PredictedRow
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from sim.results.many_runs.replications import Replications
-    from sim.results.statistics import Interval
-    from sim.scenario.scenario import Scenario
+    from hetsim.experiment.options import StudyKeywords
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.statistics import Interval
+    from hetsim.scenario.scenario import Scenario
 
 LEAST = 10
 """Replications where the scenario has fewer than two."""
@@ -38,22 +39,20 @@ def simulate(
     rows: list[PredictedRow],
     *,
     confidence: float = 0.95,
-    replications: int | None = None,
-    **running: Any,
+    **options: Unpack[StudyKeywords],
 ) -> list[PredictionCheck]:
     """The scenario's own replications, ten if it has none, and their confidence intervals for the predicted figures."""
-    from sim.experiment.run import run
-    from sim.results.many_runs.replications import Replications
+    from hetsim.experiment.run import replicate
 
     given = scenario.model.replications
-    if replications is None and isinstance(given, int) and given < 2:
-        replications = LEAST
+    if options.get("replications") is None and isinstance(given, int) and given < 2:
+        options["replications"] = LEAST
     metrics = [row.metric for row in rows if row.metric != "loss"]
     by_class = any(row.class_ for row in rows)
     if by_class:
-        running["workers"] = 1  # the runs themselves are kept
-    runs = run(scenario, replications=replications, metrics=metrics, keep=by_class, **running)
-    if not isinstance(runs, Replications):
+        options["workers"] = 1  # the runs themselves are kept
+    runs = replicate(scenario, metrics=metrics, keep=by_class, **options)
+    if len(runs) < 2:
         raise UsageError("an interval needs at least two replications; ask for more (--replications 10)")
     tables = [one.by("class", list(dict.fromkeys(metrics_of_tasks(rows)))) for one in runs] if by_class else []
     return [
@@ -74,8 +73,8 @@ def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) 
     """The confidence interval of a figure of a class, from a table of classes for each replication."""
     import numpy as np
 
-    from sim.results.one_run.estimands import weight_of
-    from sim.results.statistics import student_interval
+    from hetsim.results.one_run.estimands import weight_of
+    from hetsim.results.statistics import student_interval
 
     def of_class(column: pd.Series) -> float:
         return float(column[row.class_])
@@ -93,8 +92,8 @@ def _of_class(row: PredictedRow, tables: list[pd.DataFrame], confidence: float) 
 
 def _of_shares(values: np.ndarray, weights: np.ndarray, confidence: float, metric: str) -> Interval:
     """The confidence interval of a mean over tasks, of which each replication has a number of its own."""
-    from sim.results.one_run.estimands import ratio_contributions
-    from sim.results.statistics import student_interval
+    from hetsim.results.one_run.estimands import ratio_contributions
+    from hetsim.results.statistics import student_interval
 
     return student_interval(ratio_contributions(values, weights), confidence, metric)
 

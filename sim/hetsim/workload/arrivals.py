@@ -24,7 +24,9 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     TypeAdapter,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -32,11 +34,11 @@ from pydantic import (
     model_validator,
 )
 
-from sim.errors import suggestion
-from sim.model.described import Described
-from sim.model.paths import ExistingFile
-from sim.model.units import Fraction, PerSecond, Seconds
-from sim.workload.distributions import (
+from hetsim.errors import suggestion
+from hetsim.model.described import Described
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import Fraction, PerSecond, Seconds
+from hetsim.workload.distributions import (
     Floats,
     Gamma,
     Hyperexponential,
@@ -47,18 +49,18 @@ from sim.workload.distributions import (
 )
 
 BUILTIN: dict[str, str] = {
-    "deterministic": "sim.workload.arrivals:Deterministic",
-    "poisson": "sim.workload.arrivals:Poisson",
-    "renewal": "sim.workload.arrivals:Renewal",
-    "mmpp": "sim.workload.arrivals:MarkovModulatedPoisson",
-    "piecewise_poisson": "sim.workload.arrivals:PiecewisePoisson",
-    "diurnal": "sim.workload.arrivals:Diurnal",
-    "burst": "sim.workload.arrivals:Burst",
-    "all_at_once": "sim.workload.arrivals:AllAtOnce",
-    "closed": "sim.workload.arrivals:Closed",
-    "file": "sim.workload.arrivals:FromFile",
+    "deterministic": "hetsim.workload.arrivals:Deterministic",
+    "poisson": "hetsim.workload.arrivals:Poisson",
+    "renewal": "hetsim.workload.arrivals:Renewal",
+    "mmpp": "hetsim.workload.arrivals:MarkovModulatedPoisson",
+    "piecewise_poisson": "hetsim.workload.arrivals:PiecewisePoisson",
+    "diurnal": "hetsim.workload.arrivals:Diurnal",
+    "burst": "hetsim.workload.arrivals:Burst",
+    "all_at_once": "hetsim.workload.arrivals:AllAtOnce",
+    "closed": "hetsim.workload.arrivals:Closed",
+    "file": "hetsim.workload.arrivals:FromFile",
 }
-"""What `sim.registry` knows under the name of each process."""
+"""What `hetsim.registry` knows under the name of each process."""
 
 MAX_ARRIVALS = 50_000_000
 """More at one instant, or more bursts and changes of state, are a mistake: they would take hours or gigabytes."""
@@ -90,6 +92,8 @@ class ArrivalProcess(Described):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     closed: ClassVar[bool] = False
+    steady_rate: ClassVar[bool] = False
+    """Return True if the rate is the same at all times."""
 
     process: str
     """Name of the arrival process; `hetsim list arrivals` has all."""
@@ -98,6 +102,10 @@ class ArrivalProcess(Described):
     def rate_mean(self) -> float | None:
         """Long-run arrivals per second, or None where there is no such figure."""
         return None
+
+    def rate_at(self, t: float) -> float | None:
+        """Arrivals per second at time t, of a process whose rate is certain; None of others."""
+        return self.rate_mean if self.steady_rate else None
 
     @property
     def endless(self) -> bool:
@@ -141,6 +149,7 @@ class ArrivalProcess(Described):
 class Deterministic(ArrivalProcess):
     """One arrival every `interval` (or 1 / `rate`), the first at `first`."""
 
+    steady_rate = True
     process: Literal["deterministic"]
     """deterministic."""
     interval: Interval | None = None
@@ -148,7 +157,7 @@ class Deterministic(ArrivalProcess):
     rate: Rate | None = None
     """Arrivals per time; in place of interval."""
     first: Seconds = 0.0
-    """When the first one comes, 0 unless given."""
+    """When the first one comes."""
 
     @model_validator(mode="after")
     def _check(self) -> Deterministic:
@@ -173,6 +182,7 @@ class Deterministic(ArrivalProcess):
 class Poisson(ArrivalProcess):
     """Independent exponential gaps with mean 1 / `rate`."""
 
+    steady_rate = True
     process: Literal["poisson"]
     """poisson."""
     rate: Rate
@@ -193,6 +203,7 @@ class Renewal(ArrivalProcess):
     at 1 and hyperexponential above.
     """
 
+    steady_rate = True
     process: Literal["renewal"]
     """renewal."""
     rate: Rate
@@ -324,32 +335,39 @@ class MarkovModulatedPoisson(ArrivalProcess):
             yield states, rng.exponential(1.0, block) / leaving[states]
 
 
+def _in_order(pairs: list[tuple[float, Any]]) -> list[tuple[float, Any]]:
+    """Refuse instants that do not begin at 0 s and increase."""
+    if pairs and pairs[0][0] != 0:
+        raise ValueError(f"the first entry must start at 0 s, not {pairs[0][0]:g} s")
+    for (before, _), (after, _) in zip(pairs, pairs[1:], strict=False):
+        if after <= before:
+            raise ValueError(f"the instants must increase, but {after:g} s follows {before:g} s")
+    return pairs
+
+
 class PiecewisePoisson(ArrivalProcess):
-    """Poisson arrivals with a rate that is constant between given instants.
+    """Poisson arrivals with a rate that is given at some instants, and constant or linear between them.
 
     `rate` is a list of [from, rate], starting at 0 s; the last rate goes on for ever, or, with `period`,
-    until the list starts again.
+    until the list starts again.  With `between: linear` the rate moves in a straight line from each instant to
+    the next, and with `period` from the last one back to the first.
     """
 
     process: Literal["piecewise_poisson"]
     """piecewise_poisson."""
-    rate: list[tuple[Seconds, PerSecond]] = Field(min_length=1)
+    rate: Annotated[list[tuple[Seconds, PerSecond]], Field(min_length=1), AfterValidator(_in_order)]
     """Pairs of a time and the arrivals per time from then on; the first time is 0 s."""
+    between: Literal["step", "linear"] = "step"
+    """From each time to the next: step keeps the rate (default), linear draws a straight line."""
     period: Interval | None = None
     """After this time the list starts again; the last rate goes on for ever unless given."""
 
     @model_validator(mode="after")
     def _check(self) -> PiecewisePoisson:
-        starts = [start for start, _ in self.rate]
-        if starts[0] != 0:
-            raise ValueError(f"the first rate must start at 0 s, not {starts[0]:g} s")
-        for before, after in zip(starts, starts[1:], strict=False):
-            if after <= before:
-                raise ValueError(f"the instants must increase, but {after:g} s follows {before:g} s")
         if not any(rate > 0 for _, rate in self.rate):
             raise ValueError("at least one rate must be above 0")
-        if self.period is not None and self.period <= starts[-1]:
-            raise ValueError(f"period must be longer than the last instant, {starts[-1]:g} s")
+        if self.period is not None and self.period <= self.rate[-1][0]:
+            raise ValueError(f"period must be longer than the last instant, {self.rate[-1][0]:g} s")
         return self
 
     @property
@@ -363,22 +381,36 @@ class PiecewisePoisson(ArrivalProcess):
             return self._expected(self.period)[-1] / self.period
         return self.rate[0][1] if len(self.rate) == 1 else None
 
+    def rate_at(self, t: float) -> float:
+        t = t if self.period is None else t % self.period
+        piece = bisect_right(self.rate, t, key=lambda pair: pair[0]) - 1
+        starts, rates, slopes = self._pieces()
+        return float(rates[piece] + slopes[piece] * (t - starts[piece]))
+
     def events(self, until: float) -> float:
         if self.period is not None:
             return super().events(until)
+        return float(self._expected(min(until, 1e300))[-1])
+
+    def _pieces(self) -> tuple[Floats, Floats, Floats]:
+        """When each piece starts, the rate there, and by how much it grows a second."""
         starts, rates = np.array(self.rate).T
-        lasting = np.clip(np.append(starts[1:], np.inf), None, until) - np.minimum(starts, until)
-        return float(np.sum(rates[rates > 0] * lasting[rates > 0]))
+        slopes = np.zeros(len(starts))
+        if self.between == "linear":
+            ends = np.append(starts[1:], math.inf if self.period is None else self.period)
+            slopes = (np.append(rates[1:], rates[0]) - rates) / (ends - starts)
+        return starts, rates, slopes
 
     def _expected(self, end: float) -> Any:
         """Expected arrivals up to each instant and up to `end`."""
-        starts, rates = np.array(self.rate).T
-        return np.concatenate([[0.0], np.cumsum(rates * np.diff(starts, append=end))])
+        starts, rates, slopes = self._pieces()
+        lasting = np.diff(np.minimum(starts, end), append=end)
+        return np.concatenate([[0.0], np.cumsum((rates + slopes * lasting / 2) * lasting)])
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
         # Exact by inversion: the k-th arrival is where the expected number of arrivals reaches the k-th
         # arrival of a Poisson process of rate 1.
-        starts, rates = np.array(self.rate).T
+        starts, rates, slopes = self._pieces()
         expected = self._expected(starts[-1] if self.period is None else self.period)
         for block in _sums(lambda n: rng.exponential(1.0, n)):
             cycle = np.zeros(len(block))
@@ -388,9 +420,10 @@ class PiecewisePoisson(ArrivalProcess):
                 block = block[block < expected[-1]]
             # side="right" passes over pieces of rate 0, in which the expectation stands still.
             piece = np.searchsorted(expected[:-1], block, side="right") - 1
-            yield cycle[: len(block)] * (self.period or 0.0) + (
-                starts[piece] + (block - expected[piece]) / rates[piece]
-            )
+            rate, beyond = rates[piece], block - expected[piece]
+            # Where rate · t + slope · t² / 2 = beyond, in the form that is exact for slope 0.
+            root = np.sqrt(np.maximum(rate * rate + 2 * slopes[piece] * beyond, 0.0))
+            yield cycle[: len(block)] * (self.period or 0.0) + (starts[piece] + 2 * beyond / (rate + root))
             if len(block) < BLOCK:
                 return
 
@@ -410,7 +443,7 @@ class Diurnal(ArrivalProcess):
     period: Interval = 86400.0
     """Time from peak to peak, 24 h unless given."""
     phase: Seconds = 0.0
-    """When the rate rises through its mean, 0 unless given."""
+    """When the rate rises through its mean."""
 
     @model_validator(mode="after")
     def _check(self) -> Diurnal:
@@ -451,7 +484,7 @@ class Burst(ArrivalProcess):
     at: Annotated[list[Seconds] | None, BeforeValidator(lambda at: [at] if isinstance(at, str | int) else at)] = None
     """Starts of the bursts, a time or a list; in place of every."""
     over: Seconds = 0.0
-    """Time over which a burst is spread, 0 unless given."""
+    """Time over which a burst is spread."""
 
     @model_validator(mode="after")
     def _check(self) -> Burst:
@@ -511,7 +544,7 @@ class AllAtOnce(ArrivalProcess):
     count: Count
     """How many arrive."""
     at: Seconds = 0.0
-    """When they arrive, 0 unless given."""
+    """When they arrive."""
 
     @property
     def endless(self) -> bool:
@@ -524,25 +557,51 @@ class AllAtOnce(ArrivalProcess):
 class Closed(ArrivalProcess):
     """A closed loop: each of `clients` thinks, sends one task, waits for its end, and thinks again.
 
-    `times` gives the first arrival of every client, after one think time; what follows depends on
+    `times` gives the first arrival of every client, after its jitter and one think time; what follows depends on
     completions, and the engine draws `think.sample` after each.
+
+    `clients` may change: a list of [from, clients], starting at 0 s, as the rates of `piecewise_poisson`.  Where it
+    grows new clients begin to think; where it falls those that are too many leave as their tasks end.
     """
 
     closed: ClassVar[bool] = True
 
     process: Literal["closed"]
     """closed."""
-    clients: Count
-    """How many clients, each with one task at a time."""
+    clients: Annotated[
+        Annotated[Count, Tag("<number>")]
+        | Annotated[list[tuple[Seconds, Count]], Field(min_length=1), AfterValidator(_in_order), Tag("<list>")],
+        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<number>"),
+    ]
+    """How many clients, each with one task at a time: a number, or pairs of a time and the number from then on."""
+    between: Literal["step", "linear"] = "step"
+    """From each time to the next: step keeps the number (default), linear draws a straight line."""
     think: TimeDistribution
     """Time from the end of a client's task to its next, a quantity or a distribution."""
+    start_jitter: Seconds = 0.0
+    """Each client of the start begins later by a time drawn evenly from 0 to this."""
+
+    @property
+    def changes(self) -> list[tuple[float, int]]:
+        """When the number of clients changes, and to what; from 0 s on."""
+        if isinstance(self.clients, int):
+            return [(0.0, self.clients)]
+        found = self.clients[:1]
+        for (start, before), (end, after) in zip(self.clients, self.clients[1:], strict=False):
+            if self.between == "linear":  # each whole number when the line reaches it
+                steps = range(before, after, 1 if after > before else -1)[1:]
+                found += [(start + (end - start) * (step - before) / (after - before), step) for step in steps]
+            found.append((end, after))
+        return found
 
     @property
     def endless(self) -> bool:
         return False
 
     def _blocks(self, rng: np.random.Generator, last: float) -> Iterator[Floats]:
-        yield np.sort(self.think.sample(rng, self.clients))
+        clients = self.changes[0][1]
+        thinking = self.think.sample(rng, clients)  # before the jitter, which leaves these times as they are
+        yield np.sort(thinking + rng.uniform(0.0, self.start_jitter, clients))
 
 
 def _unit_of_time(unit: Any) -> Any:
@@ -564,9 +623,9 @@ class FromFile(ArrivalProcess):
     path: ExistingFile
     """A CSV or Parquet file, relative to the scenario."""
     column: str = "arrival"
-    """Column with the arrival times, arrival unless given."""
+    """Column with the arrival times."""
     unit: Annotated[str, BeforeValidator(_unit_of_time)] = "s"
-    """Unit of the numbers in it, s unless given."""
+    """Unit of the numbers in it."""
 
     @property
     def endless(self) -> bool:
@@ -576,7 +635,7 @@ class FromFile(ArrivalProcess):
         """The sorted times in seconds."""
         factor = TypeAdapter(Seconds).validate_python(f"1 {self.unit}")
         numbers = np.sort(read_column(self.path, self.column))
-        # As in `sim.model.units`: 3 ms must be the float 0.003, which 3 · 0.001 is not for every 3.
+        # As in `hetsim.model.units`: 3 ms must be the float 0.003, which 3 · 0.001 is not for every 3.
         inverse = round(1 / factor) if factor < 1 else 0
         return numbers / inverse if inverse and abs(inverse * factor - 1) < 1e-12 else numbers * factor
 
@@ -602,7 +661,7 @@ def _named(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationIn
         raise ValueError(f"expected a mapping with process, one of {', '.join(BUILTIN)}")
     if name in BUILTIN:
         return handler(value)
-    from sim import registry  # only for names that are not ours: those of installed packages
+    from hetsim import registry  # only for names that are not ours: those of installed packages
 
     names = registry.table("arrivals")
     if not isinstance(name, str) or name not in names:

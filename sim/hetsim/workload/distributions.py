@@ -6,7 +6,7 @@ is constant (`5 min`), or a mapping:
     {distribution: lognormal, mean: 30 min, cv: 2}
     {distribution: scipy, name: invgauss, parameters: {mu: 0.3}, scale: 10 s}
 
-`distribution_of` makes such a type for any other quantity of `sim.model.units`.
+`distribution_of` makes such a type for any other quantity of `hetsim.model.units`.
 
 Every distribution is over values ≥ 0, knows its exact `mean` and `scv` (squared coefficient of variation,
 variance / mean²) and draws vectors with `sample(rng, n)`.  Unless its docstring says otherwise it is
@@ -40,11 +40,12 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model import units
-from sim.model.described import Described
-from sim.model.paths import ExistingFile
-from sim.workload.rows.compressed import opened
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model import units
+from hetsim.model.described import Described
+from hetsim.model.files import open_input
+from hetsim.model.paths import ExistingFile
+from hetsim.workload.rows.compressed import opened
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -78,7 +79,7 @@ Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
 Positive: TypeAlias = Annotated[float, BeforeValidator(_number), AfterValidator(_positive)]
 
 Q = TypeVar("Q", bound=float)
-"""The quantity of a distribution: `Seconds`, `Bytes`, … of `sim.model.units`, or `Number`."""
+"""The quantity of a distribution: `Seconds`, `Bytes`, … of `hetsim.model.units`, or `Number`."""
 
 
 class _OverQuantity(Described):
@@ -706,7 +707,8 @@ def read_column(path: Path, column: str) -> Floats:
         if parquet:
             import pyarrow.parquet
 
-            known = pyarrow.parquet.read_schema(path).names
+            with open_input(path) as source:
+                known = pyarrow.parquet.read_schema(source).names
         else:
             with opened(path) as source:
                 known = [str(name) for name in pd.read_csv(source, nrows=0, skipinitialspace=True).columns]
@@ -716,7 +718,7 @@ def read_column(path: Path, column: str) -> Floats:
         hint = suggestion(column, known) or f"; it has {', '.join(known)}"
         raise ScenarioError(Problem(f'no column "{column}"{hint}', file=str(path), line=None if parquet else 1))
     if parquet:
-        cells = pd.read_parquet(path, columns=[column])[column]
+        cells = _parquet_cells(path, column)
     else:
         # As text and with blank lines kept, so that a bad cell can be quoted with its line number.
         with opened(path) as source:
@@ -735,6 +737,20 @@ def read_column(path: Path, column: str) -> Floats:
     if not len(numbers):
         raise ScenarioError(Problem(f'column "{column}" is empty', file=str(path)))
     return numbers
+
+
+def _parquet_cells(path: Path, column: str) -> Any:
+    """A column of a Parquet file; ScenarioError where its bytes are no text, or no value of Python."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        with open_input(path) as source:
+            cells = pyarrow.parquet.read_table(source, columns=[column]).column(column)
+        cells.validate(full=True)
+        return cells.to_pandas()
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise ScenarioError(Problem(f'column "{column}" cannot be read: {error}', file=str(path))) from None
 
 
 def _bad_cell(path: Path, column: str, row: int, cell: Any, parquet: bool) -> Problem:

@@ -14,37 +14,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from sim.model.curves import WorkCurve
-from sim.model.ragged import Ragged
+from hetsim.model.curves import WorkCurve
+from hetsim.model.ragged import Ragged
 
 BUILTIN: dict[str, str] = {
-    "acme": "sim.workload.readers.acme:read",
-    "alibaba_dlrm": "sim.workload.readers.alibaba_dlrm:read",
-    "alibaba_spot": "sim.workload.readers.alibaba_spot:read",
-    "azure_llm": "sim.workload.readers.azure_llm:read",
-    "burstgpt": "sim.workload.readers.burstgpt:read",
-    "csv": "sim.workload.mapped.reader:csv",
-    "gavel": "sim.workload.readers.gavel:read",
-    "hcsp": "sim.workload.readers.hcsp:read",
-    "helios": "sim.workload.readers.helios:read",
-    "hetero_dag": "sim.workload.readers.hetero_dag:read",
-    "jsonl": "sim.workload.mapped.reader:jsonl",
-    "kubernetes": "sim.workload.readers.kubernetes:read",
-    "mooncake": "sim.workload.readers.mooncake:read",
-    "openb": "sim.workload.readers.openb:read",
-    "pai": "sim.workload.readers.pai:read",
-    "parquet": "sim.workload.mapped.reader:parquet",
-    "philly": "sim.workload.readers.philly:read",
-    "pollux": "sim.workload.readers.pollux:read",
-    "requests": "sim.workload.readers.request_table:read",
-    "slurm": "sim.workload.readers.slurm:read",
-    "swf": "sim.workload.readers.swf:read",
-    "tasks": "sim.workload.readers.task_table:read",
-    "wfformat": "sim.workload.readers.wfformat:read",
+    "acme": "hetsim.workload.readers.acme:read",
+    "alibaba_dlrm": "hetsim.workload.readers.alibaba_dlrm:read",
+    "alibaba_spot": "hetsim.workload.readers.alibaba_spot:read",
+    "azure_llm": "hetsim.workload.readers.request_tables:azure_llm",
+    "burstgpt": "hetsim.workload.readers.request_tables:burstgpt",
+    "csv": "hetsim.workload.mapped.reader:csv",
+    "gavel": "hetsim.workload.readers.gavel:read",
+    "hcsp": "hetsim.workload.readers.hcsp:read",
+    "helios": "hetsim.workload.readers.helios:read",
+    "hetero_dag": "hetsim.workload.readers.hetero_dag:read",
+    "jsonl": "hetsim.workload.mapped.reader:jsonl",
+    "kubernetes": "hetsim.workload.readers.kubernetes:read",
+    "mooncake": "hetsim.workload.readers.mooncake:read",
+    "openb": "hetsim.workload.readers.openb:read",
+    "pai": "hetsim.workload.readers.pai:read",
+    "parquet": "hetsim.workload.mapped.reader:parquet",
+    "philly": "hetsim.workload.readers.philly:read",
+    "pollux": "hetsim.workload.readers.pollux:read",
+    "requests": "hetsim.workload.readers.request_tables:plain",
+    "slurm": "hetsim.workload.readers.slurm:read",
+    "swf": "hetsim.workload.readers.swf:read",
+    "tasks": "hetsim.workload.readers.task_table:read",
+    "wfformat": "hetsim.workload.readers.wfformat:read",
 }
 
 NUMBERS = (
@@ -82,13 +83,14 @@ class TaskTable:
     `times` maps `cpu_time`, `gpu_time` or `gpu_time.TYPE` to seconds, inf where a task cannot run; `estimates`
     the same names to what policies know, where that differs.
     `flops`, `bytes` and `efficiency` among `numbers` are what a row does: its time on types for which it has none
-    follows (`sim.workload.costs.roofline`).  A trace of requests has no `times`: an entry that it
+    follows (`hetsim.workload.costs.roofline`).  A trace of requests has no `times`: an entry that it
     feeds needs a `service:`.  `deadline` is absolute, `patience` relative.
     `predecessors` holds row numbers, `reads` and `writes` names of data items, `hash_ids` names of the blocks of each
     prompt: equal ones are a common beginning.
     `devices` holds the types that a row may run on, separated by `|` (empty: all), `items` the sizes of data items.
     With `curves` each row has a mode for each size of its kind; `gpu_time` is then that of the fastest.
     `extra` may hold `recorded_start` (absolute, as `deadline`) and `recorded_node`: what really happened.
+    `unknown` names the columns without a meaning to the reader; those of numbers are in `extra` too.
     `line(row)` tells where a row stands in the file, for messages.
     """
 
@@ -108,7 +110,9 @@ class TaskTable:
     hash_ids: Ragged | None = None
     curves: Curves | None = None
     extra: dict[str, np.ndarray] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    opened: tuple[Path, ...] = ()
     line: Callable[[int], int | None] = lambda row: None  # noqa: E731
 
     def __len__(self) -> int:

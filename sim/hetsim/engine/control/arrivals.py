@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sim.engine.control.completion import Completion
-from sim.engine.control.waiting import Waiting
-from sim.engine.core.policy_errors import illegal, raised
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.state import RunState, lost_input
-from sim.engine.kernel.clock import ARRIVAL, Later
-from sim.engine.language.serving import Serving
-from sim.engine.views.view import EngineView
-from sim.errors import HetsimError
-from sim.model.record import EXPIRED, FAILED, REJECTED
-from sim.model.tasks import BLOCKED, FUTURE, Task
-from sim.policy.contract import Accept, Defer, Reject
+from hetsim.engine.control.completion import Completion
+from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.core.policy_errors import illegal, raised
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.state import RunState, lost_input
+from hetsim.engine.kernel.clock import ARRIVAL, Later
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.views.view import EngineView
+from hetsim.errors import HetsimError
+from hetsim.model.record import EXPIRED, FAILED, REJECTED
+from hetsim.model.tasks import BLOCKED, FUTURE, Task
+from hetsim.policy.contract import Accept, Defer, Reject
 
 
 class Arrivals:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import NoReturn
 
-from sim.engine.core.state import RunState, launches_on
-from sim.engine.flight.launch import BEFORE, COMPUTE
-from sim.engine.language.serving import Serving
-from sim.engine.resources.occupancy import GpuState, NodeState
-from sim.engine.resources.partition_limits import Budget
-from sim.errors import InvariantError
-from sim.model.cluster import WHOLE, Partition
-from sim.model.record import COMPLETED, UNFINISHED
-from sim.model.tasks import RUNNING, WAITING
+from hetsim.engine.core.state import RunState, launches_on
+from hetsim.engine.flight.launch import BEFORE, COMPUTE
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.resources.occupancy import GpuState, NodeState
+from hetsim.engine.resources.partition_limits import Budget
+from hetsim.errors import InvariantError
+from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.record import COMPLETED, UNFINISHED
+from hetsim.model.tasks import RUNNING, WAITING
 
 
 class Checker:
@@ -164,6 +164,10 @@ class Checker:
             held, total = share.get(device.index, 0), device.type.streams * WHOLE
             if held + gpu.free != total or gpu.free < 0:
                 self._fail(f"shares of {gpu.device} do not add up")
+            if gpu.slices is not None:
+                there = {launch: launch.placement.mode for launch in launches_on(self.state, device)}
+                if not gpu.slices.agree(there):
+                    self._fail(f"slices and launches of {device} do not agree")
             if gpu.open:
                 open_masks[gpu.kind] |= gpu.bit
         for kind, available in enumerate(node.open):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.control.waiting import Waiting
-from sim.engine.control.whole_requests import WholeRequests
-from sim.engine.core.policy_errors import call
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.engine.kernel.clock import FINISH, Later
-from sim.engine.language.serving import Serving
-from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.limits import TimeLimits
-from sim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
-from sim.model.tasks import ENDED, Task
-from sim.policy.batching import Batching, BatchReport
-from sim.policy.contract import Admission, Scheduler
+from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.control.whole_requests import WholeRequests
+from hetsim.engine.core.policy_errors import call
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.kernel.clock import FINISH, Later
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.launching.attained import AttainedService
+from hetsim.engine.launching.limits import TimeLimits
+from hetsim.model.record import ABORTED, COMPLETED, EXPIRED, FAILED, REJECTED
+from hetsim.model.tasks import ENDED, Task
+from hetsim.policy.batching import Batching, BatchReport
+from hetsim.policy.contract import Admission, Scheduler
 
 FATES = {REJECTED: "was rejected", EXPIRED: "expired", FAILED: "failed", ABORTED: "was aborted"}
 

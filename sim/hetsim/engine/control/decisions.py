@@ -5,21 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sim.engine.control.completion import Completion
-from sim.engine.control.devices import Devices
-from sim.engine.control.interrupts import Interrupts
-from sim.engine.control.starts import Starts
-from sim.engine.core.policy_errors import illegal, state_of
-from sim.engine.core.rounds import LOOP_LIMIT, Rounds
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.engine.flight.prefetch import fetch
-from sim.engine.flight.resident import Resident
-from sim.engine.launching.launches import Launches
-from sim.model.cluster import Device
-from sim.model.record import EXPIRED, REJECTED
-from sim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
-from sim.policy.contract import Annotate, Decision, Drop, Fetch, Move, Pause, Reject, Requests, Set, Start, Stop, Wait
+from hetsim.engine.control.completion import Completion
+from hetsim.engine.control.devices import Devices
+from hetsim.engine.control.interrupts import Interrupts
+from hetsim.engine.control.starts import Starts
+from hetsim.engine.core.policy_errors import illegal, state_of
+from hetsim.engine.core.rounds import LOOP_LIMIT, Rounds
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.prefetch import fetch
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.launching.launches import Launches
+from hetsim.model.cluster import Device
+from hetsim.model.record import EXPIRED, REJECTED
+from hetsim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
+from hetsim.policy.contract import (
+    Annotate,
+    Decision,
+    Drop,
+    Fetch,
+    Move,
+    Partition,
+    Pause,
+    Reject,
+    Set,
+    Start,
+    Stop,
+    Wait,
+)
+from hetsim.policy.request_queue import Requests
 
 
 @dataclass(eq=False)
@@ -144,4 +158,5 @@ class Decisions:
 
     _handlers: ClassVar[dict[type, Any]] = {
         Stop: _stop, Move: _move, Reject: _reject, Annotate: _annotate, Set: _set, Fetch: _fetch, Drop: _drop,
+        Partition: lambda self, decision: self.devices.partition(decision.device, decision.layout),
     }  # fmt: skip

@@ -6,20 +6,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.engine.control.completion import Completion
-from sim.engine.control.interrupts import Interrupts
-from sim.engine.core.policy_errors import call, illegal
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.state import RunState, launches_on, lost_input
-from sim.engine.flight.launch import RESTORE
-from sim.engine.flight.resident import Resident
-from sim.engine.kernel.clock import FAULT, Later, Timer
-from sim.engine.language.serving import Serving
-from sim.engine.launching.launches import Launches
-from sim.engine.resources.occupancy import GpuState
-from sim.model.cluster import Device
-from sim.model.record import FAILED
-from sim.model.tasks import BLOCKED, WAITING
+from hetsim.engine.control.completion import Completion
+from hetsim.engine.control.interrupts import Interrupts
+from hetsim.engine.core.policy_errors import call, illegal
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.state import RunState, launches_on, lost_input
+from hetsim.engine.flight.launch import RESTORE
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.kernel.clock import FAULT, Later, Timer
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.launching.launches import Launches
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.cluster import Device
+from hetsim.model.record import FAILED
+from hetsim.model.tasks import BLOCKED, WAITING
 
 
 @dataclass(eq=False)
@@ -60,14 +60,14 @@ class Devices:
                 log.remove((state.ready_at, device.index, "awake", 0.0))
                 state.ready_at = now
                 log.append((now, device.index, "sleep", 0.0))
-            elif not state.asleep:
+            elif not state.sleeping:
                 if state.ready_at > now:  # it was waking, and will not be awake then after all
                     log.remove((state.ready_at, device.index, "awake", 0.0))
                     state.ready_at = now
                 log.append((now, device.index, "sleep", 0.0))
                 self._set_asleep(device, True)
         elif wanted in ("on", "wake"):
-            if state.asleep and device.index not in self.waking:
+            if state.sleeping and device.index not in self.waking:
                 state.ready_at = now + device.type.power.wake
                 log.append((now, device.index, "wake", 0.0))
                 log.append((state.ready_at, device.index, "awake", 0.0))
@@ -89,15 +89,32 @@ class Devices:
     def _set_asleep(self, device: Device, asleep: bool) -> None:
         """A device may be given no launches from now on, or may again."""
         run, state = self.run, self.state(device)
-        state.asleep = asleep
-        state.normal = False
-        run.capacity.changed(state)
-        call(run, run.scheduler.device, device, not asleep)
+        state.sleeping = asleep
+        self._close(state, 0)
+        call(run, run.scheduler.device, device, state.up and not asleep)
 
     def _awake(self, device: Device) -> None:
         del self.waking[device.index]
         self._set_asleep(device, False)
         self.rounds.changed("release")
+
+    def partition(self, device: Device, layout: Any) -> None:
+        """A policy's Partition: the GPU takes on a layout and keeps it; None: starts choose it again."""
+        run, state = self.run, self.state(device)
+        slices = state.slices
+        if slices is None:
+            raise illegal(run, f"partitions {device}, which is not a MIG GPU (sharing: mig)")
+        if layout is not None:
+            layout = layout if isinstance(layout, list | tuple) else [layout]
+            new, into = slices.named(layout), f"partitions {device} into [{', '.join(map(str, layout))}]"
+            if new is None:
+                there = " with the slices that are busy" if slices.busy else ""
+                raise illegal(run, f"{into}, which is none of its layouts{there}")
+            if new != slices.layout and slices.busy and device.type.sharing.recut != "idle":
+                raise illegal(run, f"{into}, but it is not empty (recut: idle would allow it)")
+            slices.recut(new, run.clock._now)
+        slices.fixed = layout is not None
+        run.capacity.changed(state)
 
     def stop_replica(self, device: Device) -> None:
         """A policy's Stop of what keeps a device."""
@@ -135,10 +152,15 @@ class Devices:
         if device.type.kind == "cpu":  # the whole node
             states += [self.state(one) for one in run.input.cluster.nodes[device.node].accelerators]
         for one in states:
-            one.asleep = closed
-            one.normal = False
-            run.capacity.changed(one)
+            self._close(one, 1 if closed else -1)
         self.rounds.changed("change" if closed else "release")
+
+    def _close(self, state: Any, more: int) -> None:
+        """A device takes launches unless it sleeps or a maintenance, of which there are `more`, has closed it."""
+        state.closed += more
+        state.asleep = state.sleeping or state.closed > 0
+        state.normal = False
+        self.run.capacity.changed(state)
 
     def set_up(self, device: Device, up: bool) -> None:
         """A device fails (its launches fall back to their last checkpoint) or is repaired.
@@ -166,7 +188,7 @@ class Devices:
                 self.serving.refill()
             else:
                 self.serving.lose(residents)
-        call(run, run.scheduler.device, device, up)
+        call(run, run.scheduler.device, device, up and not state.sleeping)
         self.rounds.changed("release" if up else "change")
 
     def _lose_data(self, device: Device) -> None:

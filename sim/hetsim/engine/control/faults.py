@@ -1,8 +1,9 @@
 """Faults in a run: devices fail, are repaired, slow down, go into maintenance.
 
-They happen in the order of FAULT: after what finishes at the same instant, before what arrives.  A device that is
-down for two reasons comes up when both have passed.  Faults neither prolong a run nor stretch its makespan: when
-nothing waits, runs or is to come the run ends, whatever is still to break.
+They happen in the order of FAULT: after what finishes at the same instant, before what arrives.  Each device and link
+has a list of reasons for which it is down or slow, and its state follows from the list: it is up when no reason is a
+failure, and its slowdowns multiply.  Faults neither prolong a run nor stretch its makespan: when nothing waits, runs
+or is to come the run ends, whatever is still to break.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.control.devices import Devices
-from sim.engine.core.policy_errors import call, deadlock
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.state import RunState
-from sim.engine.kernel.clock import FAULT, Later
-from sim.engine.kernel.draws import Draws
-from sim.engine.language.serving import Serving
-from sim.model.exchange import link_names
-from sim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
+from hetsim.engine.control.devices import Devices
+from hetsim.engine.core.policy_errors import call, deadlock
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.state import RunState
+from hetsim.engine.kernel.clock import FAULT, Later
+from hetsim.engine.kernel.draws import Draws
+from hetsim.engine.language.serving import Serving
+from hetsim.model.exchange import link_names
+from hetsim.model.faults import FaultEvent, FaultProcess, Faults, Maintenance
 
 BLOCK = 16
 """Times drawn at once: devices fail rarely."""
@@ -30,13 +31,18 @@ IDLE_LIMIT = 10_000
 """Faults while nothing runs and nothing else is to come, after which what waits waits for ever."""
 
 
+Reason = tuple[int | str, float]
+"""Which source of faults it is, and by how many times it slows a device or link; inf: it is down."""
+
+
 class Ailing:
     """A device under a process of faults: its own random times."""
 
-    __slots__ = ("process", "index", "between", "lasting", "random")
+    __slots__ = ("process", "reason", "index", "between", "lasting", "random")
 
-    def __init__(self, process: FaultProcess, index: int, random: np.random.Generator):
+    def __init__(self, process: FaultProcess, source: int, index: int, random: np.random.Generator):
         self.process = process
+        self.reason: Reason = source, math.inf if process.factor is None else process.factor
         self.index = index
         self.random = random
         self.between = Draws(process.between, random, BLOCK)
@@ -53,16 +59,16 @@ class FaultInjector:
         self.rounds = rounds
         self.devices = devices
         self.serving = serving
-        self._ailments: dict[int, int] = {}
-        """How many reasons a device has to be down, by index."""
+        self._reasons: dict[int, list[Reason]] = {}
+        """Why a device or a link is down or slow, by index."""
         self._idle = 0
-        for fault in faults:
+        for source, fault in enumerate(faults):
             if isinstance(fault, FaultProcess):
-                self._begin(fault)
+                self._begin(fault, source)
             elif isinstance(fault, FaultEvent):
                 self._at(fault.time, self._event, fault)
             else:
-                self._maintain(fault)
+                self._maintain(fault, source)
 
     def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
         self.run.clock.at(max(time, self.run.clock._now), FAULT, Later(self._fire, action, arguments))
@@ -95,14 +101,14 @@ class FaultInjector:
 
     # Processes ------------------------------------------------------------------------------------------------
 
-    def _begin(self, process: FaultProcess) -> None:
+    def _begin(self, process: FaultProcess, source: int) -> None:
         cluster = self.run.input.cluster
         devices, count = cluster.devices, len(cluster.devices)
         links = link_names(cluster) if max(process.devices, default=0) >= count else []
         for index in process.devices:
             name = devices[index].name if index < count else links[index - count]
             random = self.run.input.random.stream("faults", process.name, name)
-            self._next(Ailing(process, index, random))
+            self._next(Ailing(process, source, index, random))
 
     def _next(self, ailing: Ailing) -> None:
         self._at(self.run.clock._now + ailing.between(), self._strike, ailing)
@@ -115,28 +121,31 @@ class FaultInjector:
             others = process.groups[ailing.index]
             struck += [other for other in others if ailing.random.random() < process.together]
         for one in struck:
-            self._ail(one, process.factor)
+            self._change(one, [], [ailing.reason])
         self._at(end, self._recover, ailing, struck)
 
     def _recover(self, ailing: Ailing, struck: list[int]) -> None:
         for one in struck:
-            self._heal(one, ailing.process.factor)
+            self._change(one, [ailing.reason], [])
         self._next(ailing)
 
     # Single events --------------------------------------------------------------------------------------------
 
     def _event(self, event: FaultEvent) -> None:
+        """A file tells how fast a device is from now on, as far as its own rows go; its failures are counted."""
+        down = event.source, math.inf
         if event.what == "slow":
-            self._slow_down(event.device, event.factor)
+            slower = [one for one in self._reasons.get(event.device, ()) if one[0] == event.source and one != down]
+            self._change(event.device, slower, [(event.source, event.factor)] if event.factor != 1.0 else [])
         elif event.what == "down":
-            self._ail(event.device, None)
+            self._change(event.device, [], [down])
         else:
-            self._heal(event.device, None)
+            self._change(event.device, [down], [])
 
-    def _maintain(self, window: Maintenance) -> None:
+    def _maintain(self, window: Maintenance, source: int) -> None:
         self._at(window.announced, self._announce, window)
-        self._at(window.start, self._begin_maintenance, window)
-        self._at(window.end, self._end_maintenance, window)
+        self._at(window.start, self._begin_maintenance, window, source)
+        self._at(window.end, self._end_maintenance, window, source)
 
     def _announce(self, window: Maintenance) -> None:
         devices = self.run.input.cluster.devices
@@ -146,43 +155,39 @@ class FaultInjector:
                 self.devices.close(devices[index], True)
         self.rounds.changed("change")
 
-    def _begin_maintenance(self, window: Maintenance) -> None:
+    def _begin_maintenance(self, window: Maintenance, source: int) -> None:
         for index in window.devices:
-            self._ail(index, None)
+            self._change(index, [], [(source, math.inf)])
 
-    def _end_maintenance(self, window: Maintenance) -> None:
+    def _end_maintenance(self, window: Maintenance, source: int) -> None:
         for index in window.devices:
             if window.drain:
                 self.devices.close(self.run.input.cluster.devices[index], False)
-            self._heal(index, None)
+            self._change(index, [(source, math.inf)], [])
 
-    def _slow_down(self, index: int, factor: float) -> None:
-        """A device, or a link between nodes, is so many times slower than it should be; inf: the link is down."""
+    # What is in effect ----------------------------------------------------------------------------------------
+
+    def _change(self, index: int, ended: list[Reason], begun: list[Reason]) -> None:
+        """Take reasons off the list of a device or link, add others, and apply what follows from the list."""
+        reasons = self._reasons.setdefault(index, [])
+        was_up, before = _in_effect(reasons)
+        for reason in ended:
+            if reason in reasons:
+                reasons.remove(reason)
+        reasons += begun
+        up, slowdown = _in_effect(reasons)
         devices, network = self.run.input.cluster.devices, self.run.network
-        if index < len(devices):
-            self.devices.set_slowdown(devices[index], factor)
-        elif network is not None:
-            network.slow_down(index - len(devices), factor)
-
-    def _set_up(self, index: int, up: bool) -> None:
-        devices = self.run.input.cluster.devices
-        if index < len(devices):
+        if index >= len(devices):
+            if network is not None and (up, slowdown) != (was_up, before):
+                network.slow_down(index - len(devices), slowdown if up else math.inf)
+            return
+        if slowdown != before:
+            self.devices.set_slowdown(devices[index], slowdown)
+        if up != was_up:
             self.devices.set_up(devices[index], up)
-        else:
-            self._slow_down(index, 1.0 if up else math.inf)
 
-    def _ail(self, index: int, factor: float | None) -> None:
-        if factor is not None:
-            self._slow_down(index, factor)
-            return
-        reasons = self._ailments[index] = self._ailments.get(index, 0) + 1
-        if reasons == 1:
-            self._set_up(index, False)
 
-    def _heal(self, index: int, factor: float | None) -> None:
-        if factor is not None:
-            self._slow_down(index, 1.0)
-            return
-        reasons = self._ailments[index] = max(0, self._ailments.get(index, 0) - 1)
-        if not reasons:
-            self._set_up(index, True)
+def _in_effect(reasons: list[Reason]) -> tuple[bool, float]:
+    """Whether a device or link with these reasons is up, and how many times slower than it should be."""
+    factors = [factor for _, factor in reasons if factor < math.inf]
+    return len(factors) == len(reasons), math.prod(factors, start=1.0)

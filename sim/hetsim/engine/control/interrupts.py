@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.engine.control.completion import Completion
-from sim.engine.control.waiting import Waiting
-from sim.engine.core.policy_errors import illegal
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.engine.launching.limits import TimeLimits
-from sim.engine.launching.stopping import Stops
-from sim.model.record import FAILED, LAUNCH_MOVED
-from sim.model.tasks import ENDED, Task
+from hetsim.engine.control.completion import Completion
+from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.core.policy_errors import illegal
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.launching.limits import TimeLimits
+from hetsim.engine.launching.stopping import Stops
+from hetsim.model.record import FAILED, LAUNCH_MOVED
+from hetsim.model.tasks import ENDED, Task
 
 
 class Interrupts:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sim.engine.control.waiting import Waiting
-from sim.engine.core.policy_errors import illegal, state_of
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.durations import work
-from sim.engine.flight.launch import FusedLaunch, Launch, Terms
-from sim.engine.kernel.clock import FINISH
-from sim.engine.launching.launches import Launches
-from sim.engine.launching.limits import TimeLimits
-from sim.engine.resources.occupancy import available_at
-from sim.engine.views.placing import together
-from sim.model.fusion import fused_mode, fusible
-from sim.model.plan import Placement
-from sim.model.tasks import BLOCKED, RUNNING, WAITING, Mode, Stopping, Task, Tasks
-from sim.policy.contract import Requests, Start
+from hetsim.engine.control.waiting import Waiting
+from hetsim.engine.core.policy_errors import illegal, state_of
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.durations import work
+from hetsim.engine.flight.launch import FusedLaunch, Launch, Terms
+from hetsim.engine.kernel.clock import FINISH
+from hetsim.engine.launching.launches import Launches
+from hetsim.engine.launching.limits import TimeLimits
+from hetsim.engine.resources.occupancy import available_at
+from hetsim.engine.views.placing import together
+from hetsim.model.fusion import fused_mode, fusible
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import BLOCKED, RUNNING, WAITING, Mode, Stopping, Task, Tasks
+from hetsim.policy.contract import Requests, Start
 
 
 class Starts:

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.core.policy_errors import raised
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.kernel.clock import ARRIVAL, FINISH, Later
-from sim.engine.language.llm_service import Fleet
-from sim.engine.language.serving import Serving
-from sim.engine.queues.queue import Queue
-from sim.errors import HetsimError
-from sim.model.record import COMPLETED, EXPIRED
-from sim.model.tasks import BLOCKED, FUTURE, RUNNING, WAITING, Task
-from sim.policy.contract import Scheduler
+from hetsim.engine.core.policy_errors import raised
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.kernel.clock import ARRIVAL, FINISH, Later
+from hetsim.engine.language.llm_service import Fleet
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.queues.queue import Queue
+from hetsim.errors import HetsimError
+from hetsim.model.record import COMPLETED, EXPIRED
+from hetsim.model.tasks import BLOCKED, FUTURE, RUNNING, WAITING, Task
+from hetsim.policy.contract import Scheduler
 
 
 class Waiting:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.core.policy_errors import call
-from sim.engine.core.state import RunState
-from sim.model.record import EXPIRED, REJECTED
-from sim.model.tasks import StagedRequests, Task
+from hetsim.engine.core.policy_errors import call
+from hetsim.engine.core.state import RunState
+from hetsim.model.record import EXPIRED, REJECTED
+from hetsim.model.tasks import StagedRequests, Task
 
 
 class WholeRequests:

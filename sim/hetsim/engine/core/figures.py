@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.record import COMPLETED
-from sim.model.tasks import Mode, Tasks
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import Mode, Tasks
 
 STEPS = (
     "start", "end", "replica", "steps", "sequences", "prompt_tokens", "context", "free", "taken", "cached", "running",

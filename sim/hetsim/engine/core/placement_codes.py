@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import Placement
 
 KNOWN_GANGS = 20_000
 """Maximum number of gangs' placements for which the code is remembered by identity."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sim.engine.core.state import RunState
-from sim.errors import HetsimError, PolicyError, RunError
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
-from sim.policy.contract import Annotate, Drop, Fetch, Move, Reject, Set, Start, Stop, Wait
+from hetsim.engine.core.state import RunState
+from hetsim.errors import HetsimError, PolicyError, RunError
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import BLOCKED, ENDED, FUTURE, RUNNING, WAITING, Mode, Task
+from hetsim.policy.contract import Annotate, Drop, Fetch, Move, Partition, Reject, Set, Start, Stop, Wait
 
 ASKED_IN_VAIN = 100_000
 """Questions between two decisions after which a policy is reported as looping."""
@@ -168,7 +168,7 @@ def malformed(run: RunState, decision: Any) -> str | None:
         return f"yields {decision!r}: {decision.task!r} is {what}"
     if isinstance(decision, Wait) and not isinstance(decision.until, int | float):
         return f"yields {decision!r}: {decision.until!r} is not a time"
-    if isinstance(decision, Set | Fetch | Drop) and not known(run, decision.device):
+    if isinstance(decision, Set | Fetch | Drop | Partition) and not known(run, decision.device):
         return f"yields {decision!r}: {decision.device!r} is not a device of this cluster"
     return None
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.core.figures import energies, rows_of, step_columns, watts, width
-from sim.engine.core.placement_codes import PlacementCodes
-from sim.model.plan import Placement
-from sim.model.record import (
+from hetsim.engine.core.figures import energies, rows_of, step_columns, watts, width
+from hetsim.engine.core.placement_codes import PlacementCodes
+from hetsim.model.plan import Placement
+from hetsim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
     LAUNCH_RUNNING,
@@ -97,7 +97,7 @@ class Recorder:
         return self.ready
 
     def longer(self, count: int) -> dict[int, Any]:
-        """Copies of the columns with rows for tasks that are only imagined (`sim.engine.imagined`), by `id`."""
+        """Copies of the columns with rows for tasks that are only imagined (`hetsim.engine.imagined`), by `id`."""
         columns: list[tuple[Any, float]] = [
             (self.start, NAN), (self.finish, NAN), (self.mode, -1), (self.place, -1), (self.status, NOT_ARRIVED),
             (self.ready, NAN), *((column, -1 if name == "batch" else 0) for name, column in self._detail.items()),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from sim.engine.core.policy_errors import deadlock, illegal
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.kernel.clock import TIMER, Timer
-from sim.policy.contract import Wait
+from hetsim.engine.core.policy_errors import deadlock, illegal
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.kernel.clock import TIMER, Timer
+from hetsim.policy.contract import Wait
 
 INF = math.inf
 

@@ -1,6 +1,6 @@
 """The state of a run: what the parts of the engine share, as data.  Each part is given it, and changes what is its own.
 
-It has no behavior: copies of it (`sim.engine.fork`) run on by themselves.
+It has no behavior: copies of it (`hetsim.engine.fork`) run on by themselves.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.engine.core.recorder import Recorder
-from sim.engine.flight.contention import SharedNetwork
-from sim.engine.flight.data_locations import Places
-from sim.engine.flight.launch import Launch
-from sim.engine.flight.links import Links
-from sim.engine.flight.resident import Resident
-from sim.engine.kernel.clock import Clock
-from sim.engine.queues.sources import Graph, Patience, Sources
-from sim.engine.resources.capacity import Capacity
-from sim.model.cluster import Device
-from sim.model.record import RunInput
-from sim.model.tasks import Task, Tasks
-from sim.policy.contract import Scheduler
+from hetsim.engine.core.recorder import Recorder
+from hetsim.engine.flight.contention import SharedNetwork
+from hetsim.engine.flight.data_locations import Places
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.queues.sources import Graph, Patience, Sources
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.model.cluster import Device
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Task, Tasks
+from hetsim.policy.contract import Scheduler
 
 
 @dataclass(slots=True, eq=False)

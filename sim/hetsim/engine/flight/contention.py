@@ -1,9 +1,8 @@
 """Links that jobs over several nodes share: which jobs are on each, how much they slow down, what they carried.
 
-A job is on the links that its step crosses (`sim.model.exchange`) while it computes.  When the set of jobs on a link
-changes, only the jobs on that link get new step times, from the closed forms of `sim.theory.contention`; for a job on
-several links the slowest counts.  That maximum is an approximation, and so is one capacity for both directions.
-No step is an event.  Cost of a change: O(N) for N jobs on the link.
+A job is on the links that its step crosses (`hetsim.model.exchange`) while it computes.  When the set of jobs on a link
+changes, the jobs on that link and on the other links of its jobs get new step times from closed forms
+(`hetsim.engine.flight.link_delays`).  One capacity for both directions is an approximation.  No step is an event.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.flight.launch import INF, Launch
-from sim.engine.kernel.clock import FINISH, Clock
-from sim.model.cluster import WHOLE, Cluster
-from sim.model.exchange import Exchange, TrafficProfile
-from sim.model.plan import Placement
-from sim.theory.contention import EXACT, NODES, random_of_many, random_of_terms, terms
+from hetsim.engine.flight.launch import INF, Launch
+from hetsim.engine.flight.link_delays import ContendingJobs, Stake, delay_ratios, reached
+from hetsim.engine.kernel.clock import FINISH, Clock
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.exchange import Exchange, TrafficProfile
+from hetsim.model.plan import Placement
 
 JOB = (
     "launch", "task", "seconds", "contention", "communication", "bubble", "steps", "bytes", "across", "nominal", "here",
@@ -34,96 +33,12 @@ LINK = ("time", "link", "busy", "jobs")
 link's next row."""
 
 
-class ContendingJobs:
-    """The jobs on one link."""
-
-    __slots__ = ("link", "members", "stakes", "factors", "inverse", "busy", "since", "row")
-
-    def __init__(self, link: int):
-        self.link = link
-        self.members: list[Member] = []
-        """All jobs with a step that crosses it."""
-        self.stakes: list[Stake] = []
-        """Stakes of the members that others can delay on this link."""
-        self.factors = np.empty((0, NODES))
-        """For each stake its factor of the integrand (`sim.theory.contention.terms`), and below its inverse."""
-        self.inverse = np.empty((0, NODES))
-        self.busy = 0.0
-        """Seconds of its full rate that were used since the last row."""
-        self.since = 0.0
-        self.row = -1
-        """Where its last row stands."""
-
-    def add(self, stake: Stake) -> None:
-        """Add a stake that others can delay."""
-        count = len(self.stakes)
-        if count == len(self.factors):
-            more = np.empty((max(8, count), NODES))
-            self.factors, self.inverse = np.vstack([self.factors, more]), np.vstack([self.inverse, more])
-        self.stakes.append(stake)
-        self.factors[count] = row = terms(max(0.0, stake.member.alone - stake.seconds), stake.seconds)
-        self.inverse[count] = 1.0 / row
-
-    def drop(self, stake: Stake) -> None:
-        """Remove a stake; the last one takes its row."""
-        at, last = self.stakes.index(stake), self.stakes.pop()
-        if last is not stake:
-            self.stakes[at] = last
-            count = len(self.stakes)
-            self.factors[at], self.inverse[at] = self.factors[count], self.inverse[count]
-
-    def ratios(self, rule: str) -> list[float]:
-        """How many times as long as alone the step of each takes."""
-        found = self._ratios(rule)
-        for at, stake in enumerate(self.stakes):
-            if stake.hidden:
-                alone = stake.member.alone
-                delay = alone * (found[at] - 1.0)
-                found[at] = 1.0 + sum([max(0.0, delay * share - slack) for share, slack in stake.hidden]) / alone
-        return found
-
-    def _ratios(self, rule: str) -> list[float]:
-        """The same if nothing passed behind computing."""
-        stakes = self.stakes
-        count = len(stakes)
-        if rule == "random" and 1 < count <= EXACT:
-            found: list[float] = random_of_terms(self.factors[:count], self.inverse[:count]).tolist()
-            return found
-        if count < 2 or rule == "none":
-            return [1.0] * count
-        spent = [stake.seconds for stake in stakes]
-        if rule == "random":
-            own = np.maximum(0.0, [stake.member.alone - stake.seconds for stake in stakes])
-            return random_of_many(own, np.array(spent)).tolist()
-        if rule == "aligned":
-            return [1.0 + stake.seconds * (count - 1) / stake.member.alone for stake in stakes]
-        whole = sum(spent)
-        return [max(1.0, whole / stake.member.alone) for stake in stakes]
-
-
-class Stake:
-    """What a launch has on a link where others can delay it: seconds of its step there."""
-
-    __slots__ = ("member", "group", "seconds", "hidden", "ratio")
-
-    def __init__(self, member: Member, group: ContendingJobs, phases: list[tuple[float, float]]):
-        self.member = member
-        self.group = group
-        self.seconds = sum(seconds for seconds, _ in phases)
-        slack = any(slack for _, slack in phases)
-        self.hidden = [(seconds / self.seconds, slack) for seconds, slack in phases] if slack else []
-        """For each phase its share of these seconds, and by how many it may grow before the step does; empty if every
-        delay counts in full."""
-        self.ratio = 1.0
-        """How many times as long as alone its step takes for the others on this link."""
-
-
 class Member:
     """A launch on the network."""
 
     __slots__ = (
-        "launch", "exchange", "profile", "factor", "simple", "stakes", "carried", "ratio", "alone", "here", "since",
-        "steps", "flushed", "contention", "degraded", "begun",
+        "launch", "exchange", "profile", "factor", "simple", "stakes", "carried", "ratio", "alone", "longest", "here",
+        "since", "steps", "flushed", "contention", "degraded", "begun",
     )  # fmt: skip
 
     def __init__(self, launch: Launch, exchange: Exchange):
@@ -140,9 +55,11 @@ class Member:
         self.carried: list[tuple[ContendingJobs, float]] = []
         """All its links, and the seconds of their full rate that its step takes."""
         self.ratio = 1.0
-        """The greatest of those of its stakes."""
+        """How many times as long as alone its step takes for the others on its links."""
         self.alone = 0.0
         """Seconds of its step with every link, as fast as it is now, to itself."""
+        self.longest = 0.0
+        """Seconds by which it sends longer, over all its links, if none of them limited the other jobs on another."""
         self.since = self.begun = self.steps = self.flushed = 0.0
         self.contention = self.degraded = 0.0
         """Seconds that others have taken, and those that faults of links have."""
@@ -212,6 +129,7 @@ class SharedNetwork:
             self._settle(member, self.clock._now)
             for stake in member.stakes:
                 stake.group.drop(stake)
+                touched[stake.group.link] = stake.group
             self._weigh(member)
             for stake in member.stakes:
                 stake.group.add(stake)
@@ -226,21 +144,17 @@ class SharedNetwork:
         self._weigh(guest)
         if guest.alone == INF:
             return INF, 0.0
-        own, later = 1.0, dict[int, tuple[Member, float]]()
+        near = reached(stake.group for stake in guest.stakes)
+        kept = [(group, group.first, group.kept, group.joint) for group in near]
         for stake in guest.stakes:
-            group = stake.group
-            if not group.stakes:
-                continue
-            group.add(stake)
-            for other, ratio in zip(group.stakes, group.ratios(self.rule), strict=True):
-                member = other.member
-                if member is guest:
-                    own = max(own, ratio)
-                else:
-                    greatest = max(ratio, later.get(member.launch.number, (member, member.ratio))[1])
-                    later[member.launch.number] = member, greatest
-            group.drop(stake)
-        lost = sum(m.launch.placement.mode.width * (1.0 - m.ratio / ratio) for m, ratio in later.values())
+            stake.group.add(stake)
+        ratios = delay_ratios(stake.group for stake in guest.stakes)
+        for stake in guest.stakes:
+            stake.group.drop(stake)
+        for group, first, second, joint in kept:
+            group.first, group.kept, group.joint = first, second, joint
+        own = max((ratio for member, ratio in ratios if member is guest), default=1.0)
+        lost = sum(m.launch.placement.mode.width * (1.0 - m.ratio / ratio) for m, ratio in ratios if m is not guest)
         return guest.alone * own / exchange.nominal, lost
 
     # ----------------------------------------------------------------------------------------------------------
@@ -248,7 +162,7 @@ class SharedNetwork:
     def _group(self, link: int) -> ContendingJobs:
         group = self.groups.get(link)
         if group is None:
-            group = self.groups[link] = ContendingJobs(link)
+            group = self.groups[link] = ContendingJobs(link, self.rule)
         return group
 
     def _weigh(self, member: Member) -> None:
@@ -260,23 +174,16 @@ class SharedNetwork:
         member.stakes = [Stake(member, self._group(link), phases) for link, phases in there]
 
     def _rerate(self, groups: list[ContendingJobs], fresh: list[Member]) -> None:
-        """The set of jobs on these links has changed: new times of a step for all on them, and for `fresh` ones."""
-        rule, now = self.rule, self.clock._now
-        changed = {member.launch.number: member for member in fresh}
-        for group in groups:
-            for stake, ratio in zip(group.stakes, group.ratios(rule), strict=True):
-                if stake.ratio != ratio:
-                    stake.ratio = ratio
-                    changed[stake.member.launch.number] = stake.member
-        for member in changed.values():
-            if member.since != now:
-                self._settle(member, now)
-            ratio = 1.0
-            for stake in member.stakes:
-                if stake.ratio > ratio:
-                    ratio = stake.ratio
-            member.ratio = ratio
-            self._apply(member, now)
+        """The set of jobs on these links has changed: new times of a step for all that it reaches, and for `fresh`."""
+        now = self.clock._now
+        ratios = {member.launch.number: (member, 1.0) for member in fresh}
+        ratios.update((member.launch.number, (member, ratio)) for member, ratio in delay_ratios(groups))
+        for member, ratio in ratios.values():
+            if ratio != member.ratio or member in fresh:
+                if member.since != now:
+                    self._settle(member, now)
+                member.ratio = ratio
+                self._apply(member, now)
 
     def _apply(self, member: Member, now: float) -> None:
         """Its launch computes at another rate from now on."""

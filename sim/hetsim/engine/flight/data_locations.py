@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.engine.flight.flows import Pipe
-from sim.engine.flight.links import Links
-from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import GpuState
-from sim.model.cluster import Cluster, Device
-from sim.model.tasks import Item, Task, Tasks
+from hetsim.engine.flight.flows import Pipe
+from hetsim.engine.flight.links import Links
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.tasks import Item, Task, Tasks
 
 Way = tuple[Sequence[Pipe], float]
 
@@ -268,9 +268,3 @@ def reads(tasks: Sequence[Task]) -> list[int]:
     if len(tasks) == 1:
         return list(tasks[0].reads)
     return list(dict.fromkeys(item for task in tasks for item in task.reads))
-
-
-def kept_there(task: Task, device: Device) -> bool:
-    """Was the task's state saved into the device's own memory, as context switches at a rate of their own do?"""
-    history = task._history
-    return history is not None and history.last_device == device.index and device.type.preemption.rate is not None

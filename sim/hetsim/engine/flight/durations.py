@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim.engine.flight.data_locations import kept_there
-from sim.engine.flight.launch import Launch
-from sim.model.curves import layout_of
-from sim.model.fusion import Fusion, fused_seconds
-from sim.model.tasks import Mode, Task
+from hetsim.engine.flight.history import History
+from hetsim.engine.flight.launch import Launch
+from hetsim.model.curves import layout_of
+from hetsim.model.fusion import Fusion, fused_seconds
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
 
 
 def work(launch: Launch) -> float:
@@ -36,27 +37,22 @@ def _seconds(launch: Launch, estimated: bool) -> float:
     mode, terms, tasks = launch.placement.mode, launch.terms, launch._tasks
     if launch.fusion is not None and tasks:
         return seconds_of(tasks, launch.fusion, mode.parts, estimated)
-    if terms is not None and tasks is None:
-        members = terms.requests.queue.seconds(launch.position, terms, estimated)
-        seconds = mode.base(terms.requests.size) + (members + terms.padding)
-        return seconds if estimated else seconds * terms.compute
-    assert tasks is not None
-    if terms is None and len(tasks) == 1:
+    if terms is None and tasks is not None and len(tasks) == 1:
         whole, done = _of_one(launch, estimated)
         if mode.curve is not None:
             return whole * mode.curve.left(layout_of(launch.placement.devices), done)
-        return (mode.fixed + whole) * (1.0 - done)
-    if terms is not None and terms.fresh and not estimated:  # of one shape, and nothing is done of any
-        position = launch.position
-        members = math.fsum([task._time[position] for task in tasks])
-        return (mode.base(terms.requests.size) + (members + terms.padding)) * terms.compute
-    left = [1.0 - (task.done if estimated else task._done) for task in tasks]
-    times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
-    members = math.fsum(time * part for time, part in zip(times, left, strict=True))
+        return mode.computing(1, whole) * (1.0 - done)
+    most = 1.0
+    if terms is not None and (tasks is None or (terms.fresh and not estimated)):  # nothing is done of any
+        own = terms.requests.queue.seconds(launch.position, terms, estimated)
+    else:
+        assert tasks is not None
+        left = [1.0 - (task.done if estimated else task._done) for task in tasks]
+        times = [(task.estimates if estimated else task._time)[task.shape.position[mode]] for task in tasks]
+        own, most = math.fsum(time * part for time, part in zip(times, left, strict=True)), max(left)
     if terms is None:
-        return mode.fixed * max(left) + members
-    seconds = mode.base(terms.requests.size) * max(left) + (members + terms.padding)
-    return seconds if estimated else seconds * terms.compute
+        return mode.computing(len(launch.tasks), own, most)
+    return mode.computing(terms.requests.size, own + terms.padding, most) * (1.0 if estimated else terms.compute)
 
 
 def _of_one(launch: Launch, estimated: bool) -> tuple[float, float]:
@@ -73,14 +69,13 @@ def reached(launch: Launch, seconds: float, estimated: bool) -> float:
     return mode.curve.reached(layout_of(launch.placement.devices), done, seconds / whole) if whole > 0 else 1.0
 
 
-def restore_seconds(launch: Launch, task: Task) -> float:
+def restore_seconds(task: Task, history: History, placement: Placement) -> float:
     """Seconds to restore what was saved of a task, before computing goes on."""
-    device = launch.placement.devices[0]
-    if task._done == 0 or task._history.saved_at is None:
+    if not history.state_saved:
         return 0.0
-    seconds = task.shape.stopping.restore
-    if kept_there(task, device):
-        seconds += task.shape.stopping.state / (device.type.preemption.rate or math.inf)
+    seconds, devices = task.shape.stopping.restore, placement.devices
+    if any(map(history.in_memory, devices)):
+        seconds += task.shape.stopping.state / len(devices) / (devices[0].type.preemption.rate or math.inf)
     return seconds
 
 

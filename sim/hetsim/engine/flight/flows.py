@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.kernel.clock import Timer
+from hetsim.engine.kernel.clock import Timer
 
 
 class Pipe:

@@ -1,4 +1,4 @@
-"""A launch and its timetable: data only.  What happens to them is in `sim.engine.launching.launches`.
+"""A launch and its timetable: data only.  What happens to them is in `hetsim.engine.launching.launches`.
 
 Every launch has one pending entry in the clock.  A launch that only computes, at nominal rate, on devices that serve
 one launch at a time needs nothing but that entry; any other has a `Timetable`.
@@ -10,14 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.flight.flows import Flow
-from sim.engine.flight.links import LinkPath
-from sim.engine.flight.part import Part, insert_part
-from sim.engine.kernel.clock import Timer
-from sim.model.fusion import Fusion
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Task
-from sim.policy.request_queue import Requests
+from hetsim.engine.flight.flows import Flow
+from hetsim.engine.flight.links import LinkPath
+from hetsim.engine.flight.part import Part, insert_part
+from hetsim.engine.kernel.clock import Timer
+from hetsim.model.fusion import Fusion
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, Task
+from hetsim.policy.request_queue import Requests
 
 NAN, INF = math.nan, math.inf
 
@@ -36,7 +36,7 @@ Sketch = tuple[
     "Lane", float, tuple[float, float, float], tuple[float, ...], float, Moves, Flow | None, Flow | None
 ]  # fmt: skip
 """The stages of a launch on one accelerator, in few numbers: its lane, compute seconds, rates, times (as
-`Timetable.all_times`), end, what it moves, and its transfers over shared ways (`sim.engine.launching.sketches`).
+`Timetable.all_times`), end, what it moves, and its transfers over shared ways (`hetsim.engine.launching.sketches`).
 
 Most launches with transfers end as they were planned, and nothing looks at them in between.  Whatever looks at one of
 them, or changes what is in flight on its accelerator, asks for `Launch.table`, and finds what would have been there.
@@ -221,7 +221,7 @@ class Timetable:
     group: ShareGroup | None = None
     items: tuple[int, ...] = ()
     traffic: Any = None
-    """What it sends to other nodes (`sim.engine.flight.contention.Member`), if it is on several."""
+    """What it sends to other nodes (`hetsim.engine.flight.contention.Member`), if it is on several."""
     stepwise = False
     """Must anything be done for it between its start and its end?"""
     armed = INF

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from heapq import heappush
 from typing import Any, NamedTuple
 
-from sim.engine.flight.flows import Flow, FlowGroup, Pipe, fair_rates
-from sim.engine.kernel.clock import FINISH, Clock
-from sim.model.cluster import Cluster, Device, DeviceType
-from sim.model.tasks import Tasks
+from hetsim.engine.flight.flows import Flow, FlowGroup, Pipe, fair_rates
+from hetsim.engine.kernel.clock import FINISH, Clock
+from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.tasks import Tasks
 
 
 class LinkPath(NamedTuple):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sim.engine.flight.flows import Flow
-from sim.engine.flight.links import LinkPath
-from sim.model.cluster import Device
+from hetsim.engine.flight.flows import Flow
+from hetsim.engine.flight.links import LinkPath
+from hetsim.model.cluster import Device
 
 INF = math.inf
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sim.engine.flight.data_locations import Way
-from sim.engine.flight.launch import INF
-from sim.engine.flight.part import Part, insert_part
-from sim.engine.flight.transfers import Transfers
-from sim.engine.kernel.clock import FINISH, Timer
-from sim.engine.resources.occupancy import GpuState
-from sim.model.cluster import Device
+from hetsim.engine.flight.data_locations import Way
+from hetsim.engine.flight.launch import INF
+from hetsim.engine.flight.part import Part, insert_part
+from hetsim.engine.flight.transfers import Transfers
+from hetsim.engine.kernel.clock import FINISH, Timer
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.cluster import Device
 
 
 def fetch(transfers: Transfers, item: int, device: Device, number: int, then: Callable[[], None]) -> str | None:

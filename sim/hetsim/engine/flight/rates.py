@@ -2,7 +2,7 @@
 
 A launch's rate is set here and nowhere else: the least over its devices of frequency / slowdown × sharing, and of a
 gang times the rate of what it spans (`Mode.span_rate`: island, switch, node, rack, cluster, or links between its nodes)
-and what others leave of those links (`sim.engine.flight.contention`).
+and what others leave of those links (`hetsim.engine.flight.contention`).
 A change of rate moves the launch's one event; a change that leaves the rate equal touches nothing; launches that
 share an accelerator have one event between them, the next finish.
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
-from sim.engine.kernel.clock import FINISH, Clock
-from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import DeviceState, GpuState
-from sim.model.cluster import WHOLE, Device, Sharing
-from sim.model.tasks import Mode
+from hetsim.engine.flight.launch import INF, Lane, Launch, ShareGroup, Timetable
+from hetsim.engine.kernel.clock import FINISH, Clock
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import DeviceState, GpuState
+from hetsim.model.cluster import WHOLE, Device, Sharing
+from hetsim.model.tasks import Mode
 
 Rates = tuple[float, float, float]
 """(rate, device-seconds computed per second, watts above idle)."""

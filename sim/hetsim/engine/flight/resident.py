@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sim.engine.flight.launch import Launch
-from sim.model.plan import Placement
-from sim.model.tasks import Task
+from hetsim.engine.flight.launch import Launch
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
 
 
 class Resident(Launch):

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from sim.engine.flight.launch import INF, Lane, Launch, Timetable
-from sim.engine.flight.part import Part
-from sim.model.cluster import WHOLE
+from hetsim.engine.flight.launch import INF, Lane, Launch, Timetable
+from hetsim.engine.flight.part import Part
+from hetsim.model.cluster import WHOLE
 
 Rate = Callable[[Launch], None]
 """Sets the rate at which a launch will compute."""
@@ -59,7 +59,6 @@ def _upload(lane: Lane, table: Timetable) -> float:
     """Times of the upload of the launch that starts last on its lane; its end."""
     at = table.begin
     for part in table.up:
-        part.ask = at
         if lane.upload > at:
             at = lane.upload
         part.at = at

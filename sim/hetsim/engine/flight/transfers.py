@@ -10,17 +10,18 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.flight.data_locations import Eviction, Places, Way, host, items_of, kept_there, reads
-from sim.engine.flight.launch import Lane, Launch, Moves, Terms, Timetable
-from sim.engine.flight.links import Links
-from sim.engine.flight.part import Part
-from sim.engine.kernel.clock import Clock
-from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import GpuState
-from sim.model.cluster import Device
-from sim.model.fusion import Fusion, fusion_of
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
+from hetsim.engine.flight.data_locations import Eviction, Places, Way, host, items_of, reads
+from hetsim.engine.flight.history import History
+from hetsim.engine.flight.launch import Lane, Launch, Moves, Terms, Timetable
+from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.part import Part
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.cluster import Device
+from hetsim.model.fusion import Fusion, fusion_of
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
 
 Sources = dict[int, tuple[float, list[tuple[int, int]]]]
 """Bytes and items that come from each location."""
@@ -122,6 +123,7 @@ class Transfers:
         up_bytes, up_seconds, down_bytes, down_seconds = self.private(launch)
         if up_bytes or up_seconds:
             table.up = (Part(launch, lane, device, lane.up, up_bytes, up_seconds),)
+            table.up[0].ask = table.begin  # whether its times are worked out for it alone, or with all others here
             lane.uploads += table.up
             table.stepwise = table.stepwise or not lane.up.private
         if down_bytes or down_seconds:
@@ -173,7 +175,7 @@ class Transfers:
             return
         parts = []
         for device in placement.devices:
-            transfers = self.missing(launch.tasks, mode, device, terms)
+            transfers = self.missing(launch.tasks, placement, device, terms)
             if transfers:
                 lane = None if mode.on_cpu else self.capacity.of[device.index].lane
                 hops, size, seconds, items = transfers[0]
@@ -183,7 +185,7 @@ class Transfers:
                     parts.append(Part(launch, lane, device))
         table.up = tuple(parts)
         if table.items:
-            table.estimate = (max([self._alone(self.missing(launch.tasks, mode, part.device, terms, False))
+            table.estimate = (max([self._alone(self.missing(launch.tasks, placement, part.device, terms, False))
                                    for part in parts], default=0.0), 0.0)  # fmt: skip
 
     def _part(self, launch: Launch, lane: Lane, device: Device, size: float, seconds: float) -> Part:
@@ -192,35 +194,37 @@ class Transfers:
         return Part(launch, lane, device, line if line.private else None, size, seconds)
 
     def missing(
-        self, tasks: Sequence[Task], mode: Mode, device: Device, terms: Terms | None = None, true: bool = True
-    ) -> list[Transfer]:
+        self, tasks: Sequence[Task], placement: Placement, device: Device, terms: Terms | None = None,
+        true: bool = True, histories: Sequence[History | None] | None = None,
+    ) -> list[Transfer]:  # fmt: skip
         """What must still come to a device, by source; private data come with what lies on the device's host.
 
-        A task that was stopped needs its input again, and its saved state from where that was saved; one that
-        had computed everything needs, on another device, only its output.
+        A task that was stopped needs its saved state from where that was saved, and its input: if that was saved too,
+        nothing more on the node of the state, and from there on another one.  One that had computed everything needs,
+        on another device, only its output.  `histories`: what the tasks have kept, if not what they have now.
         """
-        places = self.places
+        places, mode = self.places, placement.mode
         size, seconds = 0.0, 0.0
         sources: Sources = {}
-        fresh = 0
-        for task in tasks:
+        fresh = unfinished = 0
+        for task, history in zip(tasks, histories or [task._history for task in tasks], strict=True):
+            if history is not None and (saved := self._saved(task, history, placement, device)):
+                _add(sources, history.source(placement, device), saved)
             if task._done == 1.0:
-                output = self._stranded_output(task, device) / max(1, mode.gpus)
-                if output:
-                    _add(sources, task._history.saved_at, output)
+                continue
+            unfinished += 1
+            if mode.on_cpu or (history is not None and history.input_saved and history.is_near(device)):
                 continue
             fresh += 1
-            if not mode.on_cpu:
+            if history is None or not history.input_saved:
                 size += task.bytes_in / mode.gpus
-            history = task._history
-            saved = history is not None and history.saved_at is not None and task._done > 0
-            if saved and task.shape.stopping.state and not kept_there(task, device):
-                _add(sources, history.saved_at, task.shape.stopping.state / max(1, mode.gpus))
-        if fresh and not mode.on_cpu:
+            elif task.bytes_in:  # it comes along with the state
+                _add(sources, history.source(placement, device), task.bytes_in / mode.gpus)
+        if fresh:
             seconds = mode.upload.of(fresh)
             if terms is not None:
                 seconds = mode.upload.of(fresh + terms.extra) * (terms.up if true else 1.0)
-        read = () if not (fresh and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
+        read = () if not (unfinished and places.items) else self.fusion(tasks).inputs if mode.parts else reads(tasks)
         for item in places.missing(read, device):
             source = places.source(item, device)
             if source is not None:  # else nothing has written it yet: nothing to bring
@@ -235,12 +239,15 @@ class Transfers:
             transfers.append((places.hops(source, device), total, 0.0, items))
         return [transfer for transfer in transfers if transfer[0]]
 
-    def _stranded_output(self, task: Task, device: Device) -> float:
-        """Bytes of finished results that lie with the saved state and not on this device."""
-        history = task._history
-        if history is None or history.saved_at is None or history.last_device == device.index:
-            return 0.0
-        return float(task.bytes_out + sum(self.places.items[item].size for item in task.writes))
+    def _saved(self, task: Task, history: History, placement: Placement, device: Device) -> float:
+        """Bytes that one of the devices of a resumed task needs of what was saved of it: of its output, once it has
+        computed everything, else of its state."""
+        count = len(placement.devices)
+        if task._done == 1.0:
+            output = task.bytes_out + sum(self.places.items[item].size for item in task.writes)
+            there = history.intact and device in history.devices
+            return max(0.0, output / count - (output / len(history.devices) if there else 0.0))
+        return task.shape.stopping.state / count if history.state_saved and not history.in_memory(device) else 0.0
 
     def _alone(self, transfers: list[Transfer]) -> float:
         """Seconds of some transfers on idle links, one after the other."""
@@ -251,10 +258,13 @@ class Transfers:
                 total += Links.alone(way, size)
         return total
 
-    def upload_seconds(self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None) -> float:
+    def upload_seconds(
+        self, tasks: Sequence[Task], placement: Placement, terms: Terms | None = None,
+        histories: Sequence[History | None] | None = None,
+    ) -> float:  # fmt: skip
         """The upload stage as it would be on idle links and engines."""
-        mode = placement.mode
-        return max(self._alone(self.missing(tasks, mode, device, terms, False)) for device in placement.devices)
+        missing = (self.missing(tasks, placement, device, terms, False, histories) for device in placement.devices)
+        return max(map(self._alone, missing))
 
     # The turn of a part that is not alone on its way ----------------------------------------------------------
 
@@ -265,7 +275,7 @@ class Transfers:
         if part.settled:
             part.flow = self.links.send(self.links.up(part.device), part.size, part.seconds, self.brought, part)
             return
-        transfers = self.missing(launch.tasks, launch.placement.mode, part.device, launch.terms)
+        transfers = self.missing(launch.tasks, launch.placement, part.device, launch.terms)
         part.moved = bool(transfers)
         part.legs = [
             (way, size, seconds if number == 0 else 0.0, items, location)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.generation import Generation
-from sim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.kernel.clock import TIMER, Timer
+from hetsim.engine.language.generation import Generation
+from hetsim.engine.language.service_calls import ServiceCalls
 
 
 class Clients:

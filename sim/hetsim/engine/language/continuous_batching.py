@@ -14,23 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim.engine.core.figures import pack_steps
-from sim.engine.flight.flows import Flow
-from sim.engine.flight.resident import Resident
-from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation
-from sim.engine.language.kinds import ReplicaType
-from sim.engine.language.kv_memory import KVMemory
-from sim.engine.language.members import Members
-from sim.engine.language.periods import Periods
-from sim.engine.language.sequences import Sequences
-from sim.engine.language.service_calls import ServiceCalls
-from sim.engine.language.steps import Steps
-from sim.errors import InvariantError
-from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
-from sim.model.step_times import attended
-from sim.policy.iterating import Foreseen
+from hetsim.engine.core.figures import pack_steps
+from hetsim.engine.flight.flows import Flow
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.kernel.clock import TIMER, Timer
+from hetsim.engine.language.generation import DECODING, NAN, PREFILLING, QUEUED, Generation
+from hetsim.engine.language.kinds import ReplicaType
+from hetsim.engine.language.kv_memory import KVMemory
+from hetsim.engine.language.members import Members
+from hetsim.engine.language.periods import Periods
+from hetsim.engine.language.sequences import Sequences
+from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.steps import Steps
+from hetsim.errors import InvariantError
+from hetsim.model.plan import Placement
+from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_RUNNING
+from hetsim.model.step_times import attended
+from hetsim.policy.iterating import Foreseen
 
 
 class Replica:
@@ -38,7 +38,7 @@ class Replica:
 
     Its parts: `memory` for keys and values, the `sequences` that decode, its `requests` (members and those that wait),
     the steps under way (`stage`), and the `periods` in which it has something to do.  Here is what happens between two
-    steps, and what policies see (`sim.policy.iterating.Replica`).
+    steps, and what policies see (`hetsim.policy.iterating.Replica`).
     """
 
     def __init__(self, fleet: ServiceCalls, number: int, kind: ReplicaType, placement: Placement, prefills_only: bool):
@@ -101,7 +101,8 @@ class Replica:
 
     @property
     def steps(self) -> int:
-        return self.sequences.steps
+        stage, steps = self.stage, self.sequences.steps
+        return steps + stage.over_by(self.clock._now) if stage.under_way and stage.count > 1 else steps
 
     @property
     def heads(self) -> Mapping[str, Generation]:
@@ -109,12 +110,18 @@ class Replica:
 
     @property
     def free_blocks(self) -> int:
+        if self.stage.under_way and (done := self.steps - self.sequences.steps):
+            return self.memory.free - self.sequences.growth(done)
         return self.memory.free
 
     def blocks_for(self, request: Generation) -> int:
+        if self.stage.under_way:
+            self.evict()
         return self.memory.blocks_for(request)
 
     def cached(self, request: Generation) -> int:
+        if self.stage.under_way:
+            self.evict()
         return self.memory.cached(request)
 
     def foresee(self, request: Generation | None = None) -> Foreseen:
@@ -215,9 +222,12 @@ class Replica:
         gave_way: a sequence was preempted at this boundary, so the policy was not asked whether a request may join.
         """
         sequences, requests = self.sequences, self.requests
-        count = sequences.until_full(sequences.until_end())
-        if count > 1 and self.changes and requests.outstanding > len(requests.inside):
-            count = 1 if gave_way else self._steady(count)
+        count = 1 if lag else sequences.until_full(sequences.until_end())  # a row of several steps has no copying
+        if count > 1 and requests.outstanding > len(requests.inside):
+            if gave_way:
+                count = 1 if self.changes or requests.may_fit() else count
+            elif self.changes:
+                count = self._steady(count)
         self.stage.decodes = True
         self.stage.begin(count, self.times.decoding(count, sequences.count, sequences.context), lag)
 
@@ -243,10 +253,10 @@ class Replica:
             seen[request.row] = None
             total += tokens
         decodes = self.stage.decodes
-        budget, decoding = self.service.budget, self.sequences.count if decodes else 0
-        if budget is not None and total + decoding > budget:
+        limit, decoding = self.service.max_num_batched_tokens, self.sequences.count if decodes else 0
+        if limit is not None and total + decoding > limit:
             text = f"prefills {total} tokens and decodes {decoding} in one step"
-            raise self.fleet.illegal(f"{text}; a step takes {budget} (max_num_batched_tokens)")
+            raise self.fleet.illegal(f"{text}; a step takes {limit} (max_num_batched_tokens)")
         if not total and not decodes:
             raise self.fleet.illegal("answered with a step that does nothing")
         return total
@@ -259,15 +269,9 @@ class Replica:
         """The steps under way are over: count their tokens."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         part = stage.over() / (len(self.prefill) + (sequences.count if stage.decodes else 0))
-        growth = self._row(self.clock._now)
+        self._row(self.clock._now)
         if stage.decodes:
             sequences.share += part
-            memory = self.memory
-            memory.free -= growth
-            if memory.cache is not None:
-                memory.cache.fit(memory.free)
-            sequences.context += sequences.count * stage.count
-            sequences.steps += stage.count
             while sequences.ends and sequences.ends[0][0] <= sequences.steps:
                 request = sequences.pop_complete()
                 if request is None:
@@ -280,8 +284,28 @@ class Replica:
             self.prefill = []
         stage.reading = 0
 
-    def _row(self, end: float) -> int:
-        """A row for the steps that end now, before their tokens are counted; the KV blocks that these take."""
+    def split(self) -> None:
+        """Count the steps of a jump that are over; the step under way goes on by itself."""
+        stage = self.stage
+        if not stage.under_way or stage.count < 2:
+            return
+        stage.cut()
+        stage.count -= 1
+        if stage.count:
+            boundary = stage.after(stage.count)
+            self.sequences.share += stage.in_part(boundary) / self.sequences.count
+            self._row(boundary)
+            stage.began, stage.lag = boundary, 0.0
+        stage.count = 1
+
+    def evict(self) -> None:
+        """Evict the prefixes in blocks that the steps of a jump have taken so far."""
+        cache = self.memory.cache
+        if cache is not None and cache.idle:
+            cache.fit(self.free_blocks)
+
+    def _row(self, end: float) -> None:
+        """Write a row for the steps that end now, and count their tokens and the KV blocks that these take."""
         stage, sequences, requests = self.stage, self.sequences, self.requests
         decoding = growth = fresh = 0
         if stage.decodes:
@@ -290,14 +314,19 @@ class Replica:
             if sequences.fresh:
                 fresh = self._fresh_gaps(end)
             sequences.decoded_at = end
-        memory = self.memory
-        cached = 0 if memory.cache is None else memory.cached_blocks
+        memory, cached = self.memory, 0
+        if memory.cache is not None:
+            memory.cache.fit(memory.free - growth)
+            cached = memory.cached_blocks
         running = len(requests.inside) + len(requests.loading)
         self.rows.extend(pack_steps(
             stage.began, end, self.code, stage.count, decoding, stage.reading, sequences.context, memory.free, growth,
             cached, running, requests.outstanding - running, fresh,
         ))  # fmt: skip
-        return growth
+        memory.free -= growth
+        if decoding:
+            sequences.context += decoding * stage.count
+            sequences.steps += stage.count
 
     def _fresh_gaps(self, end: float) -> int:
         """Record the token gaps of sequences that began to decode since the last decoding step; their number."""
@@ -324,9 +353,9 @@ class Replica:
             return
         if self.stage.under_way:
             self._count_part(end)
-            if outcome == LAUNCH_RUNNING and (whole := self.stage.whole_by(end)):
-                self.stage.count = whole
-                self._row(self.stage.after(whole))
+            if outcome == LAUNCH_RUNNING and self.stage.decodes and (done := self.stage.over_by(end)):
+                self.stage.count = done
+                self._row(self.stage.after(done))
         self.periods.end(outcome, end)
 
     def _count_part(self, end: float) -> None:
@@ -350,12 +379,7 @@ class Replica:
     def give_up(self, outcome: int) -> list[Generation]:
         """Its device has failed, or it is stopped: what it had is lost; its requests, which begin anew elsewhere."""
         stage = self.stage
-        if stage.under_way and stage.decodes and stage.count > 1:
-            stage.cut()
-            stage.count -= 1  # all but the step under way gave their tokens
-            if stage.count:
-                self._row(stage.after(stage.count))
-                self.sequences.steps += stage.count
+        self.split()
         self.close(self.clock._now, outcome)
         self.clock.cancel(self.launch)
         stage.under_way = False

@@ -6,8 +6,8 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from sim.engine.flight.flows import Flow
-from sim.model.tasks import Task
+from hetsim.engine.flight.flows import Flow
+from hetsim.model.tasks import Task
 
 NAN = math.nan
 QUEUED, LOADING, PREFILLING, DECODING, OVER = range(5)
@@ -39,7 +39,7 @@ class Generation:
         self.hashes = hashes
         self.state = QUEUED
         self.replica: Any = None
-        """Which has it; a `sim.engine.language.continuous_batching.Replica`, which stands above."""
+        """Which has it; a `hetsim.engine.language.continuous_batching.Replica`, which stands above."""
         self.made = 0
         """Tokens produced, as long as it does not decode."""
         self.offset = 0
@@ -69,7 +69,7 @@ class Generation:
         self.token_at = NAN
         """When its last token came, while it does not decode."""
         self.kind: Any = None
-        """Of the replica that it joined last (`sim.engine.language.kinds.ReplicaType`)."""
+        """Of the replica that it joined last (`hetsim.engine.language.kinds.ReplicaType`)."""
         self.joules = 0.0
         """Energy above idle on the kinds before."""
         self.earlier = 0.0
@@ -106,7 +106,7 @@ class Generation:
     @property
     def produced(self) -> int:
         if self.state == DECODING:
-            steps: int = self.replica.sequences.steps
+            steps: int = self.replica.steps
             return steps + self.offset
         return self.made
 

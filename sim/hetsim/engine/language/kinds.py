@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from sim.model.service import LanguageService
+from hetsim.model.service import LanguageService
 
 
 class ReplicaType:
@@ -30,7 +32,7 @@ class ReplicaType:
     def measure(self, service: LanguageService, prompt: np.ndarray, output: np.ndarray) -> None:
         """Reckon the speed with these requests: each takes its tokens, and a share of the steps."""
         decoding = float((output - 1.0).mean()) / service.max_sequences
-        filled = 0.0 if service.budget is None else float((prompt + output - 1.0).mean()) / service.budget
+        filled = float((prompt + output - 1.0).mean()) / (service.max_num_batched_tokens or math.inf)
         seconds = self.steps.demand(prompt, output, service.max_sequences)[2]
         seconds += self.steps.fixed * max(decoding, filled)
         if seconds > 0:

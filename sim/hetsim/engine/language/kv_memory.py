@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.engine.language.generation import PREFILLING, Generation
-from sim.engine.language.prefix import PrefixCache
+from hetsim.engine.language.generation import PREFILLING, Generation
+from hetsim.engine.language.prefix import PrefixCache
 
 
 class KVMemory:
@@ -22,19 +22,19 @@ class KVMemory:
         return -(-tokens // self.block)
 
     def blocks_for(self, request: Generation) -> int:
-        """Blocks that a request takes by joining, with that for its next token, where it need not be prefilled."""
+        """Free blocks that a request takes by joining, with that for its next token, where it need not be prefilled.
+
+        Blocks of a prefix that no other request uses are free until it joins.
+        """
         blocks = -(-(request.prompt + request.made) // self.block)
         if self.cache is None or not request.left:
             return blocks
-        return blocks - self._found(request) * self.cache.each
+        users, names = self.cache.users, request.hashes[: self._found(request)]
+        return blocks - self.cache.each * sum([name in users for name in names])
 
     def cached(self, request: Generation) -> int:
         """Tokens at the beginning of its prompt that are here already."""
         return 0 if self.cache is None else self._found(request) * self.cache.tokens
-
-    def room_for(self, request: Generation) -> int:
-        """Blocks that are free for a request and those that decode, once it uses what lies here of its prompt."""
-        return self.free if self.cache is None else self.free - self._idle_of(request)
 
     @property
     def cached_blocks(self) -> int:
@@ -83,14 +83,6 @@ class KVMemory:
     def _found(self, request: Generation) -> int:
         assert self.cache is not None
         return self.cache.found(request.hashes, request.prompt // self.cache.tokens)
-
-    def _idle_of(self, request: Generation) -> int:
-        """Free blocks that are so no longer once the request uses what lies in them."""
-        cache = self.cache
-        assert cache is not None
-        if not request.left:
-            return 0
-        return cache.each * sum(name in cache.idle for name in request.hashes[: self._found(request)])
 
     def _hold_prefix(self, request: Generation) -> int:
         """Use what is here of the prompt's beginning; the tokens that need not be prefilled."""

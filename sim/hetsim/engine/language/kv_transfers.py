@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.engine.flight.flows import Flow, Pipe
-from sim.engine.flight.links import Links
-from sim.engine.language.generation import Generation
-from sim.model.cluster import Device
-from sim.model.plan import Placement
+from hetsim.engine.flight.flows import Flow, Pipe
+from hetsim.engine.flight.links import Links
+from hetsim.engine.language.generation import Generation
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
 
 
 class KVTransfers:

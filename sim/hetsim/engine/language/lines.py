@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import Any
 
-from sim.engine.language.generation import QUEUED, Generation
+from hetsim.engine.language.generation import QUEUED, Generation
 
 Entry = tuple[Any, int, Generation]
 
@@ -24,6 +24,16 @@ class Line:
 
     def push(self, key: Any, request: Generation) -> None:
         heappush(self.heap, (key, request.row, request))
+
+    def move(self, key: Any, request: Generation) -> None:
+        """A request that waits has another key."""
+        self._move(self.heap, key, request)
+
+    @staticmethod
+    def _move(heap: list[Entry], key: Any, request: Generation) -> None:
+        heap[:] = [entry for entry in heap if entry[2] is not request]
+        heap.append((key, request.row, request))
+        heapify(heap)
 
     def head(self) -> Generation | None:
         """The request that is next to join; None if none waits."""
@@ -80,6 +90,11 @@ class Lines(Line):
         heappush(line, (key, request.row, request))
         if client not in heads or line[0][2] is request:
             heads[client] = request
+
+    def move(self, key: Any, request: Generation) -> None:
+        line = self.of[request.client]
+        self._move(line, key, request)
+        self.heads[request.client] = line[0][2]
 
     def gone(self, request: Generation) -> None:
         if self.heads.get(request.client) is request:

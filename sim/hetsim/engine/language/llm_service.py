@@ -10,22 +10,22 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.kernel.clock import FINISH, Later
-from sim.engine.language.clients import Clients
-from sim.engine.language.continuous_batching import Replica
-from sim.engine.language.generation import NAN, OVER, QUEUED, Generation
-from sim.engine.language.kinds import ReplicaType
-from sim.engine.language.kv_transfers import KVTransfers
-from sim.engine.language.replica_set import ReplicaSet
-from sim.engine.language.service_calls import ServiceCalls
-from sim.model.plan import Placement
-from sim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
-from sim.model.service import LanguageService
-from sim.model.tasks import RUNNING, Task
-from sim.policy.iterating import Foreseen
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.kernel.clock import FINISH, Later
+from hetsim.engine.language.clients import Clients
+from hetsim.engine.language.continuous_batching import Replica
+from hetsim.engine.language.generation import NAN, OVER, QUEUED, Generation
+from hetsim.engine.language.kinds import ReplicaType
+from hetsim.engine.language.kv_transfers import KVTransfers
+from hetsim.engine.language.replica_set import ReplicaSet
+from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.model.plan import Placement
+from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import RUNNING, Task
+from hetsim.policy.iterating import Foreseen
 
 
 class Fleet(ServiceCalls):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
-from sim.engine.language.kv_memory import KVMemory
-from sim.engine.language.lines import Line, Lines
-from sim.engine.language.periods import Periods
-from sim.engine.language.sequences import Sequences
-from sim.engine.language.service_calls import ServiceCalls
-from sim.model.tasks import WAITING
+from hetsim.engine.language.generation import DECODING, LOADING, NAN, OVER, PREFILLING, QUEUED, Generation
+from hetsim.engine.language.kv_memory import KVMemory
+from hetsim.engine.language.lines import Line, Lines
+from hetsim.engine.language.periods import Periods
+from hetsim.engine.language.sequences import Sequences
+from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.model.tasks import WAITING
 
 
 class Members:
@@ -92,7 +92,7 @@ class Members:
             request = self.head = line.head()
             if request is None:
                 break
-            if memory.blocks_for(request) + self.sequences.needed > memory.room_for(request):
+            if memory.blocks_for(request) + self.sequences.needed > memory.free:
                 break
             if not self.service.call(self.policy.admits, self.replica, request):
                 break
@@ -100,6 +100,11 @@ class Members:
             self.head = None
             lag += self._enter(request)
         return lag
+
+    def may_fit(self) -> bool:
+        """May there be room for the head after the next step?  If not, there is none while all others decode."""
+        head = self.line.head()
+        return head is not None and self.memory.blocks_for(head) + self.sequences.growth(2) <= self.memory.free
 
     def _enter(self, request: Generation) -> float:
         service, memory = self.service, self.memory
@@ -188,6 +193,7 @@ class Members:
             request.token_at = request.paused_at = now
             self._out(request)
             self._waits_again(request)
+            request.state = QUEUED
             self.held[request.row] = request
             request.source = self.replica
             request.left = 0
@@ -251,6 +257,7 @@ class Members:
 
     def _stop_loading(self, request: Generation, over: bool) -> None:
         """Its keys and values need not come here any more."""
+        self.replica.evict()
         self._told_left(request, over)
         self.service.transfers.give_up(request)
         self.memory.leave_with(request)
@@ -335,14 +342,17 @@ class Members:
         request.begin_anew(self.clock._now)
         request.replica = self.replica
         if loading is not None:
-            self.queue(request)
+            self.outstanding -= 1
+            self.replica.enqueue(request)
+        elif request not in self.coming:
+            self.line.move(self.service.call(self.policy.key, request), request)
         self.replica.wake()
 
     def defects(self) -> list[str]:
         """Everything that does not add up, recounted (for --check)."""
         found = []
         memory, sequences = self.memory, self.sequences
-        own = 0
+        own, done = 0, self.replica.steps - sequences.steps
         inside = [*self.inside.values(), *self.loading.values()]
         for request in inside:
             if request.state == LOADING:
@@ -358,12 +368,14 @@ class Members:
             own += len(memory.cache.users) * memory.cache.each
             if memory.cached_blocks > memory.free:
                 found.append("more prefixes are kept than fit")
-        if own + memory.free != memory.total or memory.free < 0:
-            found.append(f"KV blocks: {own} held and {memory.free} free, there are {memory.total}")
+        free = self.replica.free_blocks
+        if own + free != memory.total or free < 0:
+            found.append(f"KV blocks: {own} held and {free} free, there are {memory.total}")
         if len(inside) > self.most:
             found.append(f"{len(inside)} sequences, at most {self.most} may be in a replica")
         decoding = [request for request in self.inside.values() if request not in self.prefilling]
-        if len(decoding) != sequences.count or sum(request.whole for request in decoding) != sequences.context:
+        context = sum(request.whole - done for request in decoding)
+        if len(decoding) != sequences.count or context != sequences.context:
             found.append("the context of the sequences that decode does not add up")
         waiting = sum(r.state == QUEUED and r.replica is self.replica for r in self.coming)
         waiting += len(self.line.everyone())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from sim.engine.language.generation import NAN, Generation
-from sim.engine.language.kinds import ReplicaType
-from sim.engine.language.service_calls import ServiceCalls
-from sim.engine.language.steps import Steps
-from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED
+from hetsim.engine.language.generation import NAN, Generation
+from hetsim.engine.language.kinds import ReplicaType
+from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.engine.language.steps import Steps
+from hetsim.model.plan import Placement
+from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Periods:

@@ -10,19 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.flows import Flow
-from sim.engine.kernel.clock import TIMER, Timer
-from sim.engine.language.continuous_batching import Replica
-from sim.engine.language.generation import Generation
-from sim.engine.language.kinds import ReplicaType
-from sim.engine.language.service_calls import ServiceCalls
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_STOPPED
-from sim.policy.iterating import WantedReplica
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.flows import Flow
+from hetsim.engine.kernel.clock import TIMER, Timer
+from hetsim.engine.language.continuous_batching import Replica
+from hetsim.engine.language.generation import Generation
+from hetsim.engine.language.kinds import ReplicaType
+from hetsim.engine.language.service_calls import ServiceCalls
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.record import LAUNCH_COMPLETED, LAUNCH_LOST, LAUNCH_STOPPED
+from hetsim.policy.iterating import WantedReplica
 
 
 class ReplicaSet:
@@ -180,7 +180,10 @@ class ReplicaSet:
             slowdown = state.slowdown / (1.0 + device.type.preemption.overhead)
             rate = min(rate, state.frequency / slowdown)
             power += state.frequency**3
-        replica.stage.run_at(rate, power / len(devices))
+        power /= len(devices)
+        if (rate, power) != (replica.stage.rate, replica.stage.power):
+            replica.split()
+            replica.stage.run_at(rate, power)
 
     def lose(self, failed: list[Replica]) -> None:
         """Devices of these replicas have failed, and all that the replicas had is gone."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any
 
-from sim.engine.language.generation import DECODING, NAN, OVER, Generation
-from sim.engine.language.kv_memory import KVMemory
+from hetsim.engine.language.generation import DECODING, NAN, OVER, Generation
+from hetsim.engine.language.kv_memory import KVMemory
 
 
 class Sequences:

@@ -1,6 +1,6 @@
 """What the replicas and clients of a language model tell the service they belong to: their calls upward.
 
-`sim.engine.language.llm_service.Fleet` is it.  A replica is `Any` to what stands below it.
+`hetsim.engine.language.llm_service.Fleet` is it.  A replica is `Any` to what stands below it.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sim.engine.core.policy_errors import raised
-from sim.engine.core.recorder import Recorder
-from sim.engine.core.state import RunState
-from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import Clock
-from sim.engine.language.generation import Generation
-from sim.engine.language.kinds import ReplicaType
-from sim.engine.language.kv_transfers import KVTransfers
-from sim.errors import HetsimError, PolicyError
-from sim.model.plan import Placement
-from sim.model.service import LanguageService
-from sim.model.tasks import Task
-from sim.policy.iterating import Foreseen
+from hetsim.engine.core.policy_errors import raised
+from hetsim.engine.core.recorder import Recorder
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.language.generation import Generation
+from hetsim.engine.language.kinds import ReplicaType
+from hetsim.engine.language.kv_transfers import KVTransfers
+from hetsim.errors import HetsimError, PolicyError
+from hetsim.model.plan import Placement
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Task
+from hetsim.policy.iterating import Foreseen
 
 
 class ServiceCalls(Protocol):
@@ -45,7 +45,7 @@ class ServiceCalls(Protocol):
     """Requests that no replica can take yet, by row."""
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a policy's hook, as `sim.engine.core.policy_errors.call` does: this is often."""
+        """Call a policy's hook, as `hetsim.engine.core.policy_errors.call` does: this is often."""
         try:
             return hook(*arguments)
         except HetsimError:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sim.engine.core.rounds import Rounds
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.engine.flight.resident import Resident
-from sim.engine.language.continuous_batching import Replica
-from sim.engine.language.llm_service import Fleet
-from sim.errors import RunError
-from sim.model.tasks import Shape, Task
+from hetsim.engine.core.rounds import Rounds
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.language.continuous_batching import Replica
+from hetsim.engine.language.llm_service import Fleet
+from hetsim.errors import RunError
+from hetsim.model.tasks import Shape, Task
 
 
 class Serving:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from sim.engine.kernel.clock import FINISH, Clock, Timer
-from sim.engine.language.generation import NAN
-from sim.engine.language.sequences import Sequences
-from sim.model.step_times import StepTimes
+from hetsim.engine.kernel.clock import FINISH, Clock, Timer
+from hetsim.engine.language.generation import NAN
+from hetsim.engine.language.sequences import Sequences
+from hetsim.model.step_times import StepTimes
 
 
 class Steps:
@@ -88,11 +88,7 @@ class Steps:
     def run_at(self, rate: float, power: float) -> None:
         """The speed or the power of its devices has changed: the step under way ends earlier or later."""
         now = self.clock._now
-        if (rate, power) == (self.rate, self.power):
-            return
         if self.under_way:
-            if self.count > 1:
-                self.cut()
             begun = self.began + self.lag
             self.worked += max(0.0, now - (begun if math.isnan(self.worked_until) else self.worked_until)) * self.power
             self.worked_until = max(now, begun)
@@ -131,14 +127,10 @@ class Steps:
             return max(0.0, now - self.began - self.lag) * self.power
         return self.worked + max(0.0, now - self.worked_until) * self.power
 
-    def whole_by(self, end: float) -> int:
-        """How many of several steps were over by then; none where their speed changed meanwhile."""
-        if not self.decodes or self.count < 2 or self.last:
-            return 0
+    def over_by(self, end: float) -> int:
+        """How many of several steps were over by then; the last of them is not counted."""
         return bisect_left(range(1, self.count), end, key=self.after)
 
     def first_token(self, end: float) -> float:
         """When the first of them gave its tokens, if they end then."""
-        if self.count > 1 and not self.last:
-            return self.after(1)
-        return self.began + (end - self.began) / self.count
+        return self.after(1) if self.count > 1 else end

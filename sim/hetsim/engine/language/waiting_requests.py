@@ -11,14 +11,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from sim.engine.core.policy_errors import illegal
-from sim.engine.language.llm_service import Fleet
-from sim.model.service import LanguageService
-from sim.model.tasks import Task
+from hetsim.engine.core.policy_errors import illegal
+from hetsim.engine.language.llm_service import Fleet
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Task
 
 
 class WaitingRequests:
-    """See `sim.policy.request_queue.RequestQueue`; batches cannot be taken from it.
+    """See `hetsim.policy.request_queue.RequestQueue`; batches cannot be taken from it.
 
     Cost: linear in the requests that are there, of the number O(replicas).
     """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.model.record import COMPLETED
-from sim.model.tasks import Task
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import Task
 
 
 class AttainedService:

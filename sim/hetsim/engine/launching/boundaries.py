@@ -2,7 +2,7 @@
 
 A launch has one pending clock entry, for its next boundary: in most cases its end.  Whatever changes a rate, a link or
 a lane calls this module to recompute the rest of the timetable.
-An accelerator's engines serve launches as `sim.engine.flight.timetable` says.
+An accelerator's engines serve launches as `hetsim.engine.flight.timetable` says.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.contention import SharedNetwork
-from sim.engine.flight.data_locations import host
-from sim.engine.flight.launch import COMPUTED, END, INF, JOIN, NAN, READY, TURN, Lane, Launch, ShareGroup, Timetable
-from sim.engine.flight.part import Part, insert_part
-from sim.engine.flight.prefetch import Fetching
-from sim.engine.flight.rates import Speeds
-from sim.engine.flight.timetable import again, all_compute, alone, data_came, download_over
-from sim.engine.flight.transfers import Transfers
-from sim.engine.kernel.clock import FINISH
-from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.departures import Departures, written
-from sim.engine.launching.lanes import give_lanes
-from sim.engine.launching.sketches import Sketches
-from sim.model.record import LAUNCH_COMPLETED
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.contention import SharedNetwork
+from hetsim.engine.flight.data_locations import host
+from hetsim.engine.flight.launch import COMPUTED, END, INF, JOIN, NAN, READY, TURN, Lane, Launch, ShareGroup, Timetable
+from hetsim.engine.flight.part import Part, insert_part
+from hetsim.engine.flight.prefetch import Fetching
+from hetsim.engine.flight.rates import Speeds
+from hetsim.engine.flight.timetable import again, all_compute, alone, data_came, download_over
+from hetsim.engine.flight.transfers import Transfers
+from hetsim.engine.kernel.clock import FINISH
+from hetsim.engine.launching.attained import AttainedService
+from hetsim.engine.launching.departures import Departures, written
+from hetsim.engine.launching.lanes import give_lanes
+from hetsim.engine.launching.sketches import Sketches
+from hetsim.model.record import LAUNCH_COMPLETED
 
 
 class Boundaries:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.contention import Member
-from sim.engine.flight.launch import COMPUTE, Launch, Timetable
-from sim.engine.flight.rates import Speeds
-from sim.engine.launching.attained import AttainedService
-from sim.engine.resources.occupancy import GpuState
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.contention import Member
+from hetsim.engine.flight.launch import COMPUTE, Launch, Timetable
+from hetsim.engine.flight.rates import Speeds
+from hetsim.engine.launching.attained import AttainedService
+from hetsim.engine.resources.occupancy import GpuState
 
 
 class Departures:

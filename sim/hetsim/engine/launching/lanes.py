@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sim.engine.flight.launch import Lane, ShareGroup
-from sim.engine.flight.links import Links
-from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import GpuState
-from sim.model.tasks import Mode
+from hetsim.engine.flight.launch import Lane, ShareGroup
+from hetsim.engine.flight.links import Links
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.tasks import Mode
 
 
 def give_lanes(

@@ -1,4 +1,4 @@
-"""Launches begin, and change in mid-flight; `sim.engine.launching.boundaries` carries them on to their end.
+"""Launches begin, and change in mid-flight; `hetsim.engine.launching.boundaries` carries them on to their end.
 
 A launch occupies its devices, and its timetable is computed as far as it is known.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.flight.contention import Member
-from sim.engine.flight.data_locations import items_of
-from sim.engine.flight.durations import restore_seconds, work
-from sim.engine.flight.launch import INF, JOIN, TURN, Lane, Launch, Timetable
-from sim.engine.flight.timetable import append, append_shared
-from sim.engine.kernel.clock import FINISH
-from sim.engine.launching.boundaries import Boundaries
-from sim.engine.resources.occupancy import GpuState, available_at
+from hetsim.engine.flight.contention import Member
+from hetsim.engine.flight.data_locations import items_of
+from hetsim.engine.flight.durations import restore_seconds, work
+from hetsim.engine.flight.launch import INF, JOIN, TURN, Lane, Launch, Timetable
+from hetsim.engine.flight.timetable import append, append_shared
+from hetsim.engine.kernel.clock import FINISH
+from hetsim.engine.launching.boundaries import Boundaries
+from hetsim.engine.resources.occupancy import GpuState, available_at
 
 
 class Launches(Boundaries):
@@ -30,7 +30,8 @@ class Launches(Boundaries):
         devices = launch.placement.devices
         if len(devices) == 1 and not self.places.items:
             state = self.capacity.of[devices[0].index]
-            if state.__class__ is GpuState and state.normal and not state.relaid:
+            slices = state.slices
+            if state.__class__ is GpuState and state.normal and (slices is None or slices.busy[launch][1] <= now):
                 lane: Lane = state.lane
                 tasks = launch._tasks
                 if lane.regular and state.ready_at <= now and (tasks is None or tasks[0]._history is None):
@@ -49,9 +50,8 @@ class Launches(Boundaries):
             state = of[device.index]
             if state.__class__ is GpuState:
                 lanes.append(state.lane)
-                if state.relaid:
-                    state.relaid = False
-                    state.ready_at = max(state.ready_at, now) + device.type.sharing.reconfigure
+                if state.slices is not None:
+                    begin = max(begin, state.slices.busy[launch][1])
             if state.ready_at > now or state.saving:
                 begin = max(begin, available_at(state, now, state.left))
         table.lanes = tuple(lanes)
@@ -59,7 +59,7 @@ class Launches(Boundaries):
             for task in launch._tasks:
                 if task._history is not None:
                     begin = max(begin, task._history.saved_by)
-                    table.restore += restore_seconds(launch, task)
+                    table.restore += restore_seconds(task, task._history, launch.placement)
         table.begin = begin
         mode = launch.placement.mode
         if mode.exchange is not None and mode.node_count > 1:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState
-from sim.engine.flight.durations import work
-from sim.engine.flight.launch import Launch
-from sim.engine.kernel.clock import TIMER, Later, Timer
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.durations import work
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.kernel.clock import TIMER, Later, Timer
 
 REASON = "time limit"
 

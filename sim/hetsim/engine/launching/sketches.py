@@ -1,4 +1,4 @@
-"""Launches of which there is a sketch (`sim.engine.flight.launch.Sketch`): one accelerator, nothing that delays them
+"""Launches of which there is a sketch (`hetsim.engine.flight.launch.Sketch`): one accelerator, nothing that delays them
 but its engines and the links, and nothing that looks at them.
 
 A transfer over a way that others use too begins in its turn, and its end is known if it is alone there
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.durations import work
-from sim.engine.flight.flows import Flow
-from sim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch
-from sim.engine.flight.part import Part
-from sim.engine.flight.rates import Speeds
-from sim.engine.flight.transfers import Transfers
-from sim.engine.kernel.clock import FINISH
-from sim.engine.resources.occupancy import GpuState
-from sim.model.tasks import Mode
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.durations import work
+from hetsim.engine.flight.flows import Flow
+from hetsim.engine.flight.launch import INF, NAN, Lane, Launch, Moves, Sketch
+from hetsim.engine.flight.part import Part
+from hetsim.engine.flight.rates import Speeds
+from hetsim.engine.flight.transfers import Transfers
+from hetsim.engine.kernel.clock import FINISH
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.tasks import Mode
 
 
 class Sketches:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from sim.engine.flight import durations
-from sim.engine.flight.data_locations import host
-from sim.engine.flight.history import History
-from sim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
-from sim.engine.flight.links import Links
-from sim.engine.launching.launches import Launches
-from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
-from sim.model.tasks import Task
+from hetsim.engine.flight import durations
+from hetsim.engine.flight.history import History
+from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, Lane, Launch, Timetable
+from hetsim.engine.flight.links import Links
+from hetsim.engine.launching.launches import Launches
+from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
+from hetsim.model.tasks import Task
 
 BETWEEN = 1e-9
 """Part of a block by which rounding may miss a point between two."""
@@ -71,6 +70,8 @@ class Stops:
         # Only what this launch computed is new; what was saved before is saved still.
         saving = self._save_seconds(launch, residual) if keep and not fault and progress > 0 else 0.0
         moved = launches.speeds.leave(launch) if table.joined and not table.computed else []
+        if saving:
+            self._occupy(launch, now + saving)
         launches.departures.release(launch, table)
         if up == up and uploaded != uploaded:
             uploaded = now
@@ -80,8 +81,6 @@ class Stops:
         self._write(launch, table, times, now + residual, outcome, kept, progress, flushed)
         for task in () if killed else launch.tasks:
             self.recorder.detail("migrations" if outcome == LAUNCH_MOVED else "preemptions")[task.index] += 1
-        if saving:
-            self._occupy(launch, now + saving)
         self._left.update(dict.fromkeys(table.lanes))
         self._moved.update(dict.fromkeys(moved))
         if at_once:
@@ -125,13 +124,18 @@ class Stops:
             task._history.saved_by = until
         for device in launch.placement.devices:
             state = self.capacity.of[device.index]
+            if state.slices is not None:
+                state.slices.busy[launch] = state.slices.busy[launch][0], until
+                continue
             state.saving.append((until, mode.share or mode.millicores))
             state.normal = False
 
     def _keep(self, launch: Launch, table: Timetable, progress: float, keep: bool, fault: bool) -> float:
         """Set what stays done of each task; the fraction of this launch's computing that counts."""
-        device = launch.placement.devices[0]
         computed = table.total * progress
+        planned = durations.planned(launch)  # before what is done of any of its tasks is set anew
+        # Of several kernels launched as one nothing is kept.
+        by_estimate = 0.0 if launch.fusion is not None else min(1.0, computed / planned) if planned > 0 else 1.0
         kept_seconds = 0.0
         for task in launch.tasks:
             history = task._history
@@ -143,7 +147,7 @@ class Stops:
                 reached_by_estimate = durations.reached(launch, computed, estimated=True)
             else:
                 reached = before + (1.0 - before) * progress
-                reached_by_estimate = seen + (1.0 - seen) * self._progress_by_estimate(launch, computed)
+                reached_by_estimate = seen + (1.0 - seen) * by_estimate
             if keep and not fault:
                 task._done = reached
                 history.checkpoint = reached
@@ -158,26 +162,14 @@ class Stops:
             elif task._done > before:
                 kept_seconds += (task._done - before) / (1.0 - before) * table.total / len(launch.tasks)
             if task._done > before:
-                # What was drained or flushed left no state behind: its other blocks start from its input.
-                stateless = keep and not fault and device.type.preemption.kind != "context_switch"
-                history.saved_at = None if stateless else host(device.node)
-                history.last_device = device.index
-            elif task._done == 0 and before > 0:
+                history.save(launch.placement.devices, task.shape.stopping, fault)
+            elif fault or not keep:
+                history.lose(task._done == 0)
+            if task._done == 0 and before > 0:
                 # Spoliation gives back all that earlier launches did as well.
                 for name in ("upload", "compute", "download"):
                     self.recorder.detail(name)[task.index] = 0.0
         return kept_seconds / computed if computed > 0 else float(progress == 1.0 and keep)
-
-    @staticmethod
-    def _progress_by_estimate(launch: Launch, computed: float) -> float:
-        """The part of its work that a launch has done as far as estimates tell: at most all of it."""
-        mode = launch.placement.mode
-        if launch.fusion is not None:
-            return 0.0  # nothing of it is kept
-        works = [task.estimates[task.shape.position[mode]] * (1.0 - task.done) for task in launch.tasks]
-        base = mode.fixed if launch.terms is None else mode.base(launch.terms.requests.size)
-        planned = base * max(1.0 - task.done for task in launch.tasks) + math.fsum(works)
-        return min(1.0, computed / planned) if planned > 0 else 1.0
 
     def _to_the_end_of_the_block(self, launch: Launch, table: Timetable) -> float:
         """Seconds until a launch that is stopped leaves the compute engine: where devices drain, those to the end of
@@ -204,18 +196,18 @@ class Stops:
     def _save_seconds(self, launch: Launch, residual: float) -> float:
         """Time until a stopped launch has left: the rest of its block, the fixed part of saving, and its state over
         the device's idle link or at the rate of its context switch.  What drains or is flushed saves nothing."""
-        device = launch.placement.devices[0]
-        preemption = device.type.preemption
-        if preemption.kind != "context_switch":
+        devices, kind = launch.placement.devices, launch.placement.mode.type
+        if kind.preemption.kind != "context_switch":
             return residual
         seconds = 0.0
         for task in launch.tasks:
             stopping = task.shape.stopping
             seconds += stopping.save
-            if stopping.state and preemption.rate is not None:
-                seconds += stopping.state / preemption.rate
-            elif stopping.state and device.type.kind != "cpu":
-                seconds += Links.alone(self.links.down(device), stopping.state / len(launch.placement.devices))
+            part = stopping.state / len(devices)
+            if part and kind.preemption.rate is not None:
+                seconds += part / kind.preemption.rate
+            elif part and kind.kind != "cpu":
+                seconds += max(Links.alone(self.links.down(device), part) for device in devices)
         return seconds
 
 

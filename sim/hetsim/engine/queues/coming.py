@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from sim.engine.kernel.clock import Clock
+from hetsim.engine.kernel.clock import Clock
 
 BLOCK = 8192
 """Arrivals held as Python numbers at once; rows that have left a list keep their places until there are more."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sim.engine.kernel.clock import TIMER, Clock, Timer
+from hetsim.engine.kernel.clock import TIMER, Clock, Timer
 
 BLOCK = 8192
 """Rows held as Python numbers at once."""

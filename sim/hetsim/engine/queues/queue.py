@@ -17,23 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.flight.launch import Terms
-from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import ARRIVAL, Clock, Timer
-from sim.engine.queues.cache import Cache, cache_of
-from sim.engine.queues.coming import BLOCK, ArrivalColumn, OneByOne
-from sim.engine.queues.patience import RowPatience
-from sim.engine.queues.stage_noise import StageNoise
-from sim.model.plan import Placement
-from sim.model.record import RunInput
-from sim.model.service import Service
-from sim.model.tasks import Task
-from sim.policy.batching import BatchTimes
-from sim.policy.request_queue import Requests
+from hetsim.engine.flight.launch import Terms
+from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import ARRIVAL, Clock, Timer
+from hetsim.engine.queues.cache import Cache, cache_of
+from hetsim.engine.queues.coming import BLOCK, ArrivalColumn, OneByOne
+from hetsim.engine.queues.patience import RowPatience
+from hetsim.engine.queues.stage_noise import StageNoise
+from hetsim.model.plan import Placement
+from hetsim.model.record import RunInput
+from hetsim.model.service import Service
+from hetsim.model.tasks import BatchTimes, Task
+from hetsim.policy.request_queue import Requests
 
 
 class Queue:
-    """The waiting requests of a service, in order of arrival (see `sim.policy.request_queue.RequestQueue`)."""
+    """The waiting requests of a service, in order of arrival (see `hetsim.policy.request_queue.RequestQueue`)."""
 
     def __init__(self, number: int, service: Service, run: RunInput, clock: Clock, links: Links, bell: dict[Any, bool],
                  by_clock: bool):  # fmt: skip
@@ -384,12 +383,12 @@ class Queue:
 
     def stages(self, size: int, placement: Placement) -> BatchTimes:
         """Stage times of a batch of so many requests, as far as estimates tell."""
-        service, links = self.service, self.links
-        mode, device = placement.mode, placement.devices[0]
-        up, down = mode.upload.of(size), mode.download.of(size)
-        up += Links.alone(links.up(device), size * service.bytes_in)
-        down += Links.alone(links.down(device), size * service.bytes_out)
-        return BatchTimes(up, mode.base(size) + size * service.per_item[service.shape.position[mode]], down)
+        service, mode, device = self.service, placement.mode, placement.devices[0]
+        times = mode.stages(size, size * service.per_item[service.shape.position[mode]])
+        return times._replace(
+            upload=times.upload + Links.alone(self.links.up(device), size * service.bytes_in),
+            download=times.download + Links.alone(self.links.down(device), size * service.bytes_out),
+        )
 
     def seconds(self, position: int, terms: Terms, estimated: bool) -> float:
         """Compute seconds of a batch in one mode, without what it costs once."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
-from sim.engine.kernel.draws import Draws
-from sim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
-from sim.model.tasks import Shape, Task
+from hetsim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
+from hetsim.engine.kernel.draws import Draws
+from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
+from hetsim.model.tasks import Shape, Task
 
 BLOCK = 4096
 """Tasks taken from the columns at once."""
@@ -46,7 +46,7 @@ class Sources(Timer):
 
     __slots__ = (
         "run", "tasks", "clock", "status", "deliver", "progress", "each_block", "thinking", "closed", "_last",
-        "_delivered", "_noted", "_base", "_at", "_block", "_stream_of", "_sent", "_think",
+        "_delivered", "_noted", "_base", "_at", "_block", "_stream_of", "_sent", "_think", "_surplus",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +59,8 @@ class Sources(Timer):
         each_block: Callable[[], None],
         absent: Sequence[np.ndarray] = (),
     ):
-        """`absent`: rows of tasks that come by the clock alone (`sim.engine.queues.queue`), and are not delivered."""
+        """`absent`: rows of tasks that come by the clock alone (`hetsim.engine.queues.queue`), and are not delivered.
+        """
         super().__init__(self._arrive)
         self.run = run
         self.tasks = run.tasks
@@ -83,9 +84,13 @@ class Sources(Timer):
         self._stream_of: dict[int, int] = {}
         self._sent: list[int] = []
         self._think: list[Draws] = []
+        self._surplus: list[int] = []
+        """Of each closed loop the clients that leave when they have their answer."""
         for number, stream in enumerate(run.closed):
             self._stream_of.update(dict.fromkeys(stream.rows.tolist(), number))
-            self._sent.append(stream.clients)
+            self._sent.append(stream.clients[0][1])
+            self._surplus.append(0)
+            self._change(number, 0)
             self._think.append(Draws(stream.think, run.random.stream("think", stream.name), THINK_BLOCK))
         self._block: list[tuple[int, float, Shape, tuple[float, ...], tuple[float, ...]]] = []
         """The next rows to arrive, from `_at` on: row, arrival, shape, times and estimates of each."""
@@ -157,7 +162,26 @@ class Sources(Timer):
     def answered(self, task: Task) -> None:
         """A task has ended: if a client waited for it, the client thinks and sends the stream's next task."""
         number = self._stream_of.get(task.index)
-        if number is None or self._sent[number] >= len(self.run.closed[number].rows):
+        if number is None:
+            return
+        if self._surplus[number]:
+            self._surplus[number] -= 1
+        else:
+            self._send_next(number)
+
+    def _change(self, number: int, position: int) -> None:
+        """A loop has another number of clients: new ones begin to think, or some leave as their tasks end."""
+        clients = self.run.closed[number].clients
+        self._surplus[number] += clients[max(position - 1, 0)][1] - clients[position][1]
+        while self._surplus[number] < 0:
+            self._surplus[number] += 1
+            self._send_next(number)
+        if position + 1 < len(clients):
+            self.clock.at(clients[position + 1][0], ARRIVAL, Later(self._change, number, position + 1))
+
+    def _send_next(self, number: int) -> None:
+        """A client thinks, and sends the stream's next task."""
+        if self._sent[number] >= len(self.run.closed[number].rows):
             return
         time = self.clock._now + self._think[number]()
         if time >= self.run.horizon:

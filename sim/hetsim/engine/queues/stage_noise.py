@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.model.batch_times import StageTable
-from sim.model.randomness import RandomTree
-from sim.model.service import Service
-from sim.model.tasks import Mode
+from hetsim.model.batch_times import StageTable
+from hetsim.model.randomness import RandomTree
+from hetsim.model.service import Service
+from hetsim.model.tasks import Mode
 
 NOISE_BLOCK = 1024
 MIN_FACTOR = 0.1

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
-from sim.engine.resources.placement_index import PlacementIndex
-from sim.model.cluster import WHOLE, Cluster, Device
-from sim.model.plan import Placement, split_cores
-from sim.model.tasks import Mode
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.resources.occupancy import UNLIMITED, GpuState, NodeState
+from hetsim.engine.resources.placement_index import PlacementIndex
+from hetsim.model.cluster import WHOLE, Cluster, Device
+from hetsim.model.plan import Placement, split_cores
+from hetsim.model.tasks import Mode
 
 
 class Capacity(PlacementIndex):
     """What is free where, and which placements may take it."""
 
-    def __init__(self, cluster: Cluster):
+    def __init__(self, cluster: Cluster, clock: Clock | None = None):
         super().__init__(cluster)
+        self.clock = clock
+        """Tells when slices of MIG GPUs are cut; without one it is always 0."""
         self.moved: list[GpuState] | None = None
         """Accelerators of which something was taken or given back, for those that keep an index of them."""
         self.releases = 0
@@ -62,6 +65,8 @@ class Capacity(PlacementIndex):
         if mode.gpus and not state.takes(mode):
             if mode.gpu_memory > state.room:
                 return f"{device} has {state.room:,} bytes of memory free and the mode needs {mode.gpu_memory:,}"
+            if state.slices is not None:
+                return f"{device} has no idle slice for mode {mode.name}, and none can be cut now"
             return f"{device} has {max(0, state.free) / WHOLE:g} free and the mode needs {mode.share / WHOLE:g}"
         return None
 
@@ -254,14 +259,14 @@ class Capacity(PlacementIndex):
     def take(self, placement: Placement, launch: Any) -> int:
         """Occupy; the caller has validated.  Returns the bitmask of cores taken by a CPU launch, else 0.
 
-        On several nodes the cores of each stand behind those of the node before it (`sim.model.plan.split_cores`).
+        On several nodes the cores of each stand behind those of the node before it (`hetsim.model.plan.split_cores`).
         """
         mode, devices = placement.mode, placement.devices
         if mode.limited:
             self.budget(mode).take(mode, devices)
-        if mode.type.sharing.kind == "mig":
+        if mode.type.sharing.kind == "mig" and mode.gpus:
             for device in devices:
-                self._take_slice(self.of[device.index], mode.share, launch)
+                self.of[device.index].slices.take(mode, launch, 0.0 if self.clock is None else self.clock._now)
         self._hold(placement, 1)
         taken = shift = 0
         for number, cpus, _ in placement.hosts() if not mode.gpus else ():
@@ -306,7 +311,7 @@ class Capacity(PlacementIndex):
                 self.of[device.index].cores |= mask
         if mode.type.sharing.kind == "mig":
             for device in devices:
-                self.of[device.index].slices.pop(launch, None)
+                self.of[device.index].slices.give(launch)
         self._hold(placement, -1)
 
     @staticmethod
@@ -324,15 +329,6 @@ class Capacity(PlacementIndex):
                 free ^= lowest
         node.cores &= ~taken
         return taken
-
-    @staticmethod
-    def _take_slice(gpu: GpuState, share: int, launch: Any) -> None:
-        chosen = gpu.slice_for(share)
-        assert chosen is not None
-        layout, size = chosen
-        gpu.relaid = layout != gpu.layout
-        gpu.layout = layout
-        gpu.slices[launch] = size
 
     def changed(self, state: GpuState | NodeState) -> None:
         """Up, asleep or room of a device changed by other means."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engine.resources.capacity import Capacity
-from sim.model.cluster import WHOLE
-from sim.model.tasks import Mode
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.model.cluster import WHOLE
+from hetsim.model.tasks import Mode
 
 
 @dataclass

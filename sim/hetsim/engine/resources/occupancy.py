@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.model.cluster import WHOLE, Device, DeviceType, Node
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
+from hetsim.engine.resources.slices import GpuSlices
+from hetsim.model.cluster import WHOLE, Device, DeviceType, Node
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
 
 UNLIMITED = 1 << 62
 
 
 def available_at(state: DeviceState, now: float, free: int) -> float:
-    """When a launch can begin its first stage on a device of which it leaves `free`.
+    """When a launch can begin its first stage on a device of which it leaves `free`, slices of a MIG GPU aside.
 
     Capacity counts as free while the launch that left it is still saving its state; a new launch waits only if it
     needs that part.  `state.saving` lists (until, amount).
@@ -36,13 +37,21 @@ class DeviceState:
     """The changing side of an accelerator, or of the cores of a node."""
 
     __slots__ = (
-        "device", "up", "asleep", "normal", "frequency", "slowdown", "ready_at", "saving", "placements",
+        "device", "up", "asleep", "sleeping", "closed", "normal", "frequency", "slowdown", "ready_at", "saving",
+        "placements",
     )  # fmt: skip
+
+    slices: GpuSlices | None = None
+    """Of a MIG GPU its slices."""
 
     def __init__(self, device: Device):
         self.device = device
         self.up = True
         self.asleep = False
+        """Takes no launches, for one of these two reasons:"""
+        self.sleeping = False
+        self.closed = 0
+        """Maintenances that have been announced and are not over."""
         self.frequency = 1.0
         self.slowdown = 1.0 + device.type.preemption.overhead
         self.normal = self.slowdown == 1.0
@@ -72,7 +81,7 @@ class GpuState(DeviceState):
     unpinned can be evicted and do not count.
     """
 
-    __slots__ = ("node", "bit", "free", "room", "layout", "relaid", "slices", "lane", "kind", "least_room")
+    __slots__ = ("node", "bit", "free", "room", "slices", "lane", "kind", "least_room")
 
     def __init__(self, device: Device, node: NodeState, kind: int):
         super().__init__(device)
@@ -83,12 +92,9 @@ class GpuState(DeviceState):
         self.room = UNLIMITED if device.type.memory is None else device.type.memory
         self.least_room = self.room
         """The least that was ever left of the room, with what lies there unpinned taken off."""
-        layouts = device.type.sharing.layouts
-        self.layout = tuple(round(s * WHOLE) for s in layouts[0])
-        self.relaid = False  # mig: the layout was changed and the time for it is still to be paid
-        self.slices: dict[Any, int] = {}  # mig: launch -> slice it sits in
+        self.slices = GpuSlices(device.type) if device.type.sharing.kind == "mig" else None
         self.lane: Any = None
-        """What is in flight there (`sim.engine.flight.launch.Lane`)."""
+        """What is in flight there (`hetsim.engine.flight.launch.Lane`)."""
 
     def note_memory(self, unpinned: int = 0) -> None:
         """More memory is held, or items lie there that no launch needs."""
@@ -99,26 +105,9 @@ class GpuState(DeviceState):
         """Is there a share and memory for one more launch in this mode?"""
         if not self.up or self.asleep or mode.gpu_memory > self.room:
             return False
-        if self.device.type.sharing.kind == "mig":
-            return self.slice_for(mode.share) is not None
+        if self.slices is not None and self.slices.cut_for(mode) is None:
+            return False
         return self.free >= mode.share
-
-    def slice_for(self, share: int) -> tuple[tuple[int, ...], int] | None:
-        """mig: the layout and slice a launch would take: the least that is large enough, without a change of
-        layout if possible; another layout only when the GPU is empty."""
-        free = list(self.layout)
-        for used in self.slices.values():
-            free.remove(used)
-        fitting = [size for size in free if size >= share]
-        if fitting:
-            return self.layout, min(fitting)
-        if not self.slices:
-            for layout in self.device.type.sharing.layouts:
-                sizes = [round(size * WHOLE) for size in layout]
-                fitting = [size for size in sizes if size >= share]
-                if fitting:
-                    return tuple(sizes), min(fitting)
-        return None
 
     @property
     def left(self) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import GpuState
-from sim.model.cluster import WHOLE, Device
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
-from sim.policy.dispatch import EMPTY
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
+from hetsim.policy.dispatch import EMPTY
 
 Offer = tuple[int, int]
 """A device, and how often what it holds has changed: equal offers are the same device in the same state."""

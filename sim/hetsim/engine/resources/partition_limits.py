@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.model.cluster import MILLI, WHOLE, Device, Partition
-from sim.model.tasks import Mode
+from hetsim.model.cluster import MILLI, WHOLE, Device, Partition
+from hetsim.model.tasks import Mode
 
 
 class Budget:

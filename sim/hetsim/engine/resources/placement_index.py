@@ -9,15 +9,15 @@ fit is the lowest set bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sim.engine.resources.occupancy import GpuState, NodeState
-from sim.engine.resources.partition_limits import Budget
-from sim.model.cluster import Cluster, Device, DeviceType, Partition
-from sim.model.plan import Placement, host_part
-from sim.model.tasks import Mode
+from hetsim.engine.resources.occupancy import GpuState, NodeState
+from hetsim.engine.resources.partition_limits import Budget
+from hetsim.model.cluster import Cluster, Device, DeviceType, Partition
+from hetsim.model.plan import Placement, host_part
+from hetsim.model.tasks import Mode
 
 KEPT_GANGS = 256
 """Placements of gangs that a node remembers (nodes of 8 accelerators have no more that differ in practice)."""
@@ -262,10 +262,13 @@ class PlacementIndex:
             return fitting[0]
         return min(fitting, key=lambda gpu: gpu.free)
 
-    def _across(self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None) -> Placement | None:
+    def _across(
+        self, mode: Mode, nodes: Iterable[NodeState], budget: Budget | None = None,
+        amounts: Mapping[int, int] | None = None,
+    ) -> Placement | None:  # fmt: skip
         """A gang over several nodes, filling nodes in order.
 
-        `budget`: what its partition will have in use by then; None: what it has now.
+        `budget`: what its partition will have in use by then; None: what it has now.  `amounts`: most of it by node.
         """
         new = 1 << 30
         if mode.limited:
@@ -279,7 +282,7 @@ class PlacementIndex:
             fresh = budget is not None and node.index not in budget.on
             if fresh and not new:
                 continue
-            here = share_of(mode, node, left)
+            here = share_of(mode, node, left if amounts is None else min(left, amounts[node.index]))
             if here:
                 chosen.append((node, here))
                 new -= fresh

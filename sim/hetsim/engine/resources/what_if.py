@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.engine.resources.occupancy import DeviceState, GpuState, NodeState
-from sim.engine.resources.placement_index import first_devices
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
+from hetsim.engine.resources.occupancy import DeviceState, GpuState, NodeState
+from hetsim.engine.resources.placement_index import first_devices
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
 
 FIELDS = {kind: (*DeviceState.__slots__, *kind.__slots__) for kind in (GpuState, NodeState)}
 
@@ -19,19 +19,22 @@ def what_if_copy(node: NodeState) -> NodeState:
     copy.gpus = [_copy(gpu) for gpu in node.gpus]
     for gpu in copy.gpus:
         gpu.node = copy
-        gpu.slices = dict(gpu.slices)
+        gpu.slices = gpu.slices and gpu.slices.copy()
     return copy
 
 
 def release(sketch: NodeState, placement: Placement, launch: Any) -> None:
     """Give back on a sketch what a launch holds on that node."""
     for gpu in _change(sketch, placement, 1):
-        gpu.slices.pop(launch, None)
+        if gpu.slices is not None:
+            gpu.slices.give(launch)
 
 
 def occupy(sketch: NodeState, placement: Placement) -> None:
     """Take on a sketch what a launch would hold on that node."""
-    _change(sketch, placement, -1)
+    for gpu in _change(sketch, placement, -1):
+        if gpu.slices is not None:
+            gpu.slices.take(placement.mode, placement, 0.0)
 
 
 def _change(sketch: NodeState, placement: Placement, sign: int) -> list[GpuState]:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from typing import Any
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.durations import planned
-from sim.engine.flight.launch import Launch
-from sim.model.cluster import DeviceType
-from sim.model.tasks import Mode, Task
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.durations import planned
+from hetsim.engine.flight.launch import Launch
+from hetsim.model.cluster import DeviceType
+from hetsim.model.tasks import Mode, Task
 
 Key = tuple[str, str, str]
 """Kind and name of the device type, and the class: device types themselves are slow to hash."""

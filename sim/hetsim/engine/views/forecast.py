@@ -6,17 +6,18 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from sim.engine.core.state import RunState, launches_on
-from sim.engine.flight.durations import planned, reached, seconds_of
-from sim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch
-from sim.engine.flight.links import Links
-from sim.engine.flight.transfers import Transfers
-from sim.engine.resources.occupancy import GpuState, available_at
-from sim.engine.views.generated import Generated
-from sim.model.cluster import WHOLE, Device
-from sim.model.curves import layout_of
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Task
+from hetsim.engine.core.state import RunState, launches_on
+from hetsim.engine.flight.durations import planned, reached, restore_seconds, seconds_of
+from hetsim.engine.flight.history import History
+from hetsim.engine.flight.launch import COMPUTE, DOWNLOAD, QUEUED, RESTORE, UPLOAD, Launch
+from hetsim.engine.flight.links import Links
+from hetsim.engine.flight.transfers import Transfers
+from hetsim.engine.resources.occupancy import GpuState, available_at
+from hetsim.engine.views.generated import Generated
+from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.curves import layout_of
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, Task
 
 Engine = Literal["stream", "upload", "compute", "download"]
 
@@ -83,6 +84,8 @@ class Forecast:
         needed = mode.share or mode.millicores
         states = [self._capacity.of[device.index] for device in placement.devices]
         ready = max(available_at(state, now, state.left - needed) for state in states)
+        if mode.gpus and mode.type.sharing.kind == "mig":
+            ready = max(ready, *(state.slices.copy().take(mode, None, now) for state in states))
         left = [self._left(task) for task in tasks]
         if mode.parts:
             seconds = seconds_of(tasks, transfers.fusion(tasks), mode.parts, True)
@@ -92,15 +95,15 @@ class Forecast:
                 layout = layout_of(placement.devices)
                 parts = [mode.curve.left(layout, 1.0 - part) for part in left]
             works = [t.estimates[t.shape.position[mode]] * part for t, part in zip(tasks, parts, strict=True)]
-            seconds = mode.base(len(tasks)) * max(left) + math.fsum(works)
+            seconds = mode.computing(len(tasks), math.fsum(works), max(left))
         rate = min(state.frequency / state.slowdown for state in states)
         rate *= mode.span_rate(placement.devices)
-        restored = [t for t in tasks if t._history is not None and t.done > 0 or t.state == RUNNING]
+        kept = [self._kept(task) for task in tasks]
         return StageEstimate(
             ready=max(0.0, ready - now),
             write_back=self._write_back(tasks, placement) if self._with_items else 0.0,
-            upload=transfers.upload_seconds(tasks, placement),
-            restore=sum(task.shape.stopping.restore for task in restored),
+            upload=transfers.upload_seconds(tasks, placement, histories=kept),
+            restore=sum(restore_seconds(t, h, placement) for t, h in zip(tasks, kept, strict=True) if h is not None),
             compute=seconds / rate,
             download=transfers.download_seconds(tasks, placement),
         )
@@ -119,8 +122,20 @@ class Forecast:
             return self.remaining_of(launch) / whole if whole > 0 else 0.0
         if mode.curve is not None:
             return 1.0 - reached(launch, planned(launch) - self.remaining_of(launch), estimated=True)
-        whole = mode.fixed + task.estimates[task.shape.position[mode]]
+        whole = mode.computing(1, task.estimates[task.shape.position[mode]])
         return self.remaining_of(launch) / whole if whole > 0 else 0.0
+
+    def _kept(self, task: Task) -> History | None:
+        """What a task has kept when it starts next; of a running one (a Move), as its stop would leave it now."""
+        launch = task._launch
+        if task.state != RUNNING or launch is None or launch.fusion is not None:
+            return task._history
+        table = launch.table
+        if (launch.decided if table is None else table.compute_start) >= self.now:
+            return task._history
+        history = History()
+        history.save(launch.placement.devices, task.shape.stopping)
+        return history
 
     def _write_back(self, tasks: Sequence[Task], placement: Placement) -> float:
         """Seconds until only copies that a start there would evict are on the host."""
@@ -222,7 +237,8 @@ class Forecast:
             return max(self.now, began + seconds) if began <= self.now else upload_free + seconds
         states = [self._capacity.of[device.index] for device in launch.placement.devices]
         ready = max(available_at(state, self.now, state.left) for state in states)
-        return max(upload_free, ready) + seconds
+        sliced = (state.slices.busy[launch][1] for state in states if state.slices is not None)
+        return max(upload_free, ready, *sliced) + seconds
 
     def free_at(self, device: Device, engine: Engine = "stream") -> float:
         """When an engine of a device will have served everything in flight; "stream": when one more whole launch

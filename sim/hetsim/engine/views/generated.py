@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 
-from sim.engine.core.state import RunState, launches_on
-from sim.engine.flight.launch import Launch
-from sim.engine.flight.resident import Resident
-from sim.engine.language.llm_service import Fleet
-from sim.engine.language.serving import Serving
-from sim.engine.language.waiting_requests import WaitingRequests, by_readiness
-from sim.engine.views.backlog import key_of, matching, wanted
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.tasks import Shape, Task
+from hetsim.engine.core.state import RunState, launches_on
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.language.llm_service import Fleet
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.waiting_requests import WaitingRequests, by_readiness
+from hetsim.engine.views.backlog import key_of, matching, wanted
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Shape, Task
 
 
 class Generated:

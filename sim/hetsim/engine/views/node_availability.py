@@ -7,13 +7,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.engine.launching.stopping import Stops
-from sim.engine.resources.occupancy import NodeState
-from sim.engine.resources.what_if import Tally
-from sim.engine.views.forecast import Forecast
-from sim.model.tasks import Mode
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.resources.occupancy import NodeState
+from hetsim.engine.resources.what_if import Tally
+from hetsim.engine.views.forecast import Forecast
+from hetsim.model.tasks import Mode
 
 MANY = 64
 """Launches noted on a node from which on those that are over are looked for with every new one."""

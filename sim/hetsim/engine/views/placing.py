@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-from sim.engine.core.state import RunState
-from sim.engine.flight.transfers import Transfers
-from sim.engine.resources.nodes import NodeColumns
-from sim.engine.resources.occupancy import GpuState
-from sim.engine.resources.offers import Offers
-from sim.model.cluster import WHOLE, Cluster, Device, DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Shape, Task
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.transfers import Transfers
+from hetsim.engine.resources.nodes import NodeColumns
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.engine.resources.offers import Offers
+from hetsim.model.cluster import WHOLE, Cluster, Device, DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Shape, Task
 
 
 class Placing:
@@ -51,7 +51,7 @@ class Placing:
         task: Task | None = None,
         *,
         node: int | None = None,
-        among: int | None = None,
+        among: int | Mapping[int, int] | None = None,
         by: Literal["node", "load"] = "node",
     ) -> Placement | None:
         if by == "load":
@@ -79,7 +79,9 @@ class Placing:
         refusal = self._transfers.items_refusal(tasks, placement, placement.mode.gpu_memory)
         return refusal is None
 
-    def _first_among(self, mode: Mode, nodes: int) -> Placement | None:
+    def _first_among(self, mode: Mode, nodes: int | Mapping[int, int]) -> Placement | None:
+        if isinstance(nodes, Mapping):
+            return self._capacity._across(mode, map(self._capacity.nodes.__getitem__, nodes), amounts=nodes)
         mask = self._capacity.mask(mode) & nodes
         if mask:
             return self._capacity.on_node(mode, self._capacity.nodes[(mask & -mask).bit_length() - 1])

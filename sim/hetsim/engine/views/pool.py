@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import insort
 
-from sim.engine.core.state import RunState, launches_since
-from sim.engine.views.forecast import Forecast
-from sim.model.tasks import Mode
+from hetsim.engine.core.state import RunState, launches_since
+from hetsim.engine.views.forecast import Forecast
+from hetsim.model.tasks import Mode
 
 SLACK = 64
 """Launches that are over may stay in the list until they are so many more than those that run."""

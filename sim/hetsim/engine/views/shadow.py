@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from sim.engine.core.policy_errors import Questions
-from sim.engine.core.state import RunState
-from sim.engine.flight.launch import Launch
-from sim.engine.launching.stopping import Stops
-from sim.engine.resources.occupancy import NodeState
-from sim.engine.resources.partition_limits import Budget
-from sim.engine.resources.placement_index import amount_of, share_of
-from sim.engine.resources.what_if import Tally, occupy, on_sketch, release, what_if_copy
-from sim.engine.views.forecast import Forecast
-from sim.engine.views.generated import NEVER
-from sim.engine.views.node_availability import Ends
-from sim.engine.views.placing import Placing
-from sim.engine.views.pool import PoolEnds
-from sim.model.cluster import Partition
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Shape, Task
-from sim.policy.contract import Shadow
+from hetsim.engine.core.policy_errors import Questions
+from hetsim.engine.core.state import RunState
+from hetsim.engine.flight.launch import Launch
+from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.resources.occupancy import NodeState
+from hetsim.engine.resources.partition_limits import Budget
+from hetsim.engine.resources.placement_index import amount_of, share_of
+from hetsim.engine.resources.what_if import Tally, occupy, on_sketch, release, what_if_copy
+from hetsim.engine.views.forecast import Forecast
+from hetsim.engine.views.generated import NEVER
+from hetsim.engine.views.node_availability import Ends
+from hetsim.engine.views.placing import Placing
+from hetsim.engine.views.pool import PoolEnds
+from hetsim.model.cluster import Partition
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.policy.contract import Shadow
 
 MAX_KEPT = 64
 

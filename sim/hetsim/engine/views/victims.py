@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from sim.engine.resources.capacity import Capacity
-from sim.engine.resources.occupancy import NodeState
-from sim.engine.resources.what_if import Tally, on_sketch, release, what_if_copy
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Shape, Task
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.engine.resources.occupancy import NodeState
+from hetsim.engine.resources.what_if import Tally, on_sketch, release, what_if_copy
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Shape, Task
 
 
 class Victims:

@@ -1,4 +1,4 @@
-"""The engine's side of the view: what a policy may ask (the contract is `sim.policy.contract.View`)."""
+"""The engine's side of the view: what a policy may ask (the contract is `hetsim.policy.contract.View`)."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from typing import Literal, cast
 
 import numpy as np
 
-from sim.engine.core.policy_errors import Questions, illegal
-from sim.engine.core.signals import Signals
-from sim.engine.core.state import RunState, launches_on
-from sim.engine.flight.launch import STAGE_NAMES, Launch
-from sim.engine.flight.resident import Resident
-from sim.engine.language.serving import Serving
-from sim.engine.language.waiting_requests import by_readiness
-from sim.engine.launching.attained import AttainedService
-from sim.engine.launching.launches import Launches
-from sim.engine.launching.stopping import Stops
-from sim.engine.resources.occupancy import GpuState
-from sim.engine.resources.offers import Offers
-from sim.engine.views.backlog import Backlog
-from sim.engine.views.forecast import Forecast
-from sim.engine.views.generated import Generated, end_in_replica
-from sim.engine.views.placing import Placing, together
-from sim.engine.views.shadow import Shadows
-from sim.engine.views.victims import Victims
-from sim.errors import suggestion
-from sim.model.cluster import WHOLE, Cluster, Device
-from sim.model.plan import Placement
-from sim.model.tasks import Item, Shape, Task, Tasks
-from sim.policy.batching import RequestQueue
-from sim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
+from hetsim.engine.core.policy_errors import Questions, illegal
+from hetsim.engine.core.signals import Signals
+from hetsim.engine.core.state import RunState, launches_on
+from hetsim.engine.flight.launch import STAGE_NAMES, Launch
+from hetsim.engine.flight.resident import Resident
+from hetsim.engine.language.serving import Serving
+from hetsim.engine.language.waiting_requests import by_readiness
+from hetsim.engine.launching.attained import AttainedService
+from hetsim.engine.launching.launches import Launches
+from hetsim.engine.launching.stopping import Stops
+from hetsim.engine.resources.occupancy import GpuState
+from hetsim.engine.resources.offers import Offers
+from hetsim.engine.views.backlog import Backlog
+from hetsim.engine.views.forecast import Forecast
+from hetsim.engine.views.generated import Generated, end_in_replica
+from hetsim.engine.views.placing import Placing, together
+from hetsim.engine.views.shadow import Shadows
+from hetsim.engine.views.victims import Victims
+from hetsim.errors import suggestion
+from hetsim.model.cluster import WHOLE, Cluster, Device
+from hetsim.model.plan import Placement
+from hetsim.model.slices import Layout
+from hetsim.model.tasks import Item, Shape, Task, Tasks
+from hetsim.policy.batching import RequestQueue
+from hetsim.policy.contract import Decision, Imagined, PlacementRule, Scheduler
 
 KINDS = ("cpu", "gpu", "npu")
 """What devices are called besides the names of their types."""
 
 
 class Changes:
-    """See `sim.policy.contract.Changes`."""
+    """See `hetsim.policy.contract.Changes`."""
 
     __slots__ = ("_capacity", "_state")
 
@@ -62,7 +63,7 @@ class Changes:
 
 
 class LaunchSeen:
-    """See `sim.policy.contract.LaunchSeen`."""
+    """See `hetsim.policy.contract.LaunchSeen`."""
 
     __slots__ = ("_forecast", "_launch")
 
@@ -111,7 +112,7 @@ class RequestSeen(LaunchSeen):
 
 
 class EngineView:
-    """See `sim.policy.contract.View`; nothing here changes the state of the run."""
+    """See `hetsim.policy.contract.View`; nothing here changes the state of the run."""
 
     def __init__(
         self, state: RunState, signals: Signals, received: AttainedService, launches: Launches, stops: Stops,
@@ -143,6 +144,12 @@ class EngineView:
         self.free_at = forecast.free_at
         self.earliest_fit = Shadows(state, forecast, placing, stops, questions, fleets).of
         self.make_room = Victims(state.capacity, fleets).make_room
+
+    def slices(self, device: Device, idle: bool = False) -> Layout:
+        slices = self._capacity.of[device.index].slices
+        if slices is None:
+            return ()
+        return tuple(sorted(one for one, _ in slices.idle)) if idle else slices.layout
 
     def crowding(self, placement: Placement) -> tuple[float, float]:
         network = self._state.network

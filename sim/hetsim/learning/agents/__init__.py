@@ -5,8 +5,8 @@ it learns from); `check()`, where it has one, says what is missing on this machi
 """
 
 AGENTS = {
-    "dqn": "sim.learning.agents.dqn:Dqn",
-    "reinforce": "sim.learning.agents.reinforce:Reinforce",
-    "ppo": "sim.learning.agents.ppo:Ppo",
+    "dqn": "hetsim.learning.agents.dqn:Dqn",
+    "reinforce": "hetsim.learning.agents.reinforce:Reinforce",
+    "ppo": "hetsim.learning.agents.ppo:Ppo",
 }
 """Name of each agent and where it is; loaded when asked for."""

@@ -14,13 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from sim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of
-from sim.learning.agents.practice import AgentState, Practice
-from sim.learning.agents.settings import Count, Layers, Positive, Share
+from hetsim.learning.agents.network import ScoreNetwork, arrays_of, network_of
+from hetsim.learning.agents.practice import AgentState, Practice, Trainer
+from hetsim.learning.agents.settings import Count, Layers, Positive, Share
 
 
 @dataclass
@@ -45,30 +44,21 @@ class Dqn:
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from a number of steps."""
         layout = practice.layout
-        network = ScoreNetwork.fresh(layout.inputs, self.hidden, random)
+        trainer = Trainer(practice, self.hidden, self.rate, random, "episode", "updates", "step", "taken")
+        network, counts = trainer.network, trainer.counts
         target = network.copy()
-        adam = Adam(network.arrays, self.rate)
         memory = Memory(min(self.memory, steps), layout.observation, layout.actions)
-        episode = updates = first = 0
         if practice.resumed is None:
-            practice.reset(episode)
+            practice.reset(0)
         else:
-            state, facts = practice.resumed.arrays, practice.resumed.facts
-            network, target = network_of(state), network_of(state, "target")
-            adam = Adam(network.arrays, self.rate)
-            adam.restore(state)
-            memory.restore(state, facts["taken"])
-            episode, updates, first = facts["episode"], facts["updates"], facts["step"]
-            random.bit_generator.state = facts["random"]
+            target = network_of(practice.resumed.arrays, "target")
+            memory.restore(practice.resumed.arrays, counts["taken"])
 
-        def now(step: int) -> AgentState:
-            arrays = {**arrays_of(network), **arrays_of(target, "target"), **adam.state(), **memory.state()}
-            return AgentState(arrays, {
-                "episode": episode, "updates": updates, "step": step, "taken": memory.taken,
-                "random": random.bit_generator.state,
-            })  # fmt: skip
+        def now() -> AgentState:
+            counts["taken"] = memory.taken
+            return trainer.state({**arrays_of(target, "target"), **memory.state()})
 
-        for step in range(first, steps):
+        for step in range(counts["step"], steps):
             possible = np.flatnonzero(practice.mask)
             if random.random() < max(self.least, 1.0 - step / max(self.explore * steps, 1)):
                 action = int(random.choice(possible))
@@ -80,16 +70,17 @@ class Dqn:
             left = 0.0 if practice.over else math.exp((before - practice.now) / (self.horizon * practice.scale))
             memory.end(place, reward, left)
             if practice.over:
-                episode += 1
-                practice.reset(episode)
+                counts["episode"] += 1
+                practice.reset(counts["episode"])
             if step % self.every == 0 and step >= 10 * self.batch:
                 rate = self.rate * (1.0 - 0.9 * step / steps)
-                adam.step(self._gradients(practice, network, target, memory, random), rate)
-                updates += 1
-                if updates % self.target == 0:
+                trainer.adam.step(self._gradients(practice, network, target, memory, random), rate)
+                counts["updates"] += 1
+                if counts["updates"] % self.target == 0:
                     target = network.copy()
             practice.passed(step + 1, network)
-            practice.save(step + 1, partial(now, step + 1))
+            counts["step"] = step + 1
+            practice.save(step + 1, now)
         return network
 
     def _gradients(

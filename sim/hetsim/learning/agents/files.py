@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.learning.agents.network import ScoreNetwork
-from sim.learning.observation.window import (
+from hetsim.errors import Problem, ScenarioError
+from hetsim.learning.agents.network import ScoreNetwork
+from hetsim.learning.observation.window import (
     ADMISSION,
     DECIDES,
     FEATURES_VERSION,
@@ -30,8 +30,8 @@ from sim.learning.observation.window import (
     SHORTEST,
     Layout,
 )
-from sim.model.cluster import Cluster
-from sim.model.files import write_whole
+from hetsim.model.cluster import Cluster
+from hetsim.model.files import open_input, write_whole
 
 FORMAT = "hetsim learned policy"
 VERSION = 2
@@ -126,7 +126,8 @@ def read_parts(
         size = path.stat().st_size
         if size > most:
             raise wrong(f"is no {what}: it has {size:,} bytes")
-        data = path.read_bytes()
+        with open_input(path) as source:
+            data = source.read()
         if data[:2] != b"PK":
             raise wrong(f"is no {what}: it is not an .npz archive (hetsim train)" if data else "is empty")
     except OSError as error:

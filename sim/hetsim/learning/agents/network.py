@@ -1,8 +1,9 @@
 """A small network that scores actions, with its gradient and Adam, in NumPy.
 
-Each action has a row of features (`sim.learning.observation.window.Layout.rows`) and the same layers score every row,
-so what is learned of one task holds for all, and a few thousand weights suffice.  This is the idea of Mao, Schwarzkopf
-et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019): one score function for all nodes.
+Each action has a row of features (`hetsim.learning.observation.window.Layout.rows`) and the same layers score every
+row, so what is learned of one task holds for all, and a few thousand weights suffice.  This is the idea of Mao,
+Schwarzkopf et al., Learning Scheduling Algorithms for Data Processing Clusters (SIGCOMM 2019): one score function for
+all nodes.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.learning.agents.network import ScoreNetwork
-from sim.learning.agents.practice import AgentState, Practice
-from sim.learning.agents.settings import Count, Layers, NotNegative, Positive, Several, Share
+from hetsim.errors import UsageError
+from hetsim.learning.agents.network import ScoreNetwork
+from hetsim.learning.agents.practice import AgentState, Practice
+from hetsim.learning.agents.settings import Count, Layers, NotNegative, Positive, Several, Share
 
 MISSING = "the agent ppo needs stable-baselines3 and sb3-contrib: pip install 'hetsim[learning]'"
 

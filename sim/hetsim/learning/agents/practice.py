@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from sim.learning.agents.network import ScoreNetwork
-from sim.learning.observation.window import Layout
+from hetsim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of
+from hetsim.learning.observation.window import Layout
 
 
 @dataclass
@@ -21,7 +21,7 @@ class AgentState:
 
 
 class Practice(Protocol):
-    """Episodes of one scenario (`sim.learning.environment.episode`), with rewards of about one per typical time."""
+    """Episodes of one scenario (`hetsim.learning.environment.episode`), with rewards of about one per typical time."""
 
     layout: Layout
     scale: float
@@ -65,3 +65,26 @@ class Practice(Protocol):
     def save(self, steps: int, state: Callable[[], AgentState]) -> None:
         """So many steps have been taken, and training could go on from this state: it is kept from time to time."""
         ...
+
+
+class Trainer:
+    """The network of an agent in NumPy, its optimizer, random numbers and counts: begun, or as they were saved."""
+
+    def __init__(
+        self, practice: Practice, hidden: Sequence[int], rate: float, random: np.random.Generator, *counts: str
+    ):
+        resumed, self.random, self.counts = practice.resumed, random, dict.fromkeys(counts, 0)
+        if resumed is None:
+            self.network = ScoreNetwork.fresh(practice.layout.inputs, hidden, random)
+            self.adam = Adam(self.network.arrays, rate)
+            return
+        self.network = network_of(resumed.arrays)
+        self.adam = Adam(self.network.arrays, rate)
+        self.adam.restore(resumed.arrays)
+        self.counts = {name: resumed.facts[name] for name in counts}
+        random.bit_generator.state = resumed.facts["random"]
+
+    def state(self, further: dict[str, np.ndarray]) -> AgentState:
+        """What training can go on from, with further arrays of the agent."""
+        facts = {**self.counts, "random": self.random.bit_generator.state}
+        return AgentState({**arrays_of(self.network), **self.adam.state(), **further}, facts)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of, shares
-from sim.learning.agents.practice import AgentState, Practice
-from sim.learning.agents.settings import Layers, NotNegative, Positive, Several
+from hetsim.learning.agents.network import ScoreNetwork, shares
+from hetsim.learning.agents.practice import Practice, Trainer
+from hetsim.learning.agents.settings import Layers, NotNegative, Positive, Several
 
 
 @dataclass
@@ -41,39 +41,25 @@ class Reinforce:
 
     def train(self, practice: Practice, steps: int, random: np.random.Generator) -> ScoreNetwork:
         """Learn from a number of steps, and the few more that end the last episode."""
-        network = ScoreNetwork.fresh(practice.layout.inputs, self.hidden, random)
-        adam = Adam(network.arrays, self.rate)
-        self._spreads: list[float] = []
-        taken = episode = 0
-        if practice.resumed is not None:
-            state, facts = practice.resumed.arrays, practice.resumed.facts
-            network = network_of(state)
-            adam = Adam(network.arrays, self.rate)
-            adam.restore(state)
-            self._spreads = state["spreads"].tolist()
-            taken, episode = facts["taken"], facts["episode"]
-            random.bit_generator.state = facts["random"]
-
-        def now() -> AgentState:
-            arrays = {**arrays_of(network), **adam.state(), "spreads": np.array(self._spreads)}
-            return AgentState(arrays, {"taken": taken, "episode": episode, "random": random.bit_generator.state})
-
-        while taken < steps:
+        trainer = Trainer(practice, self.hidden, self.rate, random, "taken", "episode")
+        network, counts = trainer.network, trainer.counts
+        self._spreads: list[float] = practice.resumed.arrays["spreads"].tolist() if practice.resumed else []
+        while (taken := counts["taken"]) < steps:
             paths = []
             until = practice.scale * self.shortest * (1.0 + self.growth * taken / steps)
             for _ in range(self.runs):
-                practice.reset(episode)
+                practice.reset(counts["episode"])
                 path = Path()
                 while not practice.over and practice.now < until and taken < steps:
                     self._act(practice, network, path, random)
                     taken += 1
                     practice.passed(taken, network)
                 paths.append(path)
-            episode += 1
+            counts.update(taken=taken, episode=counts["episode"] + 1)
             if taken < steps:
                 left = 1.0 - taken / steps
-                adam.step(self._gradients(practice, network, paths, left), self.rate * max(0.1, left))
-                practice.save(taken, now)
+                trainer.adam.step(self._gradients(practice, network, paths, left), self.rate * max(0.1, left))
+                practice.save(taken, lambda: trainer.state({"spreads": np.array(self._spreads)}))
         return network
 
     def _act(self, practice: Practice, network: ScoreNetwork, path: Path, random: np.random.Generator) -> None:

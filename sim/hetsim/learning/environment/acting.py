@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import UnknownName, UsageError
-from sim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
+from hetsim.errors import UnknownName, UsageError
+from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")
 ORDERS = ARRIVAL, SHORTEST_FIRST = ("arrival", "shortest")
@@ -125,7 +125,7 @@ class Acting(Window):
         """Rows of tasks that have ended, and whether they completed."""
 
     def check(self, problem: PlanProblem) -> None:
-        from sim.learning.observation.window import Layout
+        from hetsim.learning.observation.window import Layout
 
         self.problem = problem
         types = Layout.of(problem.cluster, self.window, self.decides).types

@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from sim.engine.simulation import Simulation
-from sim.learning.environment.episode import Episodes
-from sim.learning.environment.rewards import Reward, checked
-from sim.learning.observation.admission import ACCEPT, REFUSE, AdmissionWindow
-from sim.learning.observation.window import ADMISSION
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.randomness import JUDGED
-from sim.model.record import RunInput
-from sim.model.tasks import Task
-from sim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
-from sim.policy.iterating import WantedReplica
+from hetsim.engine.simulation import Simulation
+from hetsim.learning.environment.episode import Episodes
+from hetsim.learning.environment.rewards import Reward, checked
+from hetsim.learning.observation.admission import ACCEPT, REFUSE, AdmissionWindow
+from hetsim.learning.observation.window import ADMISSION
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.randomness import JUDGED
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Task
+from hetsim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
+from hetsim.policy.iterating import WantedReplica
 
 
 class Gate(Scheduler):

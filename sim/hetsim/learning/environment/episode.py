@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError, UsageError
-from sim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
-from sim.learning.environment.observations import Observation, ObservationLike, make_observation
-from sim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
-from sim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window
-from sim.model.randomness import JUDGED, TRAINING
-from sim.model.record import Record, RunInput
-from sim.model.tasks import Task
-from sim.policy.contract import PlanProblem, Start
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.learning.environment.acting import ARRIVAL, ORDERS, Acting, Actions, Choice, check_actions
+from hetsim.learning.environment.observations import Observation, ObservationLike, make_observation
+from hetsim.learning.environment.rewards import Both, Reward, RewardLike, check_reward, checked, make_reward
+from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window
+from hetsim.model.randomness import JUDGED, TRAINING
+from hetsim.model.record import Record, RunInput
+from hetsim.model.tasks import Task
+from hetsim.policy.contract import PlanProblem, Start
 
 if TYPE_CHECKING:
-    from sim.results.one_run.result import Result
-    from sim.scenario.scenario import Scenario
+    from hetsim.results.one_run.result import Result
+    from hetsim.scenario.scenario import Scenario
 
 WINDOW = 16
 NO_WATTS = (
@@ -66,9 +66,9 @@ class WatchedWindow(Acting):
 class Episodes:
     """Runs of a scenario as episodes of a Markov decision process.
 
-    `reset(seed, replication)` begins the run that `sim.run(scenario, seed=seed)` makes under the scenario's own
+    `reset(seed, replication)` begins the run that `hetsim.run(scenario, seed=seed)` makes under the scenario's own
     policy, with decisions left open; `step(action)` takes one.  What may be done is in `mask`.  With
-    `loads=TRAINING` it begins a run on a load that no `sim.run` ever meets.
+    `loads=TRAINING` it begins a run on a load that no `hetsim.run` ever meets.
     An action that the mask forbids waits; where waiting is forbidden too, the first action allowed is taken.
     ahead: for agents that learn.  What a task takes until its end, beyond its time at best, counts as soon as it
     starts, by its estimate, and the time at best not at all; whether it is in time counts then, too.  So an action is
@@ -79,9 +79,9 @@ class Episodes:
         is one there, so that a critic with small weights is nearly right from the start; else its error is all that
         an agent of the usual kind learns from, since it cuts the gradient of actor and critic together.  `time`: they
         are about one per typical time (`scale`), for agents that discount by time.  None: as they are.
-    observation: vector, dict, graph, or one's own (`sim.learning.environment.observations`).
+    observation: vector, dict, graph, or one's own (`hetsim.learning.environment.observations`).
     actions: what may be chosen besides tasks and types: width, mode, node, preempt, power
-    (`sim.learning.environment.acting`).
+    (`hetsim.learning.environment.acting`).
     order: in which the tasks shown stand: by `arrival`, or the `shortest` first, by estimated time at best.
     `earned` is the plain reward of the last step, whatever is asked of the others: its sum is a figure of the tables.
     """
@@ -104,7 +104,7 @@ class Episodes:
         actions: Iterable[str] = (),
         order: str = ARRIVAL,
     ):
-        from sim.scenario.scenario import load
+        from hetsim.scenario.scenario import load
 
         if isinstance(window, bool) or not isinstance(window, int | np.integer) or not 1 <= window <= MAX_WINDOW:
             raise UsageError(f"window is how many waiting tasks are shown, from 1 to {MAX_WINDOW:,}, not {window!r}")
@@ -302,7 +302,7 @@ class Episodes:
     @property
     def result(self) -> Result:
         """The tables of the run that is over."""
-        from sim.results.one_run.result import Result
+        from hetsim.results.one_run.result import Result
 
         if self.record is None:
             raise UsageError("the run is not over: there are no tables yet")

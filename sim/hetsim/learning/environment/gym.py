@@ -10,18 +10,19 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sim.errors import UsageError
-from sim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
-from sim.learning.environment.admission import Admissions
-from sim.learning.environment.episode import RETURN, WINDOW, Episodes, scheduler_of
-from sim.learning.environment.observations import ObservationLike
-from sim.learning.environment.rewards import RewardLike
-from sim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
-from sim.model.randomness import APART, TRAINING, VALIDATION
-from sim.policy.contract import Scheduler
+from hetsim.errors import UsageError
+from hetsim.learning.environment.acting import SHORTEST_FIRST, Acting, Choice
+from hetsim.learning.environment.admission import Admissions
+from hetsim.learning.environment.episode import RETURN, WINDOW, Episodes, scheduler_of
+from hetsim.learning.environment.observations import ObservationLike
+from hetsim.learning.environment.rewards import RewardLike
+from hetsim.learning.observation.window import ADMISSION, LIMIT, SCHEDULING, Layout
+from hetsim.model.randomness import APART, TRAINING, VALIDATION
+from hetsim.policy.contract import Scheduler
 
 if TYPE_CHECKING:
-    from sim.scenario.scenario import Scenario
+    from hetsim.results.one_run.result import Result
+    from hetsim.scenario.scenario import Scenario
 
 OPTIONS = ("replication", "validation")
 """What `reset` takes besides a seed."""
@@ -33,15 +34,15 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     scenario: a file, the name of a shipped scenario, a mapping, or a Scenario; its scheduler is not asked, its
         admission policy is.
     window: waiting tasks shown, by arrival.
-    reward: response, slowdown, goodput, energy or value (`sim.learning.environment.rewards`), or a mapping of such
+    reward: response, slowdown, goodput, energy or value (`hetsim.learning.environment.rewards`), or a mapping of such
     names to weights.
     scale: seconds by which times are measured; by default the mean estimated time of the scenario's tasks.
     ahead: what a task takes beyond its time at best is charged as soon as it starts, by its estimate.
     normalize: rewards are multiplied by a factor that makes what follows a step about one, discounted by 0.99 a step
         (`return`, for agents as they come), or rewards about one per `scale` seconds (`time`), or not at all (None).
     observation: vector, dict, graph, a registered name, a class or a function
-    (`sim.learning.environment.observations`).
-    actions: what else may be chosen: width, mode, node, preempt, power (`sim.learning.environment.acting`).
+    (`hetsim.learning.environment.observations`).
+    actions: what else may be chosen: width, mode, node, preempt, power (`hetsim.learning.environment.acting`).
 
     order: how the tasks shown stand: the `shortest` first, by estimated time at best, so that a place means the same
         whatever the load; or by `arrival`.
@@ -51,9 +52,9 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     Each reset begins a run on another load.  These are the loads that `hetsim train` trains on, never one that `run`,
     `compare` or the end of `train` judges by, whatever the seeds.  `reset(seed=s)` begins the first of seed s, each
     plain `reset()` the next; without any seed it is drawn from entropy, so that environments side by side differ.
-    `options={"replication": r}` begins a run to judge by instead: replication r of `sim.run(scenario, seed=s)`, of the
-    scenario's own seed if reset is given none; `options={"validation": r}` the validation load r of seed s (0 if none
-    is given), by which `hetsim train` chooses the network that it keeps.
+    `options={"replication": r}` begins a run to judge by instead: replication r of `hetsim.run(scenario, seed=s)`, of
+    the scenario's own seed if reset is given none; `options={"validation": r}` the validation load r of seed s (0 if
+    none is given), by which `hetsim train` chooses the network that it keeps.
     `action_masks()` (bool), and `info["action_mask"]` (int8, as `action_space.sample` wants it), say which actions are
     possible; another one waits, or where that is not possible takes the first that is.  An episode is terminated when
     every task has ended, and truncated when the scenario's horizon comes before that.  After it `result` has the
@@ -142,7 +143,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
     def scheduler(self, choice: Choice, name: str = "trained") -> type[Scheduler]:
         """A scheduler class that chooses by `choice(observation, mask)`, which gives the number of an action, from what
         this environment shows.  `run` and `compare` take it as a policy; or register it under a name:
-        `sim.register("mine", env.unwrapped.scheduler(choice))`."""
+        `hetsim.register("mine", env.unwrapped.scheduler(choice))`."""
         return scheduler_of(self.episodes, choice, name)
 
     @property
@@ -158,7 +159,7 @@ class SchedulingEnv(gymnasium.Env[Any, np.int64]):
         }  # fmt: skip
 
     @property
-    def result(self) -> Any:
+    def result(self) -> Result:
         """The tables of the run, once the episode is over."""
         return self.episodes.result
 

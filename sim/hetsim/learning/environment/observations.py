@@ -1,11 +1,11 @@
 """Observations of environments by name, and how to write one's own.
 
-vector    the vector of `sim.learning.observation.window`, for the network that scores actions (the usual one)
+vector    the vector of `hetsim.learning.observation.window`, for the network that scores actions (the usual one)
 dict      arrays: nodes with what is free, waiting tasks, all their modes with all demands, the whole
 graph     the same, and the task graph (tasks, links, critical paths) and where data lie
 
 An observation of one's own is a class derived from `Observation`, or a function of the `Acting` window (`view`,
-`shown()`, `problem`, ...) that returns an array; `sim.register(name, item, kind="observation")` gives it a name.
+`shown()`, `problem`, ...) that returns an array; `hetsim.register(name, item, kind="observation")` gives it a name.
 What it returns is checked at each step: a value that is not a number, or of another shape, ends with a sentence.
 """
 
@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sim import registry
-from sim.errors import HetsimError, ScenarioError, UnknownName, UsageError
-from sim.learning.environment.rewards import raised
-from sim.learning.observation.window import LIMIT, SHORTEST, Layout
-from sim.model.cluster import WHOLE
-from sim.model.tasks import Task
-from sim.policy.contract import PlanProblem
+from hetsim import registry
+from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from hetsim.learning.environment.rewards import raised
+from hetsim.learning.observation.window import LIMIT, SHORTEST, Layout
+from hetsim.model.cluster import WHOLE
+from hetsim.model.tasks import Task
+from hetsim.policy.contract import PlanProblem
 
 if TYPE_CHECKING:
-    from sim.learning.environment.acting import Acting
+    from hetsim.learning.environment.acting import Acting
 
 HUGE = 1e6
 """Entries of `dict` and `graph` are cut to this."""
@@ -384,7 +384,7 @@ def make_observation(given: ObservationLike) -> Callable[[PlanProblem, int, floa
     if callable(item) and not isinstance(item, type):
         return lambda *parts: _Called(item, *parts)
     raise UsageError(
-        "an observation is a name, a class derived from sim.learning.environment.observations.Observation, or a "
+        "an observation is a name, a class derived from hetsim.learning.environment.observations.Observation, or a "
         "function of the window "
         f"that returns an array, not {given!r}"
     )

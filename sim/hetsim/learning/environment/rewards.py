@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sim import registry
-from sim.errors import HetsimError, ScenarioError, UnknownName, UsageError
-from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
-from sim.model.record import Record
-from sim.model.tasks import Mode, Task
+from hetsim import registry
+from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
+from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
+from hetsim.model.record import Record
+from hetsim.model.tasks import Mode, Task
 
 if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
+    from hetsim.engine.simulation import Simulation
 
 
 
@@ -36,11 +36,11 @@ class Reward:
     """Base: notified of what happens to the tasks of a run, and asked for the reward earned since the last time.
 
     A reward of one's own is a class derived from this.  Its sum over a run must not depend on when it is asked, so
-    that it tells what other policies earn, too; `sim.register(name, item, kind="reward")` gives it a name.
+    that it tells what other policies earn, too; `hetsim.register(name, item, kind="reward")` gives it a name.
     """
 
     metric: ClassVar[str] = "slowdown_mean"
-    """The metric of the tables that it is for: what `sim.train` compares."""
+    """The metric of the tables that it is for: what `hetsim.train` compares."""
 
     def __init__(self, simulation: Simulation):
         self.simulation = simulation
@@ -215,7 +215,7 @@ class Slowdown(_InSystem):
     """Minus the seconds in the system, in units of each task's own T*."""
 
     def __init__(self, simulation: Simulation):
-        from sim.results.one_run.modes import ModeTable, exclusive_time
+        from hetsim.results.one_run.modes import ModeTable, exclusive_time
 
         super().__init__(simulation)
         table = ModeTable(simulation.input.tasks, simulation.input.cluster)
@@ -331,8 +331,8 @@ class Energy(Reward):
             self._ended += (recorder.finish[row] - recorder.start[row]) * mode.width * _dynamic(mode)
 
     def close(self, record: Record) -> None:
-        from sim.results.one_run.modes import ModeTable
-        from sim.results.one_run.usage import usage
+        from hetsim.results.one_run.modes import ModeTable
+        from hetsim.results.one_run.usage import usage
 
         use = usage(record, ModeTable(record.input.tasks, record.input.cluster), 0.0, record.end)
         self._total = float((use.dynamic + use.wasted + use.idle + use.sleep).sum())

@@ -1,6 +1,6 @@
 """Fixed suites: loads to train on and loads to be judged by, by name, so that papers mean the same thing.
 
-    suite = sim.learning.environment.suites.suite("deeprm")
+    suite = hetsim.learning.environment.suites.suite("deeprm")
     env = suite.environment()                    # of its first training load; suite.environment(load) of another
     suite.judge(env.scheduler(choice)).table     # the test load, compared with BASELINES, with confidence intervals
 
@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import UnknownName
+from hetsim.errors import UnknownName
 
 if TYPE_CHECKING:
-    from sim.learning.environment.gym import SchedulingEnv
-    from sim.results.many_runs.compare import Comparison
-    from sim.scenario.scenario import Scenario
+    from hetsim.learning.environment.gym import SchedulingEnv
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.scenario.scenario import Scenario
 
 BASELINES: dict[str, Any] = {
     **{name: name for name in ("fcfs", "fcfs_skip", "random", "sjf", "wfp3", "unicep", "f1", "saf")},
     "packer": {"scheduler": {"name": "tetris", "shortness": 0}},
 }
-"""What is compared with whatever was learned, here and at the end of `sim.train`."""
+"""What is compared with whatever was learned, here and at the end of `hetsim.train`."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Suite:
 
     def scenario(self, load: str) -> Scenario:
         """The scenario of a load; UnknownName for another."""
-        from sim.scenario.file.shipped import find
-        from sim.scenario.scenario import load as read
+        from hetsim.scenario.file.shipped import find
+        from hetsim.scenario.scenario import load as read
 
         known = dict.fromkeys((*self.train, *self.test))
         if load not in known:
@@ -58,7 +58,7 @@ class Suite:
 
     def environment(self, load: str | None = None) -> SchedulingEnv:
         """The environment of a load, of the first training load unless named; those of a suite have one shape."""
-        from sim.learning.environment.gym import SchedulingEnv, space_of
+        from hetsim.learning.environment.gym import SchedulingEnv, space_of
 
         env = SchedulingEnv(self.scenario(self.train[0] if load is None else load), **self.options)
         largest = self.test[-1]
@@ -70,8 +70,8 @@ class Suite:
 
     def judge(self, policy: Any, load: str | None = None, **more: Any) -> Comparison:
         """A policy (a class, a name or a mapping) on a test load, the first unless named, compared with `BASELINES`;
-        `more` as in `sim.compare`."""
-        from sim.experiment.compare import compare
+        `more` as in `hetsim.compare`."""
+        from hetsim.experiment.compare import compare
 
         name = self.test[0] if load is None else load
         if name not in self.test:

@@ -1,10 +1,10 @@
 """What a learner of admission observes: the task in question, and the system that it would join.
 
-The environment (`sim.learning.environment.admission`) and the policy that runs what was learned (`policies.learning`)
-both use it.  It is told what an admission policy is told: which task asks, which tasks have completed, and which have
-ended otherwise.  It looks up itself which admitted tasks wait and which run, so that a policy meets in a run what it
-met in training.
-Cost: that of an observation (`sim.learning.observation.window`), and a pass over all admitted tasks if anything has
+The environment (`hetsim.learning.environment.admission`) and the policy that runs what was learned
+(`hetsim_policies.learning`) both use it.  It is told what an admission policy is told: which task asks, which tasks
+have completed, and which have ended otherwise.  It looks up itself which admitted tasks wait and which run, so that a
+policy meets in a run what it met in training.
+Cost: that of an observation (`hetsim.learning.observation.window`), and a pass over all admitted tasks if anything has
 started or ended since the last question.
 """
 
@@ -15,10 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from sim.learning.observation.window import ADMISSION, ASKED, LIMIT, Window
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, WAITING, Task
-from sim.policy.contract import View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.learning.observation.window import ADMISSION, ASKED, LIMIT, Window
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, WAITING, Task
+from hetsim.policy.contract import PlanProblem, View
 
 REFUSE, ACCEPT = 0, 1
 """The actions."""
@@ -76,3 +77,13 @@ class AdmissionWindow(Window):
 
     def _mask(self, fits: list[bool]) -> np.ndarray:
         return np.ones(self.layout.actions, np.bool_)
+
+
+def refuse_others(problem: PlanProblem) -> None:
+    """Raise a ScenarioError for tasks that a learned admission cannot decide about: graphs and batches."""
+    if problem.tasks.predecessors is not None:
+        text = "a learned admission decides when a task may start, and of a task graph all tasks come at once"
+        raise ScenarioError(Problem(f"{text}; admission is learned for tasks without predecessors", key="workload"))
+    if any(mode.batch_limit != 1 for shape in problem.tasks.shapes for mode in shape.modes):
+        text = "a learned admission does not know batches; it decides about tasks without a `service`"
+        raise ScenarioError(Problem(text, key="workload"))

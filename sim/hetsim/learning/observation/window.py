@@ -1,7 +1,7 @@
 """What a learner sees and may do: the first waiting tasks as numbers, and a task on a type of device as an action.
 
-The Gymnasium environments (`sim.learning`) and the policies that run what was learned (`policies.learning`) share this
-one file, so that a policy meets in a run exactly what it met in training.
+The Gymnasium environments (`hetsim.learning`) and the policies that run what was learned (`hetsim_policies.learning`)
+share this one file, so that a policy meets in a run exactly what it met in training.
 
 An observation is a vector of fixed length, every entry within ± `LIMIT`:
 
@@ -13,7 +13,7 @@ An observation is a vector of fixed length, every entry within ± `LIMIT`:
 
 Times enter as logarithms of their ratio to `scale`, the typical time of a task.  Action `i * types + k` places task i
 on type k, in its fastest mode that fits there, on the first devices; the last action waits for the next change.
-Where admission is decided (`sim.learning.observation.admission`), the task in question is shown first, and there are
+Where admission is decided (`hetsim.learning.observation.admission`), the task in question is shown first, and there are
 two actions.  Times are estimates, as for every policy.  Cost: some thirty NumPy operations and a look at every mode of
 the tasks shown, whatever the length of the queue.
 """
@@ -29,10 +29,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sim.model.cluster import Cluster
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Shape, Task
-from sim.policy.contract import Decision, Scheduler, Start, View
+from hetsim.model.cluster import Cluster
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.policy.contract import Decision, Scheduler, Start, View
 
 FEATURES_VERSION = 1
 """Grows with every change of what an observation holds: policies learned on another one cannot be run."""

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim import registry
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment.policies import PolicyLike, named_policy
-from sim.experiment.run import prepare
-from sim.scenario.schema.policy import long_form
+from hetsim import registry
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.experiment.policies import PolicyLike, named_policy
+from hetsim.experiment.run import prepare
+from hetsim.scenario.schema.policy import long_form
 
 if TYPE_CHECKING:
-    from sim.model.tasks import Tasks
-    from sim.scenario.scenario import Scenario
+    from hetsim.model.tasks import Tasks
+    from hetsim.scenario.scenario import Scenario
 
 LIMITS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Lengths of the queue that are tried, until it is clear that the best lies behind."""
@@ -55,7 +55,7 @@ def with_admissions(scenario: Scenario, policies: Iterable[PolicyLike] | Mapping
 
 def _named(scenario: Scenario, policy: PolicyLike) -> tuple[str, Any]:
     """Label and value of one of them."""
-    from sim.scenario.file.document import parse_value
+    from hetsim.scenario.file.document import parse_value
 
     if isinstance(policy, str) and policy.lstrip().startswith("{"):
         try:

@@ -3,7 +3,7 @@
     scores = ActionScores(env.unwrapped.layout)            # a torch.nn.Module: observations in, one score an action out
     scores.save("mine.npz", env.unwrapped)                 # a file for {scheduler: {name: learned, path: mine.npz}}
 
-Needs PyTorch.  For stable-baselines3 see `sim.learning.training.sb3`.
+Needs PyTorch.  For stable-baselines3 see `hetsim.learning.training.sb3`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from sim import registry
-from sim.errors import UsageError
-from sim.learning.observation.window import PAIR, SCHEDULING, TASK, Layout
+from hetsim.errors import UsageError
+from hetsim.learning.agents.files import LearnedPolicy, save
+from hetsim.learning.agents.network import ScoreNetwork
+from hetsim.learning.observation.window import PAIR, SCHEDULING, TASK, Layout
 
 if TYPE_CHECKING:
-    from sim.learning.environment.gym import SchedulingEnv
+    from hetsim.learning.environment.gym import SchedulingEnv
 
 
 class ActionScores(nn.Module):
@@ -40,8 +41,7 @@ class ActionScores(nn.Module):
         self.register_buffer("fits", self.rows[:-1, len(TASK) + PAIR.index("fits")])
         sizes = [layout.inputs, *hidden, 1]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False))
-        network = registry.load_object("sim.learning.agents.network:ScoreNetwork")
-        self.load_arrays(network.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
+        self.load_arrays(ScoreNetwork.fresh(layout.inputs, hidden, np.random.default_rng(seed)).arrays)
 
     def plain(self, observations: torch.Tensor) -> torch.Tensor:
         """The scores as they are: the best action of a trained network is the possible one with the highest."""
@@ -83,12 +83,11 @@ class ActionScores(nn.Module):
         episodes = env.episodes
         if episodes.switches or episodes.first is not None:
             raise UsageError("a file has the usual vector and actions; register a scheduler instead")
-        network = registry.load_object("sim.learning.agents.network:ScoreNetwork")(self.arrays())
-        policy = registry.load_object("sim.learning.agents.files:LearnedPolicy")(
-            network, episodes.window, episodes.layout.types, episodes.scale, "torch",
+        policy = LearnedPolicy(
+            ScoreNetwork(self.arrays()), episodes.window, episodes.layout.types, episodes.scale, "torch",
             {"scenario": episodes.scenario.name, "reward": dict(episodes.parts)}, episodes.decides,
         )  # fmt: skip
-        registry.load_object("sim.learning.agents.files:save")(policy, path)
+        save(policy, path)
         return Path(path)
 
 

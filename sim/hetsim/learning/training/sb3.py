@@ -19,9 +19,9 @@ from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from torch import nn
 
-from sim.errors import UsageError
-from sim.learning.observation.window import Layout
-from sim.learning.training.networks import ActionScores
+from hetsim.errors import UsageError
+from hetsim.learning.observation.window import Layout
+from hetsim.learning.training.networks import ActionScores
 
 
 class _ActorAndCritic(nn.Module):

@@ -1,8 +1,8 @@
 """Train a policy on a scenario, and compare it with policies written by hand on loads that neither has seen.
 
-There are three kinds of load, on separate branches of the tree of seeds (`sim.model.randomness`): an agent learns from
-replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept); and
-the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
+There are three kinds of load, on separate branches of the tree of seeds (`hetsim.model.randomness`): an agent learns
+from replications of its `TRAINING` loads; intermediate networks are validated on `VALIDATION` loads (the best is kept);
+and the final comparison is that of `hetsim compare`, with replications of the scenario's own seed.
 """
 
 from __future__ import annotations
@@ -11,34 +11,41 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sized
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from sim import registry
-from sim.errors import Problem, ScenarioError, UnknownName, UsageError
-from sim.experiment.compare import run_policies
-from sim.experiment.policies import PolicyLike, named_policies
-from sim.experiment.progress import Progress
-from sim.experiment.run import prepare
-from sim.learning.environment.admission import Admissions, Played
-from sim.learning.environment.episode import TIME, WINDOW, Episodes
-from sim.learning.environment.rewards import RewardLike, check_reward, metric_of
-from sim.learning.environment.suites import BASELINES
-from sim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
-from sim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
-from sim.model.randomness import SPAN, TRAINING, VALIDATION
-from sim.results.one_run.metrics import metric
-from sim.results.pictures import drawn
+from hetsim import registry
+from hetsim.errors import Problem, ScenarioError, UnknownName, UsageError
+from hetsim.experiment.compare import run_policies
+from hetsim.experiment.options import LocalKeywords, StudyOptions, with_options
+from hetsim.experiment.policies import PolicyLike, named_policies
+from hetsim.experiment.progress import Progress, reporting
+from hetsim.experiment.run import prepare
+from hetsim.learning.agents import AGENTS
+from hetsim.learning.agents import files as agent_files
+from hetsim.learning.agents.files import LearnedPolicy
+from hetsim.learning.agents.network import network_of
+from hetsim.learning.agents.practice import AgentState
+from hetsim.learning.environment.admission import Admissions, Played
+from hetsim.learning.environment.episode import TIME, WINDOW, Episodes
+from hetsim.learning.environment.rewards import RewardLike, check_reward, metric_of
+from hetsim.learning.environment.suites import BASELINES
+from hetsim.learning.observation.admission import refuse_others
+from hetsim.learning.observation.window import ADMISSION, DECIDES, SCHEDULING
+from hetsim.learning.training.admission_baselines import hand_written, with_admission, with_admissions
+from hetsim.model.randomness import SPAN, TRAINING, VALIDATION
+from hetsim.results.one_run.metrics import metric
+from hetsim.results.pictures import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sim.results.many_runs.compare import Comparison
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.scenario.scenario import Scenario
 
 JUDGED_ON = 4
 """Validation runs by which a network is judged."""
@@ -57,7 +64,7 @@ MAX_STEPS = 100_000_000
 class Training:
     """The result of `train`.  Attributes:
 
-    policy      the network and what it was learned for (`sim.learning.agents.files.LearnedPolicy`)
+    policy      the network and what it was learned for (`hetsim.learning.agents.files.LearnedPolicy`)
     curve       a table: steps taken, and the reward per task of the validation runs then
     beside      the same of the baselines, by label
     comparison  learned policy and baselines on the scenario's own seed, or None if there are no baselines
@@ -73,15 +80,20 @@ class Training:
     earned: pd.DataFrame | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}, or admission."""
-        registry.load_object("sim.learning.agents.files:save")(self.policy, path)
+        """Write the policy's file, which a scenario names: {scheduler: {name: learned, path: ...}}, or admission.
+
+        Parameters: path: where.
+        Returns: the path.
+        """
+        agent_files.save(self.policy, path)
         return Path(path)
 
     def plot(self) -> Figure:
-        """The learning curve."""
+        """Return the learning curve."""
         return drawn("learning.learning_curve", self)
 
 
+@with_options(LocalKeywords)
 def train(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     agent: str = "dqn",
@@ -95,30 +107,40 @@ def train(
     baselines: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
     metrics: Iterable[str] = (),
     replications: int | None = None,
-    overrides: Overrides = (),
     out: str | Path | None = None,
     checkpoint: str | Path | None = None,
-    workers: int = 1,
-    progress: Progress | None = None,
+    **options: Unpack[LocalKeywords],
 ) -> Training:
     """Train an agent on a scenario in which tasks go to a scheduler, and compare what it learned.
 
-    decides: what is learned, scheduling (which task goes where), or admission (which task may wait at all, under the
-        scenario's own scheduler).
-    agent: dqn, reinforce, or ppo (which needs the extra `learning`).
-    steps: decisions to learn from.  seed: of everything random in training; the same seed gives the same arrays.
-    window, reward: as in `sim.learning`; unless named, that of admission is `value` where no task has a deadline.
-    settings: of the agent, in place of its own ({"rate": 0.001}).
-    baselines: policies to compare with, as in `compare`, over the scenario's replications unless told; none: ().
-        Where admission is learned these may be admission policies, which then go with the scenario's scheduler.
-    metrics: those compared; without them that of the reward.
-    out: a file to write the policy to.
-    checkpoint: a file to which the state of training is written about twenty times on the way.  Where it is there
-        already, training goes on from it, to the same bytes as without the interruption; ScenarioError where it belongs
-        to another training.
-    workers: processes for the replications of the comparison; an agent learns in this process.
+    Parameters:
+        scenario: as for `run`.
+        agent: dqn, reinforce, or ppo (which needs the extra `learning`).
+        steps: decisions to learn from.
+        decides: what is learned, scheduling (which task goes where), or admission (which task may wait at all, under
+            the scenario's own scheduler).
+        seed: of everything random in training; the same seed gives the same arrays.
+        window, reward: as in `hetsim.learning`; unless named, that of admission is `value` where no task has a
+            deadline.
+        settings: of the agent, in place of its own ({"rate": 0.001}).
+        baselines: policies to compare with, as in `compare`; none: ().  Where admission is learned these may be
+            admission policies, which then go with the scenario's scheduler.
+        metrics, replications: of the comparison; without them the metric of the reward, and the scenario's
+            replications.
+        out: a file to write the policy to.
+        checkpoint: a file to which the state of training is written about twenty times on the way.  Where it is there
+            already, training goes on from it, to the same bytes as without the interruption.
+        workers: processes for the replications of the comparison, None for one a core; an agent learns in this
+            process.
+        options: those of every study.
+    Returns: the policy, its learning curve, and the comparison.
+    Raises:
+        UnknownName: there is nothing of that name to decide.
+        UsageError: the reward is a function, which tells nothing of other policies.
+        ScenarioError: the scenario is invalid, or the checkpoint belongs to another training.
     """
-    loaded = prepare(scenario, None, overrides)
+    study_options = StudyOptions(replications=replications, **options)
+    loaded = prepare(scenario, None, study_options.overrides)
     if decides not in DECIDES:
         raise UnknownName("value of decides", str(decides), DECIDES, f"; choose {' or '.join(DECIDES)}")
     _check_numbers(steps, seed)
@@ -137,9 +159,9 @@ def train(
     if not parts.is_sum:
         raise UsageError(
             f"the reward {' + '.join(parts)} is a function, which is called at each step; to train and compare, give a "
-            "class derived from sim.learning.environment.rewards.Reward: its sum is known for other policies, too"
+            "class derived from hetsim.learning.environment.rewards.Reward: its sum is known for other policies, too"
         )
-    practice = TrainingPractice(loaded, window, parts, seed, steps, progress, decides)
+    practice = TrainingPractice(loaded, window, parts, seed, steps, decides)
     if checkpoint is not None:
         practice.checkpoint_at(Path(checkpoint), {
             "scenario": loaded.name,
@@ -147,9 +169,10 @@ def train(
             "agent": agent, "settings": asdict(learner), "steps": steps, "seed": seed, "decides": decides,
             "window": practice.episodes.window, "reward": dict(parts),
         })  # fmt: skip
-    network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
+    with reporting(study_options.progress) as practice.progress:
+        network = learner.train(practice, steps, np.random.default_rng([seed, 0]))
     network = practice.best(network)
-    policy = registry.load_object("sim.learning.agents.files:LearnedPolicy")(
+    policy = LearnedPolicy(
         network, practice.episodes.window, practice.layout.types, practice.scale, agent,
         {
             "scenario": loaded.name, "steps": steps, "seed": seed, "reward": dict(parts),
@@ -158,13 +181,13 @@ def train(
         decides,
     )  # fmt: skip
     if out is not None:
-        registry.load_object("sim.learning.agents.files:save")(policy, out)
+        agent_files.save(policy, out)
     others = given if given is not None else hand_written(loaded, parts, practice.played)
     beside = {label: practice.played(prepare(loaded, value)) for label, value in others.items()}
     if not others:
         return Training(policy, practice.table(), beside, None, {})
     figures = metrics or list(dict.fromkeys(metric_of(name, parts) for name in parts))
-    comparison, runs, earned = _compared(loaded, policy, others, figures, replications, practice, workers)
+    comparison, runs, earned = _compared(loaded, policy, others, figures, study_options, practice)
     return Training(policy, practice.table(), beside, comparison, runs, earned)
 
 
@@ -188,10 +211,10 @@ def _rivals(
 
 def _refuse_others(scenario: Scenario) -> None:
     """ScenarioError for a scenario on which a learned policy could not run, before any training."""
-    from sim.policy.contract import PlanProblem
+    from hetsim.policy.contract import PlanProblem
 
     run = scenario.build()
-    registry.load_object("policies.learning.learned_admission:refuse_others")(PlanProblem(run.tasks, run.cluster))
+    refuse_others(PlanProblem(run.tasks, run.cluster))
 
 
 def _usual_reward(scenario: Scenario, decides: str) -> str:
@@ -207,10 +230,9 @@ def make_agent(name: str, settings: Mapping[str, Any]) -> Any:
     """The agent of that name with these settings; raises at once if something it needs is missing."""
     from pydantic import TypeAdapter, ValidationError
 
-    known = registry.load_object("sim.learning.agents:AGENTS")
-    if name not in known:
-        raise UnknownName("agent", name, known, f"; the agents are {', '.join(known)}")
-    kind = registry.load_object(known[name])
+    if name not in AGENTS:
+        raise UnknownName("agent", name, AGENTS, f"; the agents are {', '.join(AGENTS)}")
+    kind = registry.load_object(AGENTS[name])
     names = [field.name for field in fields(kind)]
     if not isinstance(settings, Mapping):
         raise UsageError(f"settings of an agent are a mapping, such as {{'rate': 0.001}}, not {settings!r}")
@@ -243,21 +265,21 @@ def check_writable(path: str | Path) -> None:
 
 
 def _compared(
-    scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], replications: int | None,
-    practice: TrainingPractice, workers: int,
+    scenario: Scenario, policy: Any, others: dict[str, Any], metrics: list[str], options: StudyOptions,
+    practice: TrainingPractice,
 ) -> tuple[Comparison, dict[str, Any], pd.DataFrame | None]:  # fmt: skip
     """Compare the learned policy with the baselines, on the scenario's own seed."""
     import pandas as pd
 
-    from sim.results.many_runs.compare import compare as evaluate
+    from hetsim.results.many_runs.compare import compare as evaluate
 
     with tempfile.TemporaryDirectory(prefix="hetsim-") as folder:
         path = Path(folder) / "policy.npz"
-        registry.load_object("sim.learning.agents.files:save")(policy, path)
+        agent_files.save(policy, path)
         mine: Any = {"name": "learned", "path": str(path.resolve())}
         whole = with_admission(scenario, mine) if policy.decides == ADMISSION else {"scheduler": mine}
         chosen = {f"learned ({policy.agent})": whole, **others}
-        runs = run_policies(scenario, chosen, metrics=metrics, replications=replications, workers=workers)
+        runs = run_policies(scenario, chosen, replace(options, overrides=(), progress=None), metrics=metrics)
         earned = None
         if len(practice.parts) > 1 or practice.parts.made:
             count = min(len(run) if isinstance(run, Sized) else 1 for run in runs.values())
@@ -269,16 +291,16 @@ def _compared(
 
 
 class TrainingPractice:
-    """The episodes an agent learns from (see `sim.learning.agents.practice`), and the validation of its networks."""
+    """The episodes an agent learns from (see `hetsim.learning.agents.practice`), and the validation of its networks."""
 
     def __init__(
-        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, progress: Progress | None,
-        decides: str = SCHEDULING,
-    ):  # fmt: skip
+        self, scenario: Scenario, window: int, reward: RewardLike, seed: int, steps: int, decides: str = SCHEDULING
+    ):
         self.episodes = EPISODES[decides](scenario, window, reward, ahead=True, normalize=TIME)
         self.judge = EPISODES[decides](scenario, window, reward, self.episodes.scale)
         self.layout, self.scale, self.parts = self.episodes.layout, self.episodes.scale, self.episodes.parts
-        self.seed, self.steps, self.progress, self.decides = seed, steps, progress, decides
+        self.seed, self.steps, self.decides = seed, steps, decides
+        self.progress: Progress | None = None
         self.every = max(1, steps // JUDGED)
         self.curve: list[tuple[int, float]] = []
         self.kept: Any = None
@@ -296,7 +318,7 @@ class TrainingPractice:
         self.curve = [(int(steps), float(value)) for steps, value in mine["curve"]]
         self.kept_after, self._saved_at = int(mine["kept_after"]), int(mine["steps"])
         if any(name.startswith("kept") for name in state.arrays):
-            self.kept = registry.load_object("sim.learning.agents.network:network_of")(state.arrays, "kept")
+            self.kept = network_of(state.arrays, "kept")
         self._under_way = int(mine["episode"]), [int(action) for action in mine["actions"]]
         self.resumed = state
         self.return_to()
@@ -320,19 +342,20 @@ class TrainingPractice:
         }  # fmt: skip
         kept = {} if self.kept is None else {f"kept{number}": array for number, array in enumerate(self.kept.arrays)}
         about = {"format": CHECKPOINT, "version": 1, "training": training, "practice": mine, "agent": found.facts}
-        registry.load_object("sim.learning.agents.files:write_parts")(path, about, {**found.arrays, **kept})
+        agent_files.write_parts(path, about, {**found.arrays, **kept})
 
     def environment(self) -> Any:
         """These episodes as a Gymnasium environment; `reset(seed=self.seed)` begins the first."""
-        from sim.learning.environment.gym import ENVIRONMENTS
+        from hetsim.learning.environment.gym import ENVIRONMENTS
 
         return ENVIRONMENTS[self.decides].of(self.episodes)
 
     @property
     def sb3(self) -> Any:
-        """Policy class and rollout-buffer class for stable-baselines3 (`sim.learning.training.sb3`)."""
-        parts = "sim.learning.training.sb3:"
-        return registry.load_object(parts + "ScoringPolicy"), registry.load_object(parts + "TimedRolloutBuffer")
+        """Policy class and rollout-buffer class for stable-baselines3 (`hetsim.learning.training.sb3`)."""
+        from hetsim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer  # needs PyTorch
+
+        return ScoringPolicy, TimedRolloutBuffer
 
     @property
     def observation(self) -> np.ndarray:
@@ -419,8 +442,7 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
     def wrong(text: str) -> ScenarioError:
         return ScenarioError(Problem(text, file=str(path)))
 
-    read = registry.load_object("sim.learning.agents.files:read_parts")
-    arrays = read(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
+    arrays = agent_files.read_parts(path, wrong, "checkpoint of a training", MAX_CHECKPOINT)
     try:
         about = json.loads(bytes(arrays.pop("about").astype(np.uint8)).decode())
         known, theirs = about["format"] == CHECKPOINT and about["version"] == 1, dict(about["training"])
@@ -441,7 +463,7 @@ def read_checkpoint(path: Path, training: Mapping[str, Any]) -> tuple[Any, dict[
                 f"is the checkpoint of another training: {key} is {theirs.get(key)!r} there and {value!r} here; give "
                 "another path, or delete this file to start anew"
             )
-    return registry.load_object("sim.learning.agents.practice:AgentState")(arrays, facts), mine
+    return AgentState(arrays, facts), mine
 
 
 def _tasks(episodes: Episodes) -> int:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from sim.errors import UnknownName
-from sim.model.described import Described
-from sim.model.units import is_number, shown
+from hetsim.errors import UnknownName
+from hetsim.model.described import Described
+from hetsim.model.units import is_number, shown
 
 
 def _number(value: Any) -> Any:
@@ -45,17 +45,17 @@ class Architecture(Described):
     vocabulary: Whole
     """Tokens of the vocabulary."""
     gated: bool = True
-    """Has the feed-forward block a gate, and so three matrices rather than two? true unless given."""
+    """Has the feed-forward block a gate, and so three matrices rather than two?"""
     tied: bool = False
-    """Is the first matrix of the vocabulary the last one too? false unless given."""
+    """Is the first matrix of the vocabulary the last one too?"""
     experts: Whole = 1
-    """Experts of a layer (mixture of experts), 1 unless given."""
+    """Experts of a layer (mixture of experts)."""
     active_experts: Whole = 1
-    """Experts of a layer that a token needs, 1 unless given."""
+    """Experts of a layer that a token needs."""
     bytes_per_weight: Width = 2.0
     """Bytes of a weight: 2 (default) in 16 bits, 1 quantized to 8, 0.5 to 4."""
     bytes_per_value: Width = 2.0
-    """Bytes of a number of the keys and values, 2 unless given."""
+    """Bytes of a number of the keys and values."""
 
     @model_validator(mode="after")
     def _check(self) -> Architecture:

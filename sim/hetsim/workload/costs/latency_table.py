@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model.batch_times import TimeSpread
-from sim.model.units import TIME, shown
-from sim.workload.mapped.cells import bounded, plain, scaled
-from sim.workload.mapped.log_map import unit_in_name
-from sim.workload.mapped.propose import form_of
-from sim.workload.mapped.rows import fail, rows_of, tidied
-from sim.workload.rows.text_rows import NUMBER, RowProblems
+from hetsim.errors import suggestion
+from hetsim.model.batch_times import TimeSpread
+from hetsim.model.units import TIME, shown
+from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
+from hetsim.workload.mapped.log_map import unit_in_name
+from hetsim.workload.mapped.propose import form_of
+from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied_row
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems
 
 MAX_SIZE = 1_000_000
 
@@ -39,19 +39,29 @@ def read(
     row_problems = RowProblems(path)
     table = _Table(path, rows.word, row_problems, samples)
     factors = [_factor(path, name, unit) for name in columns]
-    seen = 0
+    seen, picked = 0, []
     for number, cells in rows.cells([batch, *columns, *where]):
         seen += 1
-        values = [tidied(cell) for cell in cells]
+        values = tidied_row(path, number, cells)
         wanted = values[1 + len(columns) :]
-        if any(not _equal(cell, value) for cell, value in zip(wanted, where.values(), strict=True)):
-            continue
-        table.add(number, batch, values[0], columns, values[1 : 1 + len(columns)], factors)
+        if all(_equal(cell, value) for cell, value in zip(wanted, where.values(), strict=True)):
+            picked.append((number, values[0], values[1 : 1 + len(columns)]))
+    times = [_pointed(path, rows, name, [row[2][place] for row in picked]) for place, name in enumerate(columns)]
+    for (number, size, _), pointed in zip(picked, zip(*times, strict=True), strict=True):
+        table.add(number, batch, size, columns, [*pointed], factors)
     row_problems.fail_if_any()
     if not table.rows:
         told = " and ".join(f"{name} = {value}" for name, value in where.items())
         raise fail(path, f"none of its {seen:,} rows has {told}" if where and seen else "has no rows")
     return table.found(time is not None, ranks)
+
+
+def _pointed(path: Path, rows: FileRows, column: str, cells: list[Any]) -> list[Any]:
+    """The cells of a column without decimal commas."""
+    try:
+        return decimal_points(cells, getattr(rows, "separator", ""))
+    except ValueError as error:
+        raise fail(path, f"column {column}: {error}") from None
 
 
 def _factor(path: Path, column: str, unit: str | None) -> float:

@@ -37,10 +37,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from sim.errors import UnknownName
-from sim.model.units import Fraction
-from sim.workload.costs.roofline import Peak, Work
-from sim.workload.distributions import StepCount
+from hetsim.errors import UnknownName
+from hetsim.model.units import Fraction
+from hetsim.workload.costs.roofline import Peak, Work
+from hetsim.workload.distributions import StepCount
 
 FLOAT = 4
 """Bytes of a number, and of a token or label."""

@@ -28,9 +28,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from sim.errors import UnknownName
-from sim.model.described import Described
-from sim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
+from hetsim.errors import UnknownName
+from hetsim.model.described import Described
+from hetsim.model.units import Bytes, BytesPerSecond, Fraction, Hertz, Operations, OperationsPerSecond, Seconds
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 
@@ -55,7 +55,7 @@ class Peak(Described):
     link: BytesPerSecond | None = None
     """Most bytes per second that it sends to the other GPUs of its node: NVLink, or PCIe without it."""
     launch_overhead: Seconds = 0.0
-    """Time to start a kernel, 0 unless given."""
+    """Time to start a kernel."""
     memory: Bytes | None = None
     """Bytes of its memory; the times do not depend on it."""
     multiprocessors: Whole | None = None
@@ -63,29 +63,29 @@ class Peak(Described):
     clock: Hertz | None = None
     """Clock frequency; the times do not depend on it."""
     threads: Whole = 2048
-    """Most resident threads of a multiprocessor, 2048 unless given."""
+    """Most resident threads of a multiprocessor."""
     blocks: Whole = 32
-    """Most resident blocks of a multiprocessor, 32 unless given."""
+    """Most resident blocks of a multiprocessor."""
     registers: Whole = 65536
-    """Registers of a multiprocessor, 65536 unless given."""
+    """Registers of a multiprocessor."""
     shared_memory: Bytes = 49152
     """Shared memory of a multiprocessor, 49152 B unless given."""
     shared_memory_per_block: Bytes = 49152
     """Most shared memory of a block, 49152 B unless given."""
     shared_memory_reserved: Bytes = 0
-    """Shared memory that each block costs besides its own, 0 unless given."""
+    """Shared memory that each block costs besides its own."""
     shared_memory_granularity: Bytes = 256
     """Shared memory is given in multiples of this, 256 B unless given."""
     threads_per_block: Whole = 1024
-    """Most threads of a block, 1024 unless given."""
+    """Most threads of a block."""
     registers_per_thread: Whole = 255
-    """Most registers of a thread, 255 unless given."""
+    """Most registers of a thread."""
     warp: Whole = 32
-    """Threads of a warp, 32 unless given."""
+    """Threads of a warp."""
     register_granularity: Whole = 256
-    """Registers of a warp are given in multiples of this, 256 unless given."""
+    """Registers of a warp are given in multiples of this."""
     warp_granularity: Whole = 4
-    """Warps are given in multiples of this, 4 unless given."""
+    """Warps are given in multiples of this."""
     warps_to_saturate: Whole = 1
     """Resident warps that reach the full rate, 1 (any launch does) unless given."""
 
@@ -255,9 +255,9 @@ class KernelLaunch(Described):
     block: Dimensions
     """Threads of a block: a whole number, or up to three."""
     registers: Whole = 32
-    """Registers of a thread, 32 unless given."""
+    """Registers of a thread."""
     shared_memory: Bytes = 0
-    """Shared memory of a block, 0 unless given."""
+    """Shared memory of a block."""
 
     @property
     def blocks(self) -> int:
@@ -366,15 +366,15 @@ class Work(Described):
     flops: Operations
     """Operations of one step."""
     bytes: Bytes = 0
-    """Bytes that one step moves from and to the device's memory, 0 unless given."""
+    """Bytes that one step moves from and to the device's memory."""
     efficiency: Fraction = 1.0
     """Share of the device's best rates that is reached, 100% unless given."""
     launch_overhead: Seconds | None = None
     """Time to start a kernel; the device's own unless given."""
     steps: Annotated[int, Field(ge=0, strict=True)] = 1
-    """Number of steps, 1 unless given."""
+    """Number of steps."""
     kernels: Whole = 1
-    """Kernels in a step, each of which pays the launch overhead; 1 unless given."""
+    """Kernels in a step, each of which pays the launch overhead."""
     launch: KernelLaunch | None = None
     """Thread blocks of the kernels, from which a GPU is timed; not used unless given."""
     share: Fraction = 1.0

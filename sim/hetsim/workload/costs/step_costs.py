@@ -8,27 +8,38 @@ Megatron-LM, 2019).  Work is thought to be divided evenly, and experts to be cho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sim.model.step_times import RooflineSteps
-from sim.workload.costs.architectures import Architecture
-from sim.workload.costs.roofline import Peak
+from hetsim.model.cluster import NO_KEY
+from hetsim.model.step_times import RooflineSteps
+from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.roofline import Peak
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Fraction, Seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Efficiency:
     """Shares of the peaks that kernels reach, and the times that no figure of a GPU tells.
 
     The shares are medians of what was fitted to published measurements (docs/llm.md says how far off they are).
     """
 
-    memory: float = 0.75
-    compute: float = 0.6
-    attention: float = 0.3
-    link: float = 0.6
-    link_latency: float = 10e-6
-    host: float = 0.0
-    fixed: float = 0.0
+    memory: Fraction = 0.75
+    """Share of the memory bandwidth that is reached when weights, keys and values are read."""
+    compute: Fraction = 0.6
+    """Share of the peak of the matrix units reached when tokens are multiplied with weights."""
+    attention: Fraction = 0.3
+    """Share of that peak that attention reaches while prompts are read."""
+    link: Fraction = 0.6
+    """Share of the bandwidth between the GPUs that is reached."""
+    link_latency: Seconds = 10e-6
+    """Time once for each sum over the GPUs, of which a layer has two; 10 us unless given."""
+    host: Seconds = 0.0
+    """Time in which the host issues the kernels of a step, which is no shorter."""
+    fixed: float = field(default=0.0, metadata=NO_KEY)
 
 
 def roofline_steps(model: Architecture, gpu: Peak, devices: int, reached: Efficiency) -> RooflineSteps:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.workload.logs.recorded_log import LABELS
-from sim.workload.logs.summary import durations, held
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError
+from hetsim.workload.logs.recorded_log import LABELS
+from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.traces import TaskTable
 
 FEW = 10
 """Jobs below which a pool is too small to draw from."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.workload.logs.recorded_log import LABELS, MAX_JOBS, SHORT, SLACK, HeldOverTime, HeldSteps, Jobs, chosen_of
+from hetsim.workload.logs.recorded_log import LABELS, MAX_JOBS, SHORT, SLACK, HeldOverTime, HeldSteps, Jobs, chosen_of
 
 PROMPT = 120.0
 """A start so soon after an end of the same group is taken to be let in by it."""

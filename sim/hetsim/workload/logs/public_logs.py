@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.errors import Problem, ScenarioError, UnknownName
+from hetsim.errors import Problem, ScenarioError, UnknownName
+from hetsim.model.files import open_input
 
 PWA = "https://www.cs.huji.ac.il/labs/parallel/workload"
 ACKNOWLEDGE = "free, with acknowledgement"
@@ -98,9 +99,9 @@ def content_hash(path: Path) -> tuple[str, int]:
     """SHA-256 and size of a file's content, unpacked if it is compressed with gzip."""
     digest, size = hashlib.sha256(), 0
     try:
-        with path.open("rb") as source:
+        with open_input(path) as source:
             packed = source.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as content:
+        with open_input(path) as stored, gzip.GzipFile(fileobj=stored) if packed else stored as content:
             while block := content.read(BLOCK):
                 digest.update(block)
                 size += len(block)

@@ -7,8 +7,9 @@ import re
 import zlib
 from pathlib import Path
 
-from sim.workload.readers.task_table import KNOWN, PARQUET
-from sim.workload.rows.text_rows import NUMBER
+from hetsim.model.files import open_input
+from hetsim.workload.readers.task_table import KNOWN, PARQUET
+from hetsim.workload.rows.text_rows import NUMBER
 
 LOOKED_AT = 65_536
 """Bytes read of a file."""
@@ -90,9 +91,9 @@ def maybe_table(file: str | Path) -> bool:
 def _beginning(path: Path) -> str | None:
     """The first text of a file, compressed with gzip or not; None where it cannot be read."""
     try:
-        with path.open("rb") as source:
+        with open_input(path) as source:
             zipped = source.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else path.open("rb") as source:
+        with open_input(path) as stored, gzip.GzipFile(fileobj=stored) if zipped else stored as source:
             return source.read(LOOKED_AT).decode("utf-8-sig", errors="replace")
     except (OSError, EOFError, zlib.error):
         return None

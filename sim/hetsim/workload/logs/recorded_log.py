@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.workload.logs.summary import durations, held
-from sim.workload.traces import TaskTable
+from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.traces import TaskTable
 
 LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")
 """By which limits and orders are looked for."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.workload.traces import TaskTable
+from hetsim.workload.traces import TaskTable
 
 BINS = 48
 

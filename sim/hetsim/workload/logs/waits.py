@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.workload.logs.inferred import Limits, Order, at_limit_of, capacity_curve, limited, limits_of, order_of
-from sim.workload.logs.recorded_log import SLACK, HeldSteps, Jobs, chosen_of, jobs_of
-from sim.workload.traces import TaskTable
+from hetsim.workload.logs.inferred import Limits, Order, at_limit_of, capacity_curve, limited, limits_of, order_of
+from hetsim.workload.logs.recorded_log import SLACK, HeldSteps, Jobs, chosen_of, jobs_of
+from hetsim.workload.traces import TaskTable
 
 REASONS = ("no room", "nodes down", "before the log", "limit", "priority", "order", "held back")
 

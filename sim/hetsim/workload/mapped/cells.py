@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
-from sim.workload.rows.text_rows import NUMBER
+from hetsim.errors import suggestion
+from hetsim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
+from hetsim.workload.rows.text_rows import NUMBER
 
 Cell = Callable[[Any], float]
 
@@ -157,6 +157,22 @@ def with_point(read: Cell) -> Cell:
         return read(value)
 
     return pointed
+
+
+def decimal_points(cells: Sequence[Any], separator: str = "") -> list[Any]:
+    """The cells of a column, with points in place of decimal commas where the column is written with those.
+
+    separator: of the columns of the file.  Where that is a comma, `1,234` alone could be a thousand: it stays.
+    ValueError where some numbers have a comma and others a point.
+    """
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    commas = [text for text in texts if "," in text and COMMA.fullmatch(text)]
+    if not commas or (separator == "," and all(len(text.rpartition(",")[2]) == 3 for text in commas)):
+        return list(cells)
+    if any("." in text and "," not in text for text in texts):
+        raise ValueError("some numbers have a decimal comma and others a decimal point")
+    pointed = {text: text.replace(".", "").replace(",", ".") for text in commas}
+    return [pointed.get(cell, cell) if isinstance(cell, str) else cell for cell in cells]
 
 
 def size(unit: str | None) -> Cell:

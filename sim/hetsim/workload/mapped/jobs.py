@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sim.model.units import shown
-from sim.workload.mapped import cells as cells_of
-from sim.workload.mapped import mapping
-from sim.workload.mapped.cells import Instants, plain
-from sim.workload.mapped.log_map import LogMap
-from sim.workload.mapped.mapping import CellSource, kind_of
-from sim.workload.mapped.rows import is_blank, tidied
-from sim.workload.rows.job_log import JobLog
+from hetsim.model.units import shown
+from hetsim.workload.mapped import cells as cells_of
+from hetsim.workload.mapped import mapping
+from hetsim.workload.mapped.cells import Instants, plain
+from hetsim.workload.mapped.log_map import LogMap
+from hetsim.workload.mapped.mapping import CellSource, kind_of
+from hetsim.workload.mapped.rows import is_blank, tidied
+from hetsim.workload.rows.job_log import JobLog
 
 SHOWN = 3
 """Bad cells of a column that are named; the rest is counted."""
@@ -24,8 +24,9 @@ ROUNDED = 1.0
 class MappedJobs:
     """Rows of cells to jobs."""
 
-    def __init__(self, log: JobLog, made: LogMap):
-        self.log, self.made = log, made
+    def __init__(self, log: JobLog, made: LogMap, keyed: bool):
+        """keyed: rows have keys of their own (`FileRows.keyed`)."""
+        self.log, self.made, self.keyed = log, made, keyed
         self.readers = {target: made.reader(target) for target in made.columns if kind_of(target) != "text"}
         self.bad: dict[str, int] = {}
         """Cells of each target that cannot be read."""
@@ -69,7 +70,7 @@ class MappedJobs:
                     continue
             found[target] = value
         if dropped:
-            self.log.leave_out(f"no {dropped} ({_of(self.made.columns[dropped])} is blank)", line)
+            self.log.leave_out(f"no {dropped} ({self._nothing(self.made.columns[dropped])})", line)
         elif fine:
             # Samples tell jobs without an id by what stands in their rows.
             key = None if "id" in found or self.log.cut.sample == 1 else "\t".join(map(str, cells.values()))
@@ -165,10 +166,18 @@ class MappedJobs:
         if count == 1:
             ways = f"missing: {{{target}: drop}} leaves such jobs out"
             ways += "" if target in mapping.NO_DEFAULT else ", default takes what a table without the column has"
-            text = f"row {self.row}, {_of(source)}: the cell is blank, and nothing says what that means for {target}"
+            text = f"row {self.row}: {self._nothing(source)}, and nothing says what that means for {target}"
             text = f"{text}; {ways}"
             self.blank_at[target] = self._place(line)
             self.log.row_problems.add(text, self._place(line))
+
+    def _nothing(self, source: CellSource) -> str:
+        """What it means that a row has no value of this source."""
+        if source.key is not None:
+            return f"{_of(source)} is blank or has no {shown(source.key)} in it"
+        if self.keyed:
+            return f"the {'keys' if source.columns[1:] else 'key'} {', '.join(source.columns)} is not there, or null"
+        return f"{_of(source)} is blank"
 
     def finish(self) -> None:
         """Count what was not named, and say what there is to know of the dates."""
@@ -180,8 +189,8 @@ class MappedJobs:
                 log.row_problems.add(f"from row {row} on, column {column}: {more} cannot be read", place)
         for target, count in self.blank.items():
             if count > 1:
-                more = "1 more cell is" if count == 2 else f"{count - 1:,} more cells are"
-                log.row_problems.add(f"{_of(self.made.columns[target])}: {more} blank", self.blank_at[target])
+                more = "in 1 more row" if count == 2 else f"in {count - 1:,} more rows"
+                log.row_problems.add(f"{self._nothing(self.made.columns[target])} {more}", self.blank_at[target])
         instants = [one for one in self.readers.values() if isinstance(one, Instants)]
         repeated, skipped = sum(one.repeated for one in instants), sum(one.skipped for one in instants)
         if repeated:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 
-from sim.errors import suggestion
-from sim.model.units import MAX_BYTES, shown
-from sim.workload.mapped import cells as read
-from sim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
-from sim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, CellSource, Missing, kind_of
+from hetsim.errors import suggestion
+from hetsim.model.units import MAX_BYTES, shown
+from hetsim.workload.mapped import cells as read
+from hetsim.workload.mapped.cells import SIZES, TIMES, Cell, Instants
+from hetsim.workload.mapped.mapping import GPU_TIME, NO_DEFAULT, UNITS, CellSource, Missing, kind_of
 
 _SUFFIXES = {
     "ns": 1e-9, "us": 1e-6, "usec": 1e-6, "ms": 1e-3, "msec": 1e-3, "millis": 1e-3, "milliseconds": 1e-3,

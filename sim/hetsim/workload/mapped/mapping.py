@@ -18,11 +18,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import PlainValidator
 
-from sim.errors import suggestion
-from sim.model.units import shown
-from sim.workload.mapped import cells as read
-from sim.workload.mapped.cells import COUNTS, SIZES, TIMES
-from sim.workload.rows.text_rows import NUMBER
+from hetsim.errors import suggestion
+from hetsim.model.units import shown
+from hetsim.workload.mapped import cells as read
+from hetsim.workload.mapped.cells import COUNTS, SIZES, TIMES
+from hetsim.workload.rows.text_rows import NUMBER
 
 Kind = Literal["instant", "duration", "size", "count", "number", "text"]
 
@@ -31,8 +31,8 @@ TARGETS: dict[str, Kind] = {
     "duration": "duration", "gpu_time": "duration", "cpu_time": "duration", "estimate": "duration",
     "time_limit": "duration", "nodes": "count", "gpus": "count", "cpus": "count",
     "memory": "size", "gpu_memory": "size",
-    "devices": "text", "user": "text", "class": "text", "partition": "text", "vc": "text", "queue": "text",
-    "group": "text", "account": "text", "qos": "text", "status": "text", "recorded_node": "text",
+    "devices": "text", "slice": "text", "user": "text", "class": "text", "partition": "text", "vc": "text",
+    "queue": "text", "group": "text", "account": "text", "qos": "text", "status": "text", "recorded_node": "text",
     "priority": "number", "weight": "number", "deadline": "instant", "patience": "duration",
     "bytes_in": "size", "bytes_out": "size", "upload": "duration", "download": "duration",
 }  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.workload.mapped.proposed_columns import Proposal
+from hetsim.errors import visible
+from hetsim.workload.mapped.proposed_columns import Proposal
 
 
 def written(proposal: Proposal) -> str:
@@ -17,13 +18,14 @@ def written(proposal: Proposal) -> str:
     lacking = proposal.lacking
     if lacking:
         lines.append(f"# It cannot be run before {' and '.join(lacking)} {'are' if lacking[1:] else 'is'} mapped.")
-    lines += [f"# unsure: {text}" for text in proposal.unsure]
-    lines += [f"# missing: {text}" for text in proposal.missing]
+    lines += [f"# unsure: {visible(text)}" for text in proposal.unsure]
+    lines += [f"# missing: {visible(text)}" for text in proposal.missing]
     if proposal.unused:
-        lines.append(f"# not used: {', '.join(proposal.unused)}")
+        lines.append(f"# not used: {visible(', '.join(proposal.unused))}")
     lines += ["workload:", "  - trace:"]
     lines += [f"      {_pair('format', keys['format'])}", f"      {_pair('path', keys['path'])}", "      columns:"]
-    pairs = [(_pair(target, column), proposal.examples.get(target, "")) for target, column in keys["columns"].items()]
+    examples = {target: visible(text) for target, text in proposal.examples.items()}
+    pairs = [(_pair(target, column), examples.get(target, "")) for target, column in keys["columns"].items()]
     width = max((len(pair) for pair, _ in pairs), default=0)
     lines += [f"        {pair:<{width}}  # {example}" if example else f"        {pair}" for pair, example in pairs]
     lines += [f"        # {target}: COLUMN" for target in lacking]
@@ -38,5 +40,10 @@ def _pair(key: str, value: Any) -> str:
     """A key and its value on one line of YAML."""
     import yaml
 
-    text = yaml.safe_dump({key: value}, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
-    return text.strip()[1:-1]
+    for unicode in (True, False):  # what cannot be seen is written as an escape, which YAML reads again
+        text = yaml.safe_dump(
+            {key: value}, default_flow_style=True, allow_unicode=unicode, width=10**6, sort_keys=False
+        ).strip()
+        if text.isprintable():
+            break
+    return text[1:-1]

@@ -10,17 +10,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sim.errors import ScenarioError
-from sim.model.units import shown
-from sim.workload.mapped.cells import guess_form
-from sim.workload.mapped.log_map import unit_in_name
-from sim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
-from sim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
-from sim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
-from sim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
-from sim.workload.rows.column_names import NAMES, WIDTHS, by_words
-from sim.workload.rows.json_rows import first_sign
-from sim.workload.rows.text_rows import NUMBER
+from hetsim.errors import ScenarioError
+from hetsim.model.units import shown
+from hetsim.workload.mapped.cells import guess_form
+from hetsim.workload.mapped.log_map import unit_in_name
+from hetsim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
+from hetsim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
+from hetsim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
+from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
+from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
+from hetsim.workload.rows.json_rows import first_sign
+from hetsim.workload.rows.text_rows import NUMBER
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
 UNIT_OF = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}
@@ -329,7 +329,7 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
 
 def form_of(path: Path) -> str:
     """In which of the three forms a file is, by its name and its first sign."""
-    from sim.workload.readers.task_table import PARQUET
+    from hetsim.workload.readers.task_table import PARQUET
 
     if path.suffix.lower() in PARQUET:
         return "parquet"

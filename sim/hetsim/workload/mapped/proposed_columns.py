@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.model.units import shown
-from sim.workload.mapped.cells import COMMA, clock, composite, guess_form
-from sim.workload.mapped.log_map import unit_in_name
-from sim.workload.mapped.mapping import NO_LIMIT, kind_of
-from sim.workload.mapped.rows import is_blank, tidied
-from sim.workload.rows.column_names import NAMES, WIDTHS, by_words
-from sim.workload.rows.text_rows import NUMBER
+from hetsim.model.units import shown
+from hetsim.workload.mapped.cells import COMMA, clock, composite, guess_form
+from hetsim.workload.mapped.log_map import unit_in_name
+from hetsim.workload.mapped.mapping import NO_LIMIT, kind_of
+from hetsim.workload.mapped.rows import is_blank, tidied
+from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
+from hetsim.workload.rows.text_rows import NUMBER
 
 MINUTES = "min"
 """At the end of a name: minutes, or a minimum."""

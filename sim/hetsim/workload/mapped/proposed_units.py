@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from sim.workload.mapped.cells import Instants
-from sim.workload.mapped.log_map import unit_in_name
-from sim.workload.mapped.proposed_columns import DURATIONS, MINUTES, Column, Proposal
-from sim.workload.rows.column_names import words_of
+from hetsim.workload.mapped.cells import Instants
+from hetsim.workload.mapped.log_map import unit_in_name
+from hetsim.workload.mapped.proposed_columns import DURATIONS, MINUTES, Column, Proposal
+from hetsim.workload.rows.column_names import words_of
 
 
 def durations(chosen: dict[str, Column], found: Proposal) -> None:

@@ -13,7 +13,7 @@
 what stands in a column, or a part of a cell: arrival; start and end; duration (the time on the GPUs that a job holds,
 or else on its cores), or gpu_time, cpu_time and gpu_time.TYPE; gpus, cpus, memory, gpu_memory, devices (GPU types);
 time_limit (policies see it, too) or estimate; user, class, partition, vc, queue, group, account, qos, status,
-recorded_node; priority, weight, deadline, patience, bytes_in, bytes_out, upload, download.
+recorded_node; slice; priority, weight, deadline, patience, bytes_in, bytes_out, upload, download.
 
 `units` states the units of durations (s unless stated), sizes (bytes) and counts (milli, percent).  Durations may be
 written `1-02:03:04`, sizes `16G` (1,024³, as Slurm does), `16GiB`, `16GB` (10⁹).  `time` says how dates are written:
@@ -39,13 +39,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from sim.errors import Problem, ScenarioError
-from sim.model.units import shown
-from sim.workload.mapped import mapping
-from sim.workload.mapped.cells import Instants, zone_of
-from sim.workload.mapped.jobs import MappedJobs
-from sim.workload.mapped.log_map import LogMap
-from sim.workload.mapped.mapping import (
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.units import shown
+from hetsim.workload.mapped import mapping
+from hetsim.workload.mapped.cells import Instants, zone_of
+from hetsim.workload.mapped.jobs import MappedJobs
+from hetsim.workload.mapped.log_map import LogMap
+from hetsim.workload.mapped.mapping import (
     BLANKS,
     BlankWords,
     CellSource,
@@ -56,9 +56,9 @@ from sim.workload.mapped.mapping import (
     Units,
     Zone,
 )
-from sim.workload.mapped.rows import FileRows, JsonLines, rows_of
-from sim.workload.rows.job_log import Date, JobLog, Named
-from sim.workload.rows.job_reader import job_log
+from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
+from hetsim.workload.rows.job_log import Date, JobLog, Named
+from hetsim.workload.rows.job_reader import job_log
 
 Header = Annotated[list[Named], Field(min_length=1)]
 
@@ -132,7 +132,7 @@ def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
     log.dated = made.dated
     log.word = rows.word
     _localize(log, made)
-    reader = MappedJobs(log, made)
+    reader = MappedJobs(log, made, rows.keyed)
     flat = list(dict.fromkeys(wanted))
     for line, cells in rows.cells(flat):
         reader.take(line, dict(zip(flat, cells, strict=True)))

@@ -8,16 +8,18 @@ from __future__ import annotations
 import csv
 import json
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from sim.errors import Problem, ScenarioError
-from sim.model.units import shown
-from sim.workload.rows.csv_table import LONGEST_LINE
-from sim.workload.rows.text_rows import numbered_lines
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.files import open_input
+from hetsim.model.units import shown
+from hetsim.workload.rows.csv_table import LONGEST_LINE
+from hetsim.workload.rows.text_rows import numbered_lines
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SPACE = " "
@@ -35,6 +37,8 @@ class FileRows(Protocol):
     """Of the columns."""
     word: str
     """What a row's number counts: lines of the file, or rows where it has no lines."""
+    keyed: bool
+    """True if each row has keys of its own, so that a cell that holds nothing may be a key that is not there."""
 
     def cells(self, columns: Sequence[str]) -> Iterator[tuple[int, list[Any]]]:
         """Number of each row, and its cells in these columns; None for one that is not there."""
@@ -56,6 +60,7 @@ class Csv:
     """
 
     word = "line"
+    keyed = False
 
     def __init__(self, path: Path, separator: str | None = None, header: Sequence[str] | None = None):
         self.path = path
@@ -159,6 +164,7 @@ class Parquet:
     """Parquet, in batches of rows."""
 
     word = "row"
+    keyed = False
 
     def __init__(self, path: Path):
         import pyarrow as pa
@@ -166,7 +172,9 @@ class Parquet:
 
         self.path = path
         try:
-            self._file = parquet.ParquetFile(path)
+            source = open_input(path)
+            weakref.finalize(self, source.close)
+            self._file = parquet.ParquetFile(source)
             self.names = list(self._file.schema_arrow.names)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise fail(path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
@@ -185,11 +193,12 @@ class Parquet:
         number = 0
         try:
             for batch in self._file.iter_batches(columns=list(dict.fromkeys(columns))):
+                batch.validate(full=True)  # texts too: Parquet does not promise that their bytes are UTF-8
                 lists = [_values(batch.column(batch.schema.names.index(name))) for name in columns]
                 for cells in zip(*lists, strict=True):
                     number += 1
                     yield number, list(cells)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, OverflowError) as error:  # of a date that Python does not have
             raise fail(self.path, f"cannot be read as Parquet: {' '.join(str(error).split())}") from None
 
 
@@ -214,6 +223,7 @@ class JsonLines:
     """JSON lines: an object a line; `resources.gpus` names a key of an object inside it."""
 
     word = "line"
+    keyed = True
 
     def __init__(self, path: Path):
         self.path = path
@@ -295,6 +305,14 @@ def tidied(value: Any) -> Any:
     if isinstance(value, dict | list | bytes):
         raise ValueError("holds neither a text nor a number")
     return value
+
+
+def tidied_row(path: Path, number: int, cells: Sequence[Any]) -> list[Any]:
+    """The cells of a row, each `tidied`; ScenarioError with the row otherwise."""
+    try:
+        return [tidied(cell) for cell in cells]
+    except ValueError as error:
+        raise fail(path, f"row {number}: a cell {error}") from None
 
 
 def beginning(rows: FileRows, count: int) -> list[tuple[int, list[Any]]]:

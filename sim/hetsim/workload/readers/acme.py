@@ -9,10 +9,10 @@ Reference: Hu, Ye, Wang, et al., Characterization of Large Language Model Develo
 
 from __future__ import annotations
 
-from sim.workload.rows.accounts import AccountRow, account
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import JobLog
-from sim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.accounts import AccountRow, account
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import JobLog
+from hetsim.workload.rows.job_reader import job_log
 
 COLUMNS = ("job_id", "user", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 OPTIONAL = ("type", "node_num", "mem_per_pod_GB")

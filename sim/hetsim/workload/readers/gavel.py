@@ -28,13 +28,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import Count, JobLog, Named, TypeNames, problem_of
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.text_rows import Flag, numbered_lines
+from hetsim.errors import suggestion
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import Count, JobLog, Named, TypeNames, problem_of
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import Flag, numbered_lines
 
 TEN = ("type", "command", "directory", "argument", "data", "steps", "scale", "weight", "slo", "arrival")
 SEVEN = ("type", "command", "argument", "data", "steps", "arrival", "scale")

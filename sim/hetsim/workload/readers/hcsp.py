@@ -28,9 +28,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.text_rows import (
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.text_rows import (
     Flag,
     RowProblems,
     TimeUnit,
@@ -41,7 +41,7 @@ from sim.workload.rows.text_rows import (
     place,
     time_of,
 )
-from sim.workload.traces import TaskTable
+from hetsim.workload.traces import TaskTable
 
 BRAUN = (512, 16)
 """Tasks and machines of all instances of Braun et al."""

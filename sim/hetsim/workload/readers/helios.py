@@ -10,10 +10,10 @@ Datacenters (SC 2021).
 
 from __future__ import annotations
 
-from sim.workload.rows.accounts import AccountRow, account
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import JobLog
-from sim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.accounts import AccountRow, account
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import JobLog
+from hetsim.workload.rows.job_reader import job_log
 
 COLUMNS = ("job_id", "user", "vc", "gpu_num", "cpu_num", "state", "submit_time", "start_time", "end_time")
 

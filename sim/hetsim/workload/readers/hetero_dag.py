@@ -27,10 +27,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import AfterValidator
 
-from sim.model.paths import ExistingFile
-from sim.model.plan import find_cycle
-from sim.model.units import shown
-from sim.workload.rows.text_rows import (
+from hetsim.model.paths import ExistingFile
+from hetsim.model.plan import find_cycle
+from hetsim.model.units import shown
+from hetsim.workload.rows.text_rows import (
     NUMBER,
     Flag,
     RowProblems,
@@ -42,7 +42,7 @@ from sim.workload.rows.text_rows import (
     place,
     time_of,
 )
-from sim.workload.traces import TaskTable
+from hetsim.workload.traces import TaskTable
 
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 

@@ -22,12 +22,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames, out_of_order
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.json_rows import members
-from sim.workload.rows.text_rows import Flag
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.job_log import JobLog, LogCut, Named, TypeNames, out_of_order
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.json_rows import members
+from hetsim.workload.rows.text_rows import Flag
 
 GPUS = {
     "nvidia.com/gpu": ("nvidia.com/gpu.product", "gpu"),

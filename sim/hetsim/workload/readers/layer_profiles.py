@@ -1,4 +1,4 @@
-"""Reads measured layers of a network, for `hetsim partition`: PipeDream's profiles, or a table of layers.
+"""Reads measured layers of a network, for `hetsim plan partition`: PipeDream's profiles, or a table of layers.
 
 PipeDream: a line a layer (`node4 -- Conv2d(...) -- forward_compute_time=0.5, backward_compute_time=1.1,
 activation_size=1024.0, parameter_size=64.0`; milliseconds and bytes), then a line an edge that begins with a tab.
@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.units import MOST
-from sim.theory.layer_cuts import Cuts, Layer, chain
-from sim.theory.partition import MAX_CUTS
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.files import open_text
+from hetsim.model.units import MOST
+from hetsim.theory.layer_cuts import Cuts, Layer, chain
+from hetsim.theory.partition import MAX_CUTS
 
 FIGURES = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 COLUMNS = ("layer", "activations", "weights", "forward", "backward")
@@ -31,7 +32,8 @@ def read_profile(path: str | Path) -> Cuts:
     """The places where the network of a profile can be cut; ScenarioError names file, line and column of an error."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with open_text(path, newline=None) as source:
+            text = source.read()
     except UnicodeDecodeError:
         raise ScenarioError(Problem("this is not a text file in UTF-8", file=str(path))) from None
     except OSError as error:

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.curves import Layout
-from sim.model.units import shown
-from sim.workload.rows.text_rows import NUMBER, RowProblems, numbered_lines
+from hetsim.model.curves import Layout
+from hetsim.model.units import shown
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems, numbered_lines
 
 STEP_COLUMNS = ("local_bsz", "step_time", "sync_time")
 EPOCH_COLUMNS = ("progress", "iteration", "grad_sqr", "grad_var")
@@ -195,7 +195,7 @@ class Application:
 
 @dataclass(eq=False)
 class TrainingCurve:
-    """The progress of a job of an application on a number of GPUs (`sim.model.curves.WorkCurve`)."""
+    """The progress of a job of an application on a number of GPUs (`hetsim.model.curves.WorkCurve`)."""
 
     application: Application
     gpus: int

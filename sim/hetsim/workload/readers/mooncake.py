@@ -4,56 +4,39 @@
 
 `timestamp` is in ms.  `hash_ids` name the blocks of 512 tokens of the prompt, each by all that stands before it too,
 so that equal ids are a common beginning that a prefix cache would find; they are kept as `TaskTable.hash_ids`.
-A file may be compressed with gzip.  Options are those of all request traces (see `sim.workload.rows.request_rows`).
+A file may be compressed with gzip.  Options are those of all request traces (see `hetsim.workload.rows.request_rows`).
 Reference: Qin, Li, He, Cui, Ren, Zhang, Wu, Zheng, Xu, Mooncake: Trading More Storage for Less Computation (FAST 2025).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model.paths import ExistingFile
-from sim.model.units import Seconds, shown
-from sim.workload.rows.request_rows import (
-    Flag,
-    Request,
-    RequestCut,
-    RequestRows,
-    SampleSeed,
-    Scale,
-    Share,
-    nanoseconds,
-    tokens,
-)
-from sim.workload.traces import TaskTable
+from hetsim.errors import suggestion
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.request_rows import Request, RequestRows, nanoseconds, tokens, with_cut
+from hetsim.workload.traces import TaskTable
 
 BLOCK = 512
 """Tokens of a prompt that one hash id names."""
-MILLISECOND = 10**6
-KEYS = ("timestamp", "input_length", "output_length")
+KEYS: dict[str, Callable[[str], tuple[int, str]]] = {
+    "timestamp": partial(nanoseconds, unit=10**6), "input_length": tokens, "output_length": tokens,
+}  # fmt: skip
 LARGEST_ID = 2**63 - 1
 
 
-def read(
-    path: ExistingFile,
-    *,
-    since: Seconds = 0.0,
-    until: Seconds | None = None,
-    time_scale: Scale = 1.0,
-    sample: Share = 1.0,
-    sample_seed: SampleSeed = 0,
-    sort: Flag = False,
-) -> TaskTable:
+@with_cut
+def read(path: ExistingFile, **cut: Any) -> TaskTable:
     """Requests to a language model: when they came, tokens, and names of their prompts' blocks; no times.
 
     `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
     takes rows in any order.
     """
-    cut = RequestCut(since, until, time_scale, sample, sample_seed, sort)
     requests = RequestRows(Path(path), cut)
     return _Reader(requests).table()
 
@@ -95,15 +78,13 @@ class _Reader:
         missing = [key for key in KEYS if key not in value]
         if missing:
             return None, f'the key "{missing[0]}" is missing{suggestion(missing[0], value)}'
-        time, wrong = nanoseconds(_text(value["timestamp"]), MILLISECOND)
-        if wrong:
-            return None, f"timestamp: {wrong}"
-        prompt, wrong = tokens(_text(value["input_length"]))
-        if wrong:
-            return None, f"input_length: {wrong}"
-        output, wrong = tokens(_text(value["output_length"]))
-        if wrong:
-            return None, f"output_length: {wrong}"
+        numbers = []
+        for key, parse in KEYS.items():
+            found, wrong = parse(_text(value[key]))
+            if wrong:
+                return None, f"{key}: {wrong}"
+            numbers.append(found)
+        time, prompt, output = numbers
         ids = value.get("hash_ids", [])
         if not isinstance(ids, list) or not all(type(one) is int and 0 <= one <= LARGEST_ID for one in ids):
             return None, "hash_ids: expected a list of whole numbers"

@@ -11,10 +11,10 @@ under `cluster.nodes` in a scenario file, and raises ScenarioError with file and
 from __future__ import annotations
 
 BUILTIN: dict[str, str] = {
-    "gavel_gpus": "sim.workload.readers.gavel:nodes",
-    "kubernetes_nodes": "sim.workload.readers.kubernetes:nodes",
-    "openb_nodes": "sim.workload.readers.openb:nodes",
-    "philly_vc": "sim.workload.readers.philly:nodes",
-    "slurm_nodes": "sim.workload.readers.slurm:nodes",
-    "swf_header": "sim.workload.readers.swf:nodes",
+    "gavel_gpus": "hetsim.workload.readers.gavel:nodes",
+    "kubernetes_nodes": "hetsim.workload.readers.kubernetes:nodes",
+    "openb_nodes": "hetsim.workload.readers.openb:nodes",
+    "philly_vc": "hetsim.workload.readers.philly:nodes",
+    "slurm_nodes": "hetsim.workload.readers.slurm:nodes",
+    "swf_header": "hetsim.workload.readers.swf:nodes",
 }

@@ -20,12 +20,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from sim.model.paths import ExistingFile
-from sim.model.units import Seconds, shown
-from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.text_rows import numbered_lines
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import Seconds, shown
+from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
+from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import numbered_lines
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 TIMES = ("creation_time", "deletion_time", "scheduled_time")

@@ -25,12 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.joins import Keyed, Texts
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import JobLog, LogCut
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.joins import Keyed, Texts
 
 TASK = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",

@@ -20,13 +20,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import Count, JobLog, LogCut, Named
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.json_rows import first_sign, members
-from sim.workload.rows.text_rows import Flag
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import Count, JobLog, LogCut, Named
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.json_rows import first_sign, members
+from hetsim.workload.rows.text_rows import Flag
 
 FLAT = ("timestamp", "duration", "num_gpus", "cluster")
 

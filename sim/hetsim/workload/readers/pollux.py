@@ -2,8 +2,8 @@
 
     name,time,application,num_replicas,batch_size
 
-Submission in seconds, an application of the folder `profiles` (`sim.workload.readers.measured_training` says what lies
-there), and the number of GPUs and the samples of a step that its user asks for.
+Submission in seconds, an application of the folder `profiles` (`hetsim.workload.readers.measured_training` says what
+lies there), and the number of GPUs and the samples of a step that its user asks for.
 
     sizes       given: a job runs on as many GPUs as its row says.  any: on every number of GPUs up to `max_gpus` that
                 its batch size can be divided among; a job with 1 in its row stays on one GPU.
@@ -25,14 +25,14 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from sim.errors import suggestion
-from sim.model.paths import ExistingFolder
-from sim.model.units import shown
-from sim.workload.readers.measured_training import Application, TrainingCurve, applications
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import Count, JobLog, Named
-from sim.workload.rows.job_reader import job_log, table_of
-from sim.workload.traces import Curves, TaskTable
+from hetsim.errors import suggestion
+from hetsim.model.paths import ExistingFolder
+from hetsim.model.units import shown
+from hetsim.workload.readers.measured_training import Application, TrainingCurve, applications
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import Count, JobLog, Named
+from hetsim.workload.rows.job_reader import job_log, table_of
+from hetsim.workload.traces import Curves, TaskTable
 
 WANTED = ("name", "time", "application", "num_replicas", "batch_size")
 MAX_GPUS = 64

@@ -25,13 +25,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.csv_table import LONGEST_LINE, CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.text_rows import Flag, numbered_lines
+from hetsim.errors import suggestion
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
+from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import Flag, numbered_lines
 
 NEEDED = ("JobID", "Submit", "Start", "End")
 OPTIONAL = (

@@ -20,11 +20,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sim.errors import suggestion
-from sim.model.units import shown
-from sim.workload.readers.slurm import NO_TIME, hosts, limit_of
-from sim.workload.rows.csv_table import CsvTable
-from sim.workload.rows.job_log import JobLog, LogCut
+from hetsim.errors import suggestion
+from hetsim.model.units import shown
+from hetsim.workload.readers.slurm import NO_TIME, hosts, limit_of
+from hetsim.workload.rows.csv_table import CsvTable
+from hetsim.workload.rows.job_log import JobLog, LogCut
 
 NEEDED = ("JOBID", "PARTITION", "USER", "SUBMIT_TIME", "START_TIME", "TIME_LIMIT", "CPUS")
 OPTIONAL = ("STATE", "ST", "TRES_ALLOC", "TRES_PER_NODE", "GRES", "NODES", "NODELIST", "NODELIST(REASON)", "REASON",

@@ -27,12 +27,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from sim.model.paths import ExistingFile
-from sim.model.units import shown
-from sim.workload.rows.csv_table import LONGEST_LINE
-from sim.workload.rows.job_log import Count, JobLog, problem_of
-from sim.workload.rows.job_reader import job_log
-from sim.workload.rows.text_rows import NUMBER, numbered_lines
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.rows.csv_table import LONGEST_LINE
+from hetsim.workload.rows.job_log import Count, JobLog, problem_of
+from hetsim.workload.rows.job_reader import job_log
+from hetsim.workload.rows.text_rows import NUMBER, numbered_lines
 
 FIELDS = (
     "job", "submit", "wait", "run time", "processors", "CPU time", "memory", "requested processors", "requested time",

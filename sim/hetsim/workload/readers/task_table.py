@@ -4,9 +4,9 @@ Columns, all optional but one duration or flops: id, arrival, class, user, prior
 cpu_time, gpu_time, gpu_time.TYPE, each with `_estimate` behind its name for what policies know, cpus, gpus, memory,
 gpu_memory, bytes_in, bytes_out, upload, download, flops, bytes, efficiency (what a kernel does: operations, bytes of
 memory traffic, and the share of a device's best rates that it reaches), predecessors, reads, writes (names separated
-by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all).  Times are seconds,
-sizes bytes.  A blank or `inf` duration means that the task cannot run there.  With flops a duration is not needed: on
-types of device with a known peak it is computed where the table has none.
+by `;` or spaces), devices (the GPU types that a task may run on, separated by `|`; blank: all), slice (the profile of
+its MIG slice, in place of gpus).  Times are seconds, sizes bytes.  A blank or `inf` duration means that the task cannot
+run there.  With flops a duration is not needed: where the table has none it is computed, on types with a known peak.
 Further numeric columns are kept and appear in the result; others are ignored, with a note.
 """
 
@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.files import write_whole
-from sim.model.paths import ExistingFile
-from sim.model.plan import find_cycle
-from sim.model.units import MAX_BYTES, MAX_SECONDS, shown
-from sim.workload.rows.compressed import is_gzip, opened
-from sim.workload.rows.text_rows import numbered_lines
-from sim.workload.traces import LISTS, NUMBERS, TaskTable
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.files import open_input, write_whole
+from hetsim.model.paths import ExistingFile
+from hetsim.model.plan import find_cycle
+from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
+from hetsim.workload.rows.compressed import opened
+from hetsim.workload.rows.text_rows import numbered_lines
+from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
 TEXTS = ("id", "class", "user", "devices")
-KEPT_TEXTS = ("partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
-"""Texts without a meaning of their own that are kept all the same, as clusters' logs have them."""
+KEPT_TEXTS = ("slice", "partition", "vc", "queue", "group", "account", "qos", "status", "recorded_node")
+"""Texts that are kept as they are, as clusters' logs have them; of most no reader knows the meaning."""
 KNOWN = ("arrival", "cpu_time", "gpu_time", *TEXTS, *NUMBERS, *LISTS)
 SIZES = ("memory", "gpu_memory", "bytes_in", "bytes_out", "bytes")
 MAX_OF = {**dict.fromkeys(("nodes", "cpus", "gpus"), 1e6), "flops": 1e30, **dict.fromkeys(SIZES, MAX_BYTES)}
@@ -142,7 +142,6 @@ class _Reader:
         self.parquet = path.suffix.lower() in PARQUET
         self.problems: list[Problem] = []
         self.unnamed = 0
-        self.kept = 0
 
     def table(self) -> TaskTable:
         arrow = self._arrow()
@@ -177,7 +176,10 @@ class _Reader:
             if self.parquet:
                 from pyarrow import parquet
 
-                return parquet.read_table(self.path)
+                with open_input(self.path) as stream:
+                    table = parquet.read_table(stream)
+                table.validate(full=True)  # texts too: Parquet does not promise that their bytes are UTF-8
+                return table
             from pyarrow import csv
 
             # One thread: only then does a row of the wrong length come with its number.
@@ -267,15 +269,15 @@ class _Reader:
         elif name in KEPT_TEXTS:
             table.extra[name] = self._texts(name, column)
         elif name in ("reads", "writes"):
-            setattr(table, name, [tuple(row) for row in _lists(column)])
+            setattr(table, name, [tuple(row) for row in self._lists(name, column)])
         elif name != "predecessors":
             self._keep(table, name, column)
 
     def _keep(self, table: TaskTable, name: str, column: pa.ChunkedArray) -> None:
         """A column that means nothing here: kept if numeric."""
         values, bad = _numbers(column)
-        self.kept += 1
-        near = suggestion(name, KNOWN) if self.kept < 100 else ""
+        table.unknown.append(name)
+        near = suggestion(name, KNOWN) if len(table.unknown) < 100 else ""
         if bad.any():
             table.notes.append(f'{self.path}: column "{name}" is not known and not numeric: ignored{near}')
         else:
@@ -353,7 +355,7 @@ class _Reader:
         ids = np.arange(1, len(table) + 1) if table.id is None else table.id
         row_of = {str(value): row for row, value in enumerate(ids.tolist())}
         found = []
-        for row, names in enumerate(_lists(column)):
+        for row, names in enumerate(self._lists("predecessors", column)):
             known = []
             for name in dict.fromkeys(names):
                 if name in row_of:
@@ -415,9 +417,25 @@ class _Reader:
             for row in np.flatnonzero(~np.isnan(given) & np.isnan(flops)).tolist():
                 self._row_problem(row, name, f"{name} of a task without flops")
 
+    def _lists(self, name: str, column: pa.ChunkedArray) -> list[list[str]]:
+        """The names in each cell: a text to be split, a number, or in Parquet a list of texts or numbers."""
+        import pyarrow as pa
+
+        types, kind = pa.types, column.type
+        listed = types.is_list(kind) or types.is_large_list(kind)
+        kind = kind.value_type if listed else kind
+        if not any(of(kind) for of in (types.is_string, types.is_large_string, types.is_integer, types.is_floating,
+                                           types.is_null, types.is_dictionary)):  # fmt: skip
+            self._column_problem(f'column "{name}" holds neither texts nor numbers ({column.type})')
+            return [[]] * len(column)
+        cells = column.to_pylist()
+        if listed:
+            return [[_name(part) for part in cell or ()] for cell in cells]
+        return [[part for part in re.split(r"[;,\s]+", _name(cell)) if part] for cell in cells]
+
     def _cells(self, name: str, column: pa.ChunkedArray, bad: np.ndarray, what: str) -> None:
         for row in np.flatnonzero(bad).tolist():
-            cell = column[row].as_py() if len(self.problems) < MAX_PROBLEMS else ""
+            cell = _cell(column, row) if len(self.problems) < MAX_PROBLEMS else None
             named = "the cell" if cell is None or str(cell).strip() == "" else shown(str(cell))
             self._row_problem(row, name, f"{named} {what}")
 
@@ -437,7 +455,7 @@ def _bytes_of(path: Path) -> pa.NativeFile:
     """The bytes of a CSV file, compressed with gzip or not, whatever its name."""
     import pyarrow as pa
 
-    return pa.PythonFile(opened(path), "r") if is_gzip(path) else pa.input_stream(str(path), compression=None)
+    return pa.PythonFile(opened(path), "r")
 
 
 def _no_text(path: Path) -> Problem | None:
@@ -485,7 +503,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
         if pa.types.is_large_string(column.type):
             column = column.cast(pa.string())
         elif any(of(column.type) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
-            values = np.array(column.cast(pa.float64()).to_numpy(), dtype=float)
+            values = np.array(column.cast(pa.float64(), safe=False).to_numpy(), dtype=float)  # beyond 2⁵³ rounded
             return values, np.zeros(len(values), dtype=bool)
         else:
             return np.full(len(column), np.nan), np.ones(len(column), dtype=bool)
@@ -512,15 +530,15 @@ def _numbers_one_by_one(cells: list[str | None]) -> tuple[np.ndarray, np.ndarray
     return values, bad
 
 
-def _lists(column: pa.ChunkedArray) -> list[list[str]]:
-    """The names in each cell: a text to be split, or a list (in Parquet)."""
-    found = []
-    for cell in column.to_pylist():
-        if isinstance(cell, list):
-            found.append([str(part) for part in cell])
-        elif cell is None or cell != cell:
-            found.append([])
-        else:
-            text = str(int(cell)) if isinstance(cell, float) else str(cell)
-            found.append([part for part in re.split(r"[;,\s]+", text) if part])
-    return found
+def _cell(column: pa.ChunkedArray, row: int) -> Any:
+    """A cell as a value of Python; None where Python has no such value, as of dates beyond the year 9999."""
+    with contextlib.suppress(OverflowError, ValueError):
+        return column[row].as_py()
+    return None
+
+
+def _name(cell: Any) -> str:
+    """The name in a cell; a table with blanks turns whole numbers into floats, and a blank into NaN."""
+    if cell is None or cell != cell:
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)

@@ -24,13 +24,13 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from sim.model.paths import ExistingFile
-from sim.model.plan import find_cycle
-from sim.model.units import MAX_BYTES, MAX_SECONDS, shown
-from sim.workload.rows.job_log import problem_of
-from sim.workload.rows.json_rows import Opened, parts
-from sim.workload.rows.text_rows import RowProblems
-from sim.workload.traces import TaskTable
+from hetsim.model.paths import ExistingFile
+from hetsim.model.plan import find_cycle
+from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
+from hetsim.workload.rows.job_log import problem_of
+from hetsim.workload.rows.json_rows import Opened, parts
+from hetsim.workload.rows.text_rows import RowProblems
+from hetsim.workload.traces import TaskTable
 
 Speedup = Annotated[float, Field(gt=0, le=1e9)]
 _KEYS = ("parents", "children", "inputFiles", "outputFiles")

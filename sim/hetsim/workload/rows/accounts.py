@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sim.model.units import shown
-from sim.workload.rows.job_log import JobLog, out_of_order
+from hetsim.model.units import shown
+from hetsim.workload.rows.job_log import JobLog, out_of_order
 
 BLANK = ("", "None", "NaN", "nan", "NaT", "Unknown")
 

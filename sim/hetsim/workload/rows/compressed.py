@@ -9,7 +9,8 @@ import zlib
 from pathlib import Path
 from typing import IO, cast
 
-from sim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.files import open_input
 
 MAX_RATIO = 50
 """How many times its own size a compressed file may hold; published logs hold 3 to 15 times theirs."""
@@ -21,7 +22,7 @@ _BUFFER = 1 << 17
 
 def is_gzip(path: Path) -> bool:
     """Does the file begin as gzip's do?  Its name is not asked."""
-    with path.open("rb") as stream:
+    with open_input(path) as stream:
         return stream.read(2) == b"\x1f\x8b"
 
 
@@ -32,9 +33,9 @@ def opened(path: Path) -> IO[bytes]:
     so a small file cannot fill the memory.  ScenarioError as well where the compressed data are damaged.
     """
     if not is_gzip(path):
-        return path.open("rb")
+        return open_input(path)
     size = path.stat().st_size
-    with path.open("rb") as stream:
+    with open_input(path) as stream:
         stream.seek(-min(size, 4), os.SEEK_END)
         told = int.from_bytes(stream.read(), "little")  # how much it holds, to 32 bits, unless it is damaged
     if told > limit_of(size):
@@ -64,7 +65,8 @@ class _Limited(io.RawIOBase):
 
     def __init__(self, path: Path, size: int):
         self._path, self._size = path, size
-        self._stream = gzip.open(path, "rb")  # noqa: SIM115
+        self._file = open_input(path)
+        self._stream = gzip.GzipFile(fileobj=self._file)
         self._left = limit_of(size)
 
     def readable(self) -> bool:
@@ -88,6 +90,7 @@ class _Limited(io.RawIOBase):
 
     def close(self) -> None:
         self._stream.close()
+        self._file.close()
         super().close()
 
     def _problem(self, message: str) -> ScenarioError:

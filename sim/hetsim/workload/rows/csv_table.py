@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 
-from sim.errors import suggestion
-from sim.model.units import shown
-from sim.workload.rows.job_log import JobLog
-from sim.workload.rows.text_rows import NUMBER, numbered_lines
+from hetsim.errors import suggestion
+from hetsim.model.units import shown
+from hetsim.workload.rows.job_log import JobLog
+from hetsim.workload.rows.text_rows import NUMBER, numbered_lines
 
 LONGEST_LINE = 16_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}

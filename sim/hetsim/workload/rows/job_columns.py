@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from sim.model.files import TEMPORARY
+from hetsim.model.files import TEMPORARY
 
 BLOCK = 2**17
 """Rows of a block on disk."""

@@ -35,11 +35,11 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from sim.errors import Problem, ScenarioError
-from sim.model.units import MAX_SECONDS, TIME, parse, shown
-from sim.workload.rows.job_columns import Blocks
-from sim.workload.rows.request_rows import SampleSeed, Scale, Share
-from sim.workload.rows.text_rows import NUMBER, Flag, RowProblems
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
+from hetsim.workload.rows.job_columns import Blocks
+from hetsim.workload.rows.request_rows import SampleSeed, Scale, Share
+from hetsim.workload.rows.text_rows import NUMBER, Flag, RowProblems
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]

@@ -9,10 +9,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from sim.model.paths import ExistingFile
-from sim.workload.rows.job_log import JobLog, LogCut
-from sim.workload.rows.job_tables import Assembly
-from sim.workload.traces import TaskTable
+from hetsim.model.paths import ExistingFile
+from hetsim.workload.rows.job_log import JobLog, LogCut
+from hetsim.workload.rows.job_tables import Assembly
+from hetsim.workload.traces import TaskTable
 
 
 def job_log(read: Callable[..., TaskTable | JobLog]) -> Callable[..., TaskTable]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sim.workload.rows.job_columns import RowBlock
-from sim.workload.traces import NUMBERS, TaskTable
+from hetsim.workload.rows.job_columns import RowBlock
+from hetsim.workload.traces import NUMBERS, TaskTable
 
 if TYPE_CHECKING:
-    from sim.workload.rows.job_log import JobLog
+    from hetsim.workload.rows.job_log import JobLog
 
 JUMP = 10.0
 """How much denser arrivals must become for what comes before to be an empty head."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sim.errors import Problem, ScenarioError
-from sim.workload.rows.text_rows import pieces
+from hetsim.errors import Problem, ScenarioError
+from hetsim.workload.rows.text_rows import pieces
 
 LARGEST = 64_000_000
 """Characters of one member; more is a sign of damage."""

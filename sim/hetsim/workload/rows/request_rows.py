@@ -17,21 +17,22 @@ bytes a request.  Reading ends at `until` (with `sort`, only at the end of the f
 from __future__ import annotations
 
 import csv
+import inspect
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.ragged import Ragged
-from sim.model.units import MAX_SECONDS, Fraction, shown
-from sim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, RowProblems, numbered_lines
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.ragged import Ragged
+from hetsim.model.units import MAX_SECONDS, Fraction, Seconds, shown
+from hetsim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, RowProblems, numbered_lines
+from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
 MAX_TOKENS = 10**9
@@ -48,19 +49,27 @@ Share = Annotated[Fraction, AfterValidator(_share)]
 Scale = Annotated[float, Field(gt=0, le=1e9, strict=True)]
 SampleSeed = Annotated[int, Field(ge=0, strict=True)]
 
-__all__ = ["RequestCut", "Flag", "Request", "RequestRows", "SampleSeed", "Scale", "Share"]
-
 
 @dataclass(frozen=True)
 class RequestCut:
     """What is kept of a trace; see the module."""
 
-    since: float = 0.0
-    until: float | None = None
-    time_scale: float = 1.0
-    sample: float = 1.0
-    sample_seed: int = 0
-    sort: bool = False
+    since: Seconds = 0.0
+    until: Seconds | None = None
+    time_scale: Scale = 1.0
+    sample: Share = 1.0
+    sample_seed: SampleSeed = 0
+    sort: Flag = False
+
+
+def with_cut(read: Callable[..., TaskTable]) -> Callable[..., TaskTable]:
+    """A reader whose `**cut` is a `RequestCut`: its fields stand in the signature, by which parameters are checked."""
+    signature, types = inspect.signature(read, eval_str=True), get_type_hints(RequestCut, include_extras=True)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    cut = [inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=types[one.name])
+           for one in fields(RequestCut)]  # fmt: skip
+    read.__signature__ = signature.replace(parameters=own + cut)  # type: ignore[attr-defined]
+    return read
 
 
 class Request(NamedTuple):
@@ -103,7 +112,7 @@ class _Kept:
 
 
 class RequestRows:
-    """Rows of one file, cut and gathered into a table.
+    """Rows of one file, cut (by the fields of `RequestCut`) and gathered into a table.
 
     `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
     is time 0 of the trace that of its first row, rather than the 0 of its clock?
@@ -112,13 +121,13 @@ class RequestRows:
     def __init__(
         self,
         path: Path,
-        cut: RequestCut,
+        given: Mapping[str, Any],
         labels: tuple[str, ...] = (),
         numbers: tuple[str, ...] = (),
         from_first: bool = False,
     ):
         self.path = path
-        self.cut = cut
+        self.cut = cut = RequestCut(**given)
         self.labels = labels
         self.numbers = numbers
         self.from_first = from_first
@@ -292,11 +301,21 @@ def tokens(cell: str) -> tuple[int, str]:
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-class RequestColumns:
-    """The rows of a comma-separated file, as cells of the columns that are asked for."""
+class Column(NamedTuple):
+    """A column of a format: how a cell is read (its value, and what is wrong with it), and its value in files that
+    lack the column; None: they cannot be read."""
 
-    def __init__(self, requests: RequestRows, needed: tuple[str, ...], optional: tuple[str, ...] = ()):
+    name: str
+    parse: Callable[[str], tuple[Any, str]]
+    default: Any = None
+
+
+class RequestColumns:
+    """The rows of a comma-separated file, as values of the columns that are asked for."""
+
+    def __init__(self, requests: RequestRows, columns: tuple[Column, ...]):
         self.requests = requests
+        self.columns = columns
         self.rows = requests.lines()
         first = next(self.rows, None)
         if first is None:
@@ -304,8 +323,11 @@ class RequestColumns:
             raise AssertionError  # fail raises
         self.header = [cell.strip() for cell in self._split(*first) or []]
         self.known = {name.casefold(): number for number, name in enumerate(self.header)}
-        self._check(first[0], needed)
-        self.places = [self.known.get(name.casefold()) for name in (*needed, *optional)]
+        self._check(first[0], tuple(column.name for column in columns if column.default is None))
+
+    def has(self, name: str) -> bool:
+        """Return True if the file has a column of this name."""
+        return name.casefold() in self.known
 
     def _check(self, line: int, needed: tuple[str, ...]) -> None:
         missing = [name for name in needed if name.casefold() not in self.known]
@@ -335,9 +357,10 @@ class RequestColumns:
             self.requests.row_problems.add(f"cannot be read as a row of cells: {error}", number)
             return None
 
-    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
-        """Line and cells, in the order asked for; optional columns that the file lacks are empty."""
-        width, places, row_problems = len(self.header), self.places, self.requests.row_problems
+    def __iter__(self) -> Iterator[tuple[int, list[Any]]]:
+        """Line and values, in the order asked for; rows with a wrong cell are noted and left out."""
+        width, row_problems = len(self.header), self.requests.row_problems
+        columns = [(*column, self.known.get(column.name.casefold())) for column in self.columns]
         for number, line in self.rows:
             cells = self._split(number, line)
             if cells is None:
@@ -346,7 +369,12 @@ class RequestColumns:
                 has = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
                 row_problems.add(f"the row has {has}, but the header has {width} columns", number)
                 continue
-            yield number, ["" if place is None else cells[place].strip() for place in places]
-
-    def wrong(self, line: int, name: str, message: str) -> None:
-        self.requests.row_problems.add(f"column {name}: {message}", line)
+            values = []
+            for name, parse, default, place in columns:
+                value, wrong = (default, "") if place is None else parse(cells[place].strip())
+                if wrong:
+                    row_problems.add(f"column {name}: {wrong}", number)
+                    break
+                values.append(value)
+            else:
+                yield number, values

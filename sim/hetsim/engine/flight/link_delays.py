@@ -1,0 +1,244 @@
+"""By how much jobs that share links delay each other: from the stakes of the jobs on each link, the delay of each job.
+
+A job on one link meets what `hetsim.theory.contention` has for that link.  On several, over which it sends at once, the
+longest of its delays counts, and it leaves more of a link to others where another one limits it.  Two passes: each link
+by itself, then with what the first pass has for the other links of its jobs.  A change on a link reaches the jobs on it
+and those on the other links of its jobs, no further.
+
+Up to `JOINT` jobs that are connected by links are instead solved together (`hetsim.theory.joint_contention`), and a
+change reaches all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from hetsim.model.exchange import Use
+from hetsim.theory.contention import ALIKE, Contention, LinkDelays, delays, longest_delay
+from hetsim.theory.joint_contention import stretches
+
+JOINT = 10
+"""Maximum number of connected jobs of which the joint distribution is found: 2^10 states take 2 to 4 ms."""
+
+
+class Stake:
+    """What a job has on a link where others can delay it; of each phase what `hetsim.model.exchange.Use` says."""
+
+    __slots__ = ("member", "group", "spent", "share", "hidden")
+
+    def __init__(self, member: Any, group: ContendingJobs, phases: list[Use]):
+        self.member = member
+        """Its job, a `hetsim.engine.flight.contention.Member`: `alone`, `stakes` and `longest`."""
+        self.group = group
+        self.spent = sum(spent for _, spent, _ in phases)
+        """Seconds of its step in which it uses the link, if nothing delays it."""
+        self.share = min(1.0, sum(seconds for seconds, _, _ in phases) / self.spent)
+        """Share of the link that it can use; a mean over its phases."""
+        self.hidden = [(spent / self.spent, slack) for _, spent, slack in phases]
+        """For each phase its share of these seconds, and by how many it may grow before the step does."""
+
+    def exposed(self, delay: float) -> float:
+        """What computing does not hide of a delay."""
+        return sum([max(0.0, delay * share - slack) for share, slack in self.hidden])
+
+    def met(self, second: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities and seconds of its delay on this link alone."""
+        row, table = self.group.first.rows[self.member], self.group.second if second else self.group.first.met
+        return table.seen[row], table.delays[row]
+
+
+class ContendingJobs:
+    """The jobs on one link."""
+
+    __slots__ = ("link", "rule", "members", "stakes", "first", "kept", "joint", "busy", "since", "row")
+
+    def __init__(self, link: int, rule: Contention):
+        self.link = link
+        self.rule = rule
+        self.members: list[Any] = []
+        """All jobs with a step that crosses it."""
+        self.stakes: list[Stake] = []
+        """Stakes of the members that others can delay on this link."""
+        self.first: FirstPass = None  # type: ignore[assignment]  # set for all links that a change reaches
+        """Kept until the jobs on the link change."""
+        self.kept: LinkDelays | None = None
+        """The second pass, kept until the jobs on a link of one of its jobs change."""
+        self.joint = False
+        """Were its jobs solved together with all that they are connected with?"""
+        self.busy = 0.0
+        """Seconds of its full rate that were used since the last row."""
+        self.since = 0.0
+        self.row = -1
+        """Where its last row stands."""
+
+    def add(self, stake: Stake) -> None:
+        """Add a stake that others can delay."""
+        self.stakes.append(stake)
+        self.first = None  # type: ignore[assignment]
+
+    def drop(self, stake: Stake) -> None:
+        """Remove a stake."""
+        self.stakes.remove(stake)
+        self.first = None  # type: ignore[assignment]
+
+    @property
+    def second(self) -> LinkDelays:
+        """What its jobs meet, with what the first pass has for their other links."""
+        first, second = self.first, self.kept
+        if second is None:
+            elsewhere = [[one for one in _slow(stake.member) if one is not stake] for stake in self.stakes]
+            second = first.met
+            if self.rule == "random" and (any(elsewhere) or np.ptp(first.share) > ALIKE):
+                more = np.array([stake.member.longest for stake in self.stakes])
+                caps = _caps(first, elsewhere) if any(elsewhere) else None
+                second = delays(first.own, first.spent, first.share, self.rule, first.met, more, caps)
+            self.kept = second
+        return second
+
+
+class FirstPass:
+    """What jobs meet on one link as if they were on no other."""
+
+    def __init__(self, group: ContendingJobs):
+        stakes = group.stakes
+        parts = [(max(0.0, stake.member.alone - stake.spent), stake.spent, stake.share) for stake in stakes]
+        self.own, self.spent, self.share = np.array(parts).T
+        self.rows = {stake.member: row for row, stake in enumerate(stakes)}
+        self.met = delays(self.own, self.spent, self.share, group.rule)
+        self.slow = bool(self.met.delays[:, -1].max() > 0.0)
+        """True if any job delays another one there."""
+        longer = self.spent + (self.met.seen * self.met.delays).sum(axis=1)
+        self.sending: list[float] = (longer / (self.own + longer)).tolist()
+        """Share of its time that each job sends."""
+        self.deviation = [math.sqrt(sending * (1.0 - sending)) for sending in self.sending]
+        self.variance = sum([one**2 for one in self.deviation])
+
+
+def reached(groups: Iterable[ContendingJobs]) -> list[ContendingJobs]:
+    """These links and the others of the jobs on them, with all that is or was solved together with them."""
+    found = {group.link: group for group in groups}
+    near = dict(found)
+    for group in found.values():
+        near.update((other.group.link, other.group) for stake in group.stakes for other in stake.member.stakes)
+    for group in list(near.values()):
+        if group.link not in found and (group.joint or _connected(group) is not None):
+            near.update((other.link, other) for other in _walk(group, joint=group.joint))
+    return list(near.values())
+
+
+def _walk(start: ContendingJobs, joint: bool) -> list[ContendingJobs]:
+    """Links that are connected with this one; joint: just by way of links whose jobs were solved together."""
+    found, rest = {start.link: start}, [start]
+    jobs: set[int] = set()
+    while rest and (joint or len(jobs) <= JOINT):
+        group = rest.pop()
+        if joint and not group.joint:
+            continue
+        for stake in group.stakes:
+            jobs.add(id(stake.member))
+            for other in stake.member.stakes:
+                if other.group.link not in found:
+                    found[other.group.link] = other.group
+                    rest.append(other.group)
+    return list(found.values())
+
+
+def _connected(start: ContendingJobs) -> list[Any] | None:
+    """The jobs that are connected with those on a link, where they are to be solved together."""
+    if start.rule != "random" or len(start.stakes) > JOINT:
+        return None
+    members = {id(stake.member): stake.member for group in _walk(start, joint=False) for stake in group.stakes}
+    return list(members.values()) if len(members) <= JOINT else None
+
+
+def delay_ratios(groups: Iterable[ContendingJobs]) -> list[tuple[Any, float]]:
+    """The jobs that a change of the jobs on these links reaches, and how many times as long as with all links to itself
+    the step of each takes."""
+    links = reached(groups)
+    for group in links:
+        group.kept, group.joint = None, False
+        if group.first is None and group.stakes:
+            group.first = FirstPass(group)
+    members = {id(stake.member): stake.member for group in links for stake in group.stakes}
+    ratios: dict[int, float] = {}
+    for number, member in members.items():
+        if number not in ratios and len(_slow(member)) > 1:
+            together = _connected(member.stakes[0].group)
+            if together is not None:
+                ratios.update(_jointly(together))
+    apart = [member for number, member in members.items() if number not in ratios]
+    for member in apart:
+        member.longest = _longest(_slow(member), second=False)
+    ratios.update((id(member), _ratio(member)) for member in apart)
+    return [(member, ratios[number]) for number, member in members.items()]
+
+
+def _jointly(members: list[Any]) -> list[tuple[int, float]]:
+    """Ratios of jobs that nothing but each other delays."""
+    links = list({stake.group.link: stake.group for member in members for stake in member.stakes}.values())
+    column = {group.link: at for at, group in enumerate(links)}
+    spent = np.array([max(stake.spent for stake in member.stakes) for member in members])
+    own = np.array([member.alone for member in members]) - spent
+    share = np.zeros((len(members), len(links)))
+    for row, member in enumerate(members):
+        for stake in member.stakes:
+            share[row, column[stake.group.link]] = stake.share * stake.spent / spent[row]
+    for group in links:
+        group.joint = True
+    found = []
+    for member, longer in zip(members, stretches(np.maximum(own, 1e-3 * spent), spent, share), strict=True):
+        exposed = [stake.exposed((longer - 1.0) * stake.spent) for stake in member.stakes]
+        found.append((id(member), 1.0 + float(max(exposed)) / member.alone))
+    return found
+
+
+def _ratio(member: Any) -> float:
+    stakes = _slow(member)
+    if not stakes:
+        return 1.0
+    expected = [float(seen @ delay) for seen, delay in (stake.met(second=True) for stake in stakes)]
+    longest = _longest(stakes, second=True)
+    more = longest / max(expected) if longest > 0.0 else 1.0
+    return 1.0 + max(stake.exposed(one * more) for stake, one in zip(stakes, expected, strict=True)) / member.alone
+
+
+def _slow(member: Any) -> list[Stake]:
+    """Stakes of a job on links where jobs delay each other."""
+    return [one for one in member.stakes if len(one.group.stakes) > 1 and one.group.first.slow]
+
+
+def _longest(stakes: list[Stake], second: bool) -> float:
+    """Delay of a job that sends over the links of these stakes at once."""
+    pairs = [_together(one, other) for one, other in combinations(stakes, 2)]
+    return longest_delay([stake.met(second) for stake in stakes], sum(pairs) / len(pairs) if pairs else 1.0)
+
+
+def _together(stake: Stake, other: Stake) -> float:
+    """Correlation of the numbers of jobs that send on two links, without the job that has these stakes."""
+    first, second, there = stake.group.first, other.group.first, other.group.first.rows
+    mine, theirs = first.deviation[first.rows[stake.member]], second.deviation[there[stake.member]]
+    both = sum([first.deviation[row] * second.deviation[there[job]] for job, row in first.rows.items() if job in there])
+    apart = (first.variance - mine**2) * (second.variance - theirs**2)
+    return min(1.0, max(0.0, both - mine * theirs) / math.sqrt(apart)) if apart > 0.0 else 1.0
+
+
+def _caps(here: FirstPass, elsewhere: list[list[Stake]]) -> np.ndarray:
+    """Share of a link that each job can use among a number of others, as its other links let it by the first pass.
+
+    Of the jobs that are on both links as large a part sends as of all jobs here, of the rest as many as on average."""
+    others = np.arange(len(here.rows))
+    caps: np.ndarray = np.repeat(here.share[:, None], len(others), axis=1)
+    for row, stakes in enumerate(elsewhere):
+        for stake in stakes:
+            there = stake.group.first
+            common = sum([here.sending[at] for job, at in here.rows.items() if job in there.rows])
+            foreign = sum([there.sending[at] for job, at in there.rows.items() if job not in here.rows])
+            part = (common - here.sending[row]) / (sum(here.sending) - here.sending[row])
+            level = np.interp(others * part + foreign, np.arange(len(there.rows)), there.met.fair)
+            caps[row] = np.minimum(caps[row], here.share[row] * np.minimum(1.0, level / stake.share))
+    return caps

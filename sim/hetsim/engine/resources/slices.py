@@ -1,0 +1,119 @@
+"""The slices of a MIG GPU in a run: which are busy, which layout a launch would cut, when each can be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from copy import copy
+from functools import lru_cache
+from typing import Any
+
+from hetsim.model.cluster import DeviceType, micro_share
+from hetsim.model.slices import Layout, Slice
+from hetsim.model.tasks import Mode
+
+
+@lru_cache(1 << 14)
+def best_cut(
+    kind: DeviceType, layout: Layout, busy: Layout, fixed: bool, share: int, memory: int, profile: str
+) -> tuple[Layout, Slice] | None:
+    """The layout and slice for a launch, next to the busy slices of the present layout; None if it fits in none.
+
+    Of the layouts that the GPU may have now the one whose smallest fitting slice is smallest, then the one that leaves
+    most of the GPU, then the present one; of the others the one that leaves the largest slices, then most memory.
+    """
+    admitted, ranked = kind.slices_for(share, memory, profile), []
+    others = () if fixed or (busy and kind.sharing.recut != "idle") else kind.sharing.cuts
+    for order, one in enumerate((layout, *others)):
+        idle = list((Counter(one) - Counter(busy)).elements())
+        fitting = [part for part in idle if part in admitted]
+        if fitting and len(idle) + len(busy) == len(one):  # else it lacks a busy slice
+            best = min(fitting, key=lambda part: (part.share, part.bytes_of(kind.memory)))
+            idle.remove(best)
+            shares = sorted(-micro_share(part.share) for part in idle)
+            left = sum(shares), order > 0, shares, -sum(part.bytes_of(kind.memory) for part in idle), order
+            ranked.append((best.share, best.bytes_of(kind.memory), left, (one, best)))
+    return min(ranked)[-1] if ranked else None
+
+
+class GpuSlices:
+    """The slices of one GPU, each with the time from which it can be used."""
+
+    __slots__ = ("kind", "layout", "idle", "busy", "taken", "fixed", "real", "known")
+
+    def __init__(self, kind: DeviceType):
+        self.kind = kind
+        self.layout = kind.sharing.cuts[0]
+        self.idle = [(one, 0.0) for one in self.layout]
+        self.busy: dict[Any, tuple[Slice, float]] = {}
+        """By launch; `taken` has the slices alone, in ascending order."""
+        self.taken: Layout = ()
+        self.fixed = False
+        """The layout was set by the policy, and stays until the policy says otherwise."""
+        self.real = self
+        """Of a what-if copy: the slices of the GPU itself."""
+        self.known: dict[Any, tuple[Layout, Slice] | None] = {}
+
+    def copy(self) -> GpuSlices:
+        """A copy on which changes can be tried out."""
+        other = copy(self)
+        other.idle, other.busy = list(self.idle), dict(self.busy)
+        return other
+
+    def cut_for(self, mode: Mode) -> tuple[Layout, Slice] | None:
+        """The layout and slice that a launch in this mode would take now; None if there is no slice for it."""
+        key = self.layout, self.taken, self.fixed, mode
+        if key not in self.known:
+            self.known[key] = best_cut(self.kind, *key[:3], mode.share, mode.gpu_memory, mode.slice)
+        return self.known[key]
+
+    def recut(self, layout: Layout, now: float) -> None:
+        """Take on a layout that contains the busy slices; idle slices that it has in common stay as they are."""
+        new, kept, begin = Counter(layout) - Counter(self.taken), [], now
+        for one, ready in sorted(self.idle, key=lambda entry: entry[1]):
+            if new[one]:
+                new[one] -= 1
+                kept.append((one, ready))
+            else:
+                begin = max(begin, ready)
+        self.idle = kept + [(one, begin + self.kind.sharing.reconfigure) for one in new.elements()]
+        self.layout = layout
+
+    def take(self, mode: Mode, launch: Any, now: float) -> float:
+        """Give a launch the slice that a start now takes of the GPU itself; the time from which it can be used.
+
+        On a what-if copy that slice may be busy for another launch; then nothing changes.
+        """
+        cut = self.real.cut_for(mode)
+        if cut is None or (self.real is not self and Counter(self.taken) - Counter(cut[0])):
+            return now
+        if cut[0] != self.layout:
+            self.recut(cut[0], now)
+        entry = min((entry for entry in self.idle if entry[0] == cut[1]), default=None)
+        if entry is not None:
+            self.idle.remove(entry)
+            self.busy[launch] = entry
+            self.taken = tuple(sorted([*self.taken, cut[1]]))
+        return now if entry is None else entry[1]
+
+    def give(self, launch: Any) -> None:
+        """The launch has left its slice."""
+        if launch in self.busy:
+            self.idle.append(self.busy.pop(launch))
+            self.taken = tuple(sorted(one for one, _ in self.busy.values()))
+
+    def named(self, layout: list[Any]) -> Layout | None:
+        """The layout with these slices, shares or profiles that has the busy slices, at best the present one."""
+        wanted, busy = sorted(str(x * 1.0 if isinstance(x, int) else x) for x in layout), Counter(self.taken)
+        for one in (self.layout, *self.kind.sharing.cuts):
+            same = wanted in (sorted(map(str, one)), sorted(str(part.profile or part.share) for part in one))
+            if same and not busy - Counter(one):
+                return one
+        return None
+
+    def agree(self, modes: dict[Any, Mode]) -> bool:
+        """Return True if the slices are those of the launches on the GPU, given by their modes."""
+        there = tuple(sorted(one for one, _ in (*self.idle, *self.busy.values())))
+        return there == self.layout and there in self.kind.sharing.cuts and self.busy.keys() == modes.keys() and all(
+            self.busy[launch][0] in self.kind.slices_for(mode.share, mode.gpu_memory, mode.slice)
+            for launch, mode in modes.items()
+        )  # fmt: skip

@@ -1,0 +1,60 @@
+"""What a policy author imports: the contract, list scheduling, queues."""
+
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, demand_of, fits_nowhere
+from hetsim.policy.batching import (
+    Batching,
+    BatchReport,
+    Counter,
+    Delay,
+    Discard,
+    Take,
+)
+from hetsim.policy.contract import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_FIT,
+    WAIT_FOR_READY,
+    WAIT_FOR_RELEASE,
+    Accept,
+    Admission,
+    Annotate,
+    Decision,
+    Defer,
+    Drop,
+    Fetch,
+    Move,
+    OrderKey,
+    Partition,
+    Pause,
+    PlacementRule,
+    PlanProblem,
+    Reject,
+    Scheduler,
+    Set,
+    Shadow,
+    Start,
+    Stop,
+    View,
+    Wait,
+)
+from hetsim.policy.dispatch import Dispatcher
+from hetsim.policy.iterating import BatchStep, Foreseen, Generation, IterationPolicy, Replica, Routing, WantedReplica
+from hetsim.policy.lists import Discipline, ListScheduler, arrival_order, queueing
+from hetsim.policy.planned import PlannedScheduler
+from hetsim.policy.predictor import Predictor
+from hetsim.policy.queues import EVERYWHERE, TaskQueue, claims_of, partition_of
+from hetsim.policy.remaining import Progress, RemainingProblem
+from hetsim.policy.request_queue import BatchTimes, RequestQueue, Requests
+
+__all__ = [
+    "Accept", "Admission", "Annotate", "Backfilling", "BatchReport", "BatchStep", "BatchTimes", "Batching", "Counter",
+    "Decision", "Defer", "Delay", "Demand", "Device", "Discard", "Discipline", "Dispatcher", "Drop", "EVERYWHERE",
+    "Fetch", "Foreseen", "Generation", "IterationPolicy", "ListScheduler", "Mode", "Move", "OrderKey", "Partition",
+    "Pause", "Placement", "PlacementRule", "PlanProblem", "PlannedScheduler", "Predictor", "Progress", "Reject",
+    "RemainingProblem", "Replica", "RequestQueue", "Requests", "Routing", "Scheduler", "Set", "Shadow", "Start", "Stop",
+    "Take", "Task", "TaskQueue", "View", "WAIT_FOR_CHANGE", "WAIT_FOR_FIT", "WAIT_FOR_READY", "WAIT_FOR_RELEASE",
+    "Wait", "WantedReplica", "arrival_order", "claims_of", "demand_fits_nowhere", "demand_of", "fits_nowhere",
+    "partition_of", "queueing",
+]  # fmt: skip

@@ -1,0 +1,169 @@
+"""Request traces as tables with a header and one row a request (`azure_llm`, `burstgpt`, `requests`)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from datetime import date
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import shown
+from hetsim.workload.readers.mooncake import LARGEST_ID
+from hetsim.workload.rows.request_rows import (
+    Column,
+    Request,
+    RequestColumns,
+    RequestRows,
+    nanoseconds,
+    tokens,
+    with_cut,
+)
+from hetsim.workload.rows.text_rows import NUMBER, Flag
+from hetsim.workload.traces import TaskTable
+
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:\+00:00|Z)?", re.ASCII)
+
+
+@with_cut
+def azure_llm(path: ExistingFile, **cut: Any) -> TaskTable:
+    """Requests to a language model: when they came, tokens of the prompt and of the answer; no times.
+
+    `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
+    takes rows in any order.
+
+    Time stamps have up to nine fractional digits (published: seven, or six and a zone), which are kept exactly; time 0
+    is that of the first request.  Options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    Reference: Patel, Choukse, Zhang, Shah, Goiri, Maleki, Bianchini, Splitwise: Efficient Generative LLM Inference
+    Using Phase Splitting (ISCA 2024).
+    """
+    requests = RequestRows(Path(path), cut, from_first=True)
+    return requests.table(Request(line, *values) for line, values in RequestColumns(requests, AZURE))
+
+
+@with_cut
+def burstgpt(path: ExistingFile, *, model: str | None = None, failures: Flag = False, **cut: Any) -> TaskTable:
+    """Requests to ChatGPT and GPT-4: when they came, model, session, tokens of the prompt and of the answer; no times.
+
+    `model` keeps the requests to one of the models, `failures` also those that got no answer; `since` and `until` cut
+    a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort` takes rows in any order.
+
+    Newer releases have `Session ID` and `Elapsed time` besides; rows of other releases are read alike.  Times are
+    seconds from the first day's midnight.  The model becomes the class of a request, the session its user, and the
+    recorded response time the column `elapsed`.  Requests without response tokens failed there and are left out, unless
+    `failures: true`.  Further options are those of all request traces (see `hetsim.workload.rows.request_rows`).
+    Reference: Wang, Chen, Li, Kang, Fang, Zhou, Zheng, Tang, He, Guo, Wang, Wang, Zhou, Chu, BurstGPT: A Real-World
+    Workload Dataset to Optimize LLM Serving Systems (KDD 2025).
+    """
+    requests = RequestRows(Path(path), cut, ("class", "user"), ("elapsed",))
+    columns = RequestColumns(requests, BURST)
+    if model is not None and not columns.has("Model"):
+        requests.fail("has no column Model, so that requests to one model cannot be told")
+    recorded = columns.has("Elapsed time")
+    failed, others = 0, dict[str, None]()
+
+    def rows() -> Iterator[Request]:
+        nonlocal failed
+        for line, (time, prompt, output, elapsed, to, session) in columns:
+            if model is not None and to != model:
+                others[to] = None
+            elif not output and not failures:
+                failed += 1
+            else:
+                yield Request(line, time, prompt, output, (to, session), (), (elapsed,) if recorded else ())
+        if model is not None and not requests.read:
+            known = ", ".join(map(shown, others)) or "none at all"
+            requests.fail(f"no request is to the model {shown(model)}; there are {known}")
+
+    table = requests.table(rows())
+    if failed:
+        some = f"{failed:,} request{'s' if failed > 1 else ''} without response tokens (failed there)"
+        table.notes.append(f"{requests.path}: {some} left out; failures: true keeps them")
+    return table
+
+
+@with_cut
+def plain(path: ExistingFile, **cut: Any) -> TaskTable:
+    """Requests as a plain table: arrival, and where there are such columns tokens, class, user and hash ids; no times.
+
+    `since` and `until` cut a window, `time_scale` stretches it, `sample` keeps a share of the requests, and `sort`
+    takes rows in any order.
+
+    Columns: arrival (seconds), prompt_tokens, output_tokens; optional: class, user, and hash_ids (whole numbers
+    separated by `;`).  All but `arrival` may be missing: then the requests have no tokens.  Options are those of all
+    request traces (see `hetsim.workload.rows.request_rows`).
+    """
+    requests = RequestRows(Path(path), cut, ("class", "user"))
+    columns = RequestColumns(requests, PLAIN)
+    table = requests.table(
+        Request(line, time, prompt, output, (class_, user), ids)
+        for line, (time, prompt, output, ids, class_, user) in columns
+    )
+    for name in ("prompt_tokens", "output_tokens"):
+        if not columns.has(name):
+            del table.extra[name]
+    return table
+
+
+# Cells ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _days(day: str) -> int | None:
+    try:
+        return date.fromisoformat(day).toordinal() - date(1970, 1, 1).toordinal()
+    except ValueError:
+        return None
+
+
+def nanoseconds_of(stamp: str) -> tuple[int, str]:
+    """Nanoseconds since 1970 of a time stamp, and what is wrong with it."""
+    match = _STAMP.fullmatch(stamp)
+    if match is None:
+        return 0, f"{shown(stamp)} is not a time stamp such as 2023-11-16 18:17:03.9799600"
+    day, hours, minutes, seconds, digits = match.groups("")
+    days = _days(day)
+    if days is None or int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
+        return 0, f"{shown(stamp)} is no time of any day"
+    if not 0 <= days < 100_000:
+        return 0, f"{shown(stamp)} is not between 1970 and 2243"
+    whole = (days * 24 + int(hours)) * 3600 + int(minutes) * 60 + int(seconds)
+    return whole * 10**9 + int(digits.ljust(9, "0")), ""
+
+
+def _elapsed(cell: str) -> tuple[float, str]:
+    """Seconds, which a cell may leave out, and what is wrong with it."""
+    if cell and (not NUMBER.fullmatch(cell) or float(cell) < 0):
+        return 0.0, f"{shown(cell)} is not a number of seconds"
+    return float(cell or math.nan), ""
+
+
+def _ids(cell: str) -> tuple[tuple[int, ...], str]:
+    """Names of the blocks of a prompt, and what is wrong with the cell."""
+    parts = cell.split(";") if cell else []
+    if not all(part.isascii() and part.isdigit() and len(part) < 20 and int(part) <= LARGEST_ID for part in parts):
+        return (), "expected whole numbers separated by ;"
+    return tuple(map(int, parts)), ""
+
+
+def _text(cell: str) -> tuple[str, str]:
+    return cell, ""
+
+
+# Formats: time, tokens of the prompt and of the answer, and what else there may be ------------------------------
+
+SECONDS = partial(nanoseconds, unit=10**9)
+# 2023-11-16 18:17:03.9799600,4808,10
+AZURE = (Column("TIMESTAMP", nanoseconds_of), Column("ContextTokens", tokens), Column("GeneratedTokens", tokens))
+# 5,ChatGPT,472,18,490,Conversation log
+BURST = (
+    Column("Timestamp", SECONDS), Column("Request tokens", tokens), Column("Response tokens", tokens),
+    Column("Elapsed time", _elapsed, math.nan), Column("Model", _text, ""), Column("Session ID", _text, ""),
+)  # fmt: skip
+PLAIN = (
+    Column("arrival", SECONDS), Column("prompt_tokens", tokens, 0), Column("output_tokens", tokens, 0),
+    Column("hash_ids", _ids, ()), Column("class", _text, ""), Column("user", _text, ""),
+)  # fmt: skip
