@@ -2,12 +2,12 @@
 
 Every combination of the values and policies is a candidate, and nothing is supposed of how they compare: more may be
 worse.  A candidate meets the targets only where that is shown, each by a one-sided t interval; all tests together err
-with at most the stated probability (Bonferroni, over candidates, targets and two looks at each).
+with at most the stated probability (Bonferroni, over candidates, targets and the looks at each).
 
 Where the objective is known beforehand (the price of the cluster, the sum of the numbers), candidates are tried in its
 order, and the first that meets the targets is the answer: all that are cheaper are shown to miss them, or left open.
 Where it is a metric, all are tried, and among those that meet the targets the best is found by ranking and selection
-(Kim and Nelson, `sim.results.many_runs.selection`); tests and selection then have half of the allowed error each.
+(Kim and Nelson, `hetsim.results.many_runs.selection`); tests and selection then have half of the allowed error each.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.errors import ScenarioError, UsageError
-from sim.experiment.points import PointRow, check_all, rows
-from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress
-from sim.experiment.run import Where
-from sim.experiment.stopping import select
-from sim.experiment.study import Case, Replicates
-from sim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
-from sim.experiment.work import Setup
-from sim.results.formatting import metric_name, several, units_of
-from sim.results.many_runs.selection import MOST, Race
-from sim.results.one_run.estimands import weight_of
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION, metric
-from sim.results.pictures import drawn
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.options import StudyOptions
+from hetsim.experiment.points import PointRow, check_all, rows
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.run import begun, stop_at_part
+from hetsim.experiment.stopping import select
+from hetsim.experiment.study import Case, Replicates
+from hetsim.experiment.targets import MET, NO_SIZES, OPEN, UNDEFINED, Judge, Target, TargetsTrial
+from hetsim.experiment.work import Setup
+from hetsim.results.declared import has_direction, higher_is_better
+from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.many_runs.selection import MOST, Race
+from hetsim.results.one_run.estimands import weight_of
+from hetsim.results.one_run.metrics import metric
+from hetsim.results.pictures import drawn
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sim.scenario.scenario import Scenario
+    from hetsim.scenario.scenario import Scenario
 
 PRICE, TOTAL = "price", "total"
 """Objectives that are known before anything runs."""
@@ -190,7 +191,7 @@ class Decision:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        from sim.results.as_json import json_number
+        from hetsim.results.as_json import json_number
 
         def candidate(one: Candidate) -> dict[str, Any]:
             return {
@@ -224,11 +225,11 @@ class Decision:
 
 
 def decide(
-    scenario: Scenario, targets: Sequence[Target], over: Mapping[str, Any], minimize: str | None, confidence: float,
-    delta: float, policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, seed: int | None, first: int,
-    where: Where, tell: Callable[[Any], None] | None, progress: Progress | bool | None,
+    scenario: Scenario, targets: Sequence[Target], over: Mapping[str, Any], options: StudyOptions, *,
+    policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None, minimize: str | None, confidence: float,
+    delta: float, first: int, tell: Callable[[Any], None] | None,
 ) -> Decision:  # fmt: skip
-    """See `sim.experiment.size.size`."""
+    """See `hetsim.experiment.size.size`."""
     if not 0 < delta < 1:
         raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
     base = scenario.moved()
@@ -237,23 +238,23 @@ def decide(
         raise UsageError(f"there are more than the {MAX_CANDIDATES:,} combinations that one search takes")
     points = [dict(zip(values, one, strict=True)) for one in product(*values.values())]
     _, given = rows(base, points=points, policies=policies)
-    cases, labels, prices = _cases(base, given, seed)
+    cases, labels, prices = _cases(base, given, options.seed)
     objective = minimize or (PRICE if any(prices) else TOTAL)
     known = _known(objective, prices, given)
     metrics = list(dict.fromkeys([*(t.metric for t in targets), *([] if known else [objective])]))
     allowed = (1 - confidence) / (1 if known else 2)
-    with where.study(Setup((base,), tuple(metrics)), progress, first * len(cases)) as study:
-        where.stop(study, [Replicates(case, first) for case in cases if not case.auto_warmup])
-        judge = Judge(study, targets, first, allowed / (2 * len(targets) * len(cases)))
+    with begun(options, Setup((base,), tuple(metrics), options.check), first * len(cases)) as study:
+        stop_at_part(options, study, [Replicates(case, first) for case in cases if not case.auto_warmup])
+        judge = Judge(study, targets, first, allowed / (len(targets) * len(cases)))
         about = [(row.values, label) for row, label in zip(given, labels, strict=True)]
-        search = _Search(judge, cases, about, known, tell)
+        search = _Search(judge, cases=cases, about=about, known=known, tell=tell)
         best = search.cheapest() if known else search.best(objective, 1 - allowed, delta)
     tried = [search.tried[number] for number in sorted(search.tried)]
     _check_tried(tried)
     return Decision(
-        base.name, list(values), list(targets), objective, confidence, delta,
-        None if best is None else search.tried[best], tried, len(cases), labels,
-        [search.tried[number] for number in search.tied],
+        scenario=base.name, keys=list(values), targets=list(targets), objective=objective, confidence=confidence,
+        delta=delta, best=None if best is None else search.tried[best], candidates=tried, count=len(cases),
+        policies=labels, tied=[search.tried[number] for number in search.tied],
     )  # fmt: skip
 
 
@@ -289,14 +290,14 @@ def _known(objective: str, prices: list[float], given: Sequence[PointRow]) -> li
     if objective == TOTAL:
         return [float(sum(row.values.values())) for row in given]
     metric(objective)
-    if objective in NO_DIRECTION:
+    if not has_direction(objective):
         raise UsageError(f"neither more nor less {metric_name(objective)} is better: minimize another metric")
     return []
 
 
 def _numbers(key: str, given: Any) -> list[int]:
     """The whole numbers of a key: a list, or a range such as 1..8."""
-    from sim.scenario.schema.sweep import Range, is_range, read_range
+    from hetsim.scenario.schema.sweep import Range, is_range, read_range
 
     if key in NO_SIZES:
         raise UsageError(f"{key}: {NO_SIZES[key]}, not how large anything is; name one such as cluster.nodes.0.count")
@@ -318,7 +319,7 @@ def _numbers(key: str, given: Any) -> list[int]:
 def _price(scenario: Scenario) -> float:
     """Of the whole cluster, for an hour; 0 of one without prices, and of one that cannot be built (a cluster of
     nothing), which is tried early and missed with its reason."""
-    from sim.scenario.building.cluster import build_cluster
+    from hetsim.scenario.building.cluster import build_cluster
 
     if not scenario.model.cluster.prices and "price" not in repr(scenario.raw["cluster"]):
         return 0.0
@@ -360,7 +361,7 @@ class _Search:
         sound = [number for number in left if all(math.isfinite(value) for value, _ in values[number])]
         if not sound:
             return None
-        sign = -1.0 if objective in HIGHER_IS_BETTER else 1.0
+        sign = -1.0 if higher_is_better(objective) else 1.0
         by_mean = sorted(sound, key=lambda number: sign * self.tried[number].objective)
         if len(sound) == 1 or all(len(set(values[number])) == 1 for number in sound):
             return by_mean[0]  # nothing random to decide by
@@ -370,7 +371,7 @@ class _Search:
         """Ranking and selection: further replications of those that may be the best."""
         race = Race([str(number) for number in sound], objective, probability, delta)
         series = {str(number): self.series[number] for number in sound}
-        select(self.judge.study, race, series, max(self.judge.first, 3), MOST)
+        select(self.judge.study, race, series, first=max(self.judge.looks[-2], 3), most=MOST)
         first, *others = (int(label) for label in race.left)
         self.tied = others
         return first
@@ -393,4 +394,4 @@ class _Search:
 
     def _put(self, number: int, trial: TargetsTrial, objective: float) -> None:
         values, policy = self.about[number]
-        self.tried[number] = Candidate(number, values, policy, objective, trial)
+        self.tried[number] = Candidate(number=number, values=values, policy=policy, objective=objective, trial=trial)

@@ -1,7 +1,7 @@
 """Directories of experiments: one run, replications, or a comparison.
 
 The tables are written whole or not at all.  The pictures are drawn once these are safe: one that fails is a warning
-that names it (`sim.results.pictures`), and the tables stay.
+that names it (`hetsim.results.pictures`), and the tables stay.
 
 One run         what `Result.save` writes (tables, summary.json, scenario.yaml, run.json)
 replications    run.json, scenario.yaml, summary.json, replications.parquet (a row each, a column a metric),
@@ -27,23 +27,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import UsageError
-from sim.model.files import write_text
-from sim.model.units import shown
+from hetsim.errors import UsageError
+from hetsim.model.files import write_text
+from hetsim.model.units import shown
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from sim.results.many_runs.compare import Comparison
-    from sim.results.many_runs.replications import Replications
-    from sim.results.many_runs.selection import Selection
-    from sim.results.many_runs.sweep import Sweep
-    from sim.results.one_run.result import Result
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.selection import Selection
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.result import Result
+    from hetsim.scenario.scenario import Overrides, Scenario
 
 Groups = Mapping[str, "pd.DataFrame"]
-"""By what tasks are grouped -> the table of `sim.results.one_run.groups.table_of_groups`."""
+"""By what tasks are grouped -> the table of `hetsim.results.one_run.groups.table_of_groups`."""
 
 PICTURE = "picture.png"
 REPLICATIONS = "replications.parquet"
@@ -67,8 +67,9 @@ def folder_name(text: str) -> str:
 def save(
     outcome: Result | Replications, directory: str | Path, *, picture: bool = True, groups: Groups | None = None
 ) -> Path:
-    """Write the directory of a Result or of Replications, with tables of groups (`sim.report.groups`) if there are."""
-    from sim.results.one_run.store import write_directory
+    """Write the directory of a Result or of Replications, with tables of groups (`hetsim.report.groups`) if there are.
+    """
+    from hetsim.results.one_run.store import write_directory
 
     def write(folder: Path) -> None:
         _write(outcome, folder)
@@ -84,7 +85,7 @@ def save(
 
 def check_target(directory: str | Path) -> Path:
     """The directory, if it can be written when the run is over; UsageError now rather than after an hour."""
-    from sim.results.one_run.store import MARK
+    from hetsim.results.one_run.store import MARK
 
     target = Path(directory)
     try:
@@ -111,7 +112,7 @@ def save_partial(result: Result, directory: str | Path) -> Path:
 
 def _drop_partial(target: Path) -> None:
     """A directory that only a failed run wrote to becomes that of a run that did not fail."""
-    from sim.results.one_run.store import MARK
+    from hetsim.results.one_run.store import MARK
 
     partial = target / PARTIAL
     if target.is_dir() and [inner.name for inner in target.iterdir()] == [PARTIAL] and (partial / MARK).is_file():
@@ -127,13 +128,16 @@ def save_comparison(
     groups: Groups | None = None,
 ) -> Path:
     """Write the directory of a comparison and of its runs; `groups`: its tables by class, GPUs and user."""
-    from sim.results.one_run.store import versions, write_csv, write_directory, write_mark
+    from hetsim.results.one_run.store import versions, write_csv, write_directory, write_mark
 
     def write(folder: Path) -> None:
         for label, outcome in runs.items():
             _write(outcome, folder / folder_name(label))
         table = comparison.table.copy()
         table.columns = ["_".join(names) for names in table.columns]
+        if comparison.refused:
+            table = table.reindex([*table.index, *comparison.refused]).rename_axis("policy")
+            table["refused"] = table.index.map(lambda label: comparison.refused.get(label, ""))
         write_csv(table, folder / "comparison.csv")
         write_csv(comparison.pairs, folder / "pairs.csv", index=False)
         if not comparison.plans.empty:
@@ -156,8 +160,8 @@ def save_comparison(
 
 
 def _write_groups(table: pd.DataFrame, path: Path) -> None:
-    from sim.results.many_runs.groups import flat
-    from sim.results.one_run.store import write_csv
+    from hetsim.results.many_runs.groups import flat
+    from hetsim.results.one_run.store import write_csv
 
     write_csv(flat(table), path)
 
@@ -180,7 +184,7 @@ def _draw_comparison(
 
 
 def _whole_runs(outcome: Result | Replications) -> list[Result]:
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
     return [outcome] if isinstance(outcome, Result) else outcome.results
 
@@ -197,12 +201,13 @@ def comparison_json(
 
     Where a policy has a plan, "plans": {label: {planned_makespan, makespan, lower_bound, ratio}} besides, and with
     tables of groups "groups": {by: {label: {group: {metric: value, or {mean, half_width, n}}}}} and
-    "group_differences": {by: [...]}, which are like "differences" with the group besides.
+    "group_differences": {by: [...]}, which are like "differences" with the group besides.  Policies that refused the
+    scenario are in "refused": {label: reason} alone.
     """
-    from sim.results.as_json import json_number, json_values
-    from sim.results.many_runs.group_differences import differences_json
-    from sim.results.many_runs.groups import groups_json
-    from sim.results.one_run.result import Result
+    from hetsim.results.as_json import json_number, json_values
+    from hetsim.results.many_runs.group_differences import differences_json
+    from hetsim.results.many_runs.groups import groups_json
+    from hetsim.results.one_run.result import Result
 
     first = next(iter(runs.values()))
     differences = [
@@ -218,6 +223,7 @@ def comparison_json(
         "seed": first.seed,
         **({"plans": plans} if plans else {}),
         "policies": {label: outcome.to_json()["summary"] for label, outcome in runs.items()},
+        **({"refused": dict(comparison.refused)} if comparison.refused else {}),
         "baseline": comparison.baseline,
         "differences": differences,
         "winners": comparison.winners,
@@ -238,16 +244,22 @@ def _selection(found: Selection) -> dict[str, Any]:
 
 
 def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Scenario | Result | Replications | Sweep:
-    """What was saved, or what can be run.
+    """Load what was saved, or what can be run.
 
-    A folder is a run directory: its Result, or its Replications; or that of a sweep.  Anything else is a scenario, as
-    `sim.run` takes it: a file, the name of a shipped scenario, or a mapping; `overrides` change values of it.
+    Parameters:
+        source: a folder is a run directory (its Result, or its Replications), or that of a sweep.  Anything else is a
+            scenario, as `run` takes it: a file, the name of a shipped scenario, or a mapping.
+        overrides: values of a scenario to change.
+    Returns: what was found; where its type matters to you, `Result.load` and `Scenario.load` give one only.
+    Raises:
+        ScenarioError: the scenario is invalid.
+        UsageError: the folder holds nothing that hetsim wrote, or is damaged.
     """
-    from sim.results.many_runs.sweep import MARK as SWEPT
-    from sim.results.many_runs.sweep import Sweep
-    from sim.results.one_run.store import MARK
-    from sim.scenario.file.shipped import shipped
-    from sim.scenario.scenario import load as load_scenario
+    from hetsim.results.many_runs.sweep import MARK as SWEPT
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.store import MARK
+    from hetsim.scenario.file.shipped import shipped
+    from hetsim.scenario.scenario import load as load_scenario
 
     if isinstance(source, str | Path):
         folder = Path(source)
@@ -261,7 +273,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
 
 def load_run(directory: str | Path) -> Result | Replications:
     """A run directory: its Result, or its Replications."""
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
     folder = _not_comparison(Path(directory))
     return _load_replications(folder) if holds_replications(folder) else Result.load(folder)
@@ -269,8 +281,8 @@ def load_run(directory: str | Path) -> Result | Replications:
 
 def load_any(directory: str | Path) -> Result | Replications | Comparison | Sweep:
     """What a directory holds, whichever verb wrote it."""
-    from sim.results.many_runs.sweep import MARK as SWEPT
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep import MARK as SWEPT
+    from hetsim.results.many_runs.sweep import Sweep
 
     folder = Path(directory)
     if (folder / SWEPT).is_file():
@@ -280,27 +292,31 @@ def load_any(directory: str | Path) -> Result | Replications | Comparison | Swee
 
 def load_comparison(directory: str | Path) -> Comparison:
     """A comparison from its directory: evaluated again from its runs, by the same metrics and against the same one."""
-    from sim.results.many_runs.compare import compare
-    from sim.results.one_run.store import read_mark
+    from hetsim.results.many_runs.compare import compare
+    from hetsim.results.one_run.store import MARK, read_mark
+    from hetsim.results.sealed import check_names
+    from hetsim.results.stored_files import read_json
 
     folder = Path(directory)
     try:
         about = read_mark(folder)
-        told = json.loads((folder / _COMPARISON).read_text(encoding="utf-8"))
+        told = read_json(folder / _COMPARISON)
         pairs = {(row["policy"], row["other"]) for row in told["differences"]}
         metrics = list(dict.fromkeys(row["metric"] for row in told["differences"]))
+        check_names(folder / MARK, about["policies"].values())
         labels = {label: folder / name for label, name in about["policies"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise UsageError(f"{folder} is not the directory of a comparison: {problem}") from None
     runs = {label: load_run(place) for label, place in labels.items()}
     others = sorted({other for _, other in pairs})
     baseline = told.get("baseline", others[0] if len(others) == 1 and len(runs) > 2 else None)
-    return replace(compare(runs, metrics, baseline=baseline), asked=about.get("asked", {}))
+    found = compare(runs, metrics or None, baseline=baseline, refused=told.get("refused"))
+    return replace(found, asked=about.get("asked", {}))
 
 
 def first_run(directory: str | Path) -> Result:
     """The run of a directory; of replications the first."""
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
     folder = _not_comparison(Path(directory))
     return Result.load(folder / FIRST if holds_replications(folder) else folder)
@@ -323,15 +339,14 @@ def holds_replications(folder: Path) -> bool:
 
 
 def _load_replications(folder: Path) -> Replications:
-    import pandas as pd
-
-    from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.result import Result
-    from sim.results.one_run.store import read_mark
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.one_run.result import Result
+    from hetsim.results.one_run.store import read_mark
+    from hetsim.results.stored_files import read_frame
 
     try:
         about = read_mark(folder)
-        values = pd.read_parquet(folder / REPLICATIONS)
+        values = read_frame(folder / REPLICATIONS)
         runs = Replications()
         for row in values.reset_index().to_dict("records"):
             runs.add_values({str(name): value for name, value in row.items()})
@@ -346,8 +361,8 @@ def _load_replications(folder: Path) -> Replications:
 
 def _write(outcome: Result | Replications, folder: Path) -> None:
     """The files of an outcome, into a folder that need not exist."""
-    from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.store import versions, write_mark, write_table
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.one_run.store import versions, write_mark, write_table
 
     if not isinstance(outcome, Replications):
         outcome.save(folder)
@@ -386,7 +401,7 @@ def _draw(outcome: Result | Replications, path: Path, until: float | None = None
 
 
 def _save_figure(name: str, results: Any, path: Path, **options: Any) -> None:
-    from sim.results.pictures import drawn, write_picture
+    from hetsim.results.pictures import drawn, write_picture
 
     def draw() -> Figure:
         return drawn(name, results, **options)

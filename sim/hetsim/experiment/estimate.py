@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sim.errors import HetsimError
-from sim.experiment.progress import run_share
-from sim.experiment.work import RunJob, Setup, outcome_of
-from sim.results.formatting import seconds
+from hetsim.errors import HetsimError
+from hetsim.experiment.progress import run_share
+from hetsim.experiment.work import RunJob, Setup, outcome_of
+from hetsim.results.formatting import seconds
 
 SAMPLES = 3
 LONGEST = 3.0
@@ -68,7 +68,7 @@ def estimate(jobs: Sequence[RunJob], there: int, setup: Setup, workers: int, at_
             spent.append(_time(jobs[number], setup))
         except HetsimError:
             continue  # it will be a row with its error
-    return Estimate(len(jobs), there, workers, tuple(spent), at_least)
+    return Estimate(runs=len(jobs), there=there, workers=workers, spent=tuple(spent), at_least=at_least)
 
 
 def _time(job: RunJob, setup: Setup) -> float:

@@ -2,7 +2,7 @@
 
     sweep.json              what is swept: keys, points, policies, replications, versions, a digest a row
     scenario.yaml           the scenario behind all points
-    runs/ab/abcdef….json    a finished run each (`sim.experiment.store`), unless another cache was named
+    runs/ab/abcdef….json    a finished run each (`hetsim.experiment.store`), unless another cache was named
     table.parquet           the tables, once all runs are there
     replications.parquet
     tables.json             digests of the other files: written last
@@ -22,14 +22,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import DamagedFile, UsageError
-from sim.model.files import TEMPORARY, remove_left, write_whole
-from sim.model.units import shown
-from sim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
-from sim.results.sealed import digests, sealed, unsealed
+from hetsim.errors import DamagedFile, UsageError
+from hetsim.model.files import TEMPORARY, remove_left, write_whole
+from hetsim.model.units import shown
+from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
+from hetsim.results.sealed import digests, sealed, unsealed
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep import Sweep
 
 RUNS = "runs"
 _PARTS = {

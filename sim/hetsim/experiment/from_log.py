@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sim import registry
-from sim.workload.logs.recorded_log import HeldOverTime, Jobs
-from sim.workload.logs.summary import held, on_gpus
-from sim.workload.logs.waits import Explained
-from sim.workload.traces import TaskTable
+from hetsim import registry
+from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs
+from hetsim.workload.logs.summary import held, on_gpus
+from hetsim.workload.logs.waits import Explained
+from hetsim.workload.traces import TaskTable
 
 NODE = 8
 """GPUs of a node where the log does not tell."""
@@ -282,11 +282,9 @@ def compare(
 
 def _simulate(variant: Variant, begin: float) -> None:
     """Run a variant, and compare its waits with the recorded ones of the jobs that come from `begin` on."""
-    from sim.experiment.run import prepare
-    from sim.experiment.run import run as run_scenario
+    from hetsim.experiment.run import one_run, prepare
 
-    outcome: Any = run_scenario(prepare(variant.document, None, ()), replications=1)
-    tasks = outcome.tasks
+    tasks = one_run(prepare(variant.document)).tasks
     warm = "at_cut" in tasks
     chosen = tasks["recorded_start"].notna() & (tasks["status"] == "completed")
     chosen &= (tasks["at_cut"] == 0) if warm else (tasks["arrival"] >= begin)

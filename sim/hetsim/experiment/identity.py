@@ -1,36 +1,39 @@
 """What decides the outcome of a run, as a digest: the name under which it is kept, and what a worker verifies first.
 
 The digest covers the resolved scenario, the contents of the files it names, seed and replication, the versions of
-Python, hetsim and the numeric libraries, hetsim's own source code, and the sources of policies, trace readers and
-arrival processes that are not hetsim's.  What only names or arranges runs (`name`, `description`, `sweep`,
-`replications`) is left out.
+Python, hetsim and the libraries that it uses, hetsim's own source code, and all code and data that policies, trace
+readers and arrival processes of the user's reach (`hetsim.experiment.code_digest`).  What only names or arranges runs
+(`name`, `description`, `sweep`, `replications`) is left out.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import inspect
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from sim import registry
-from sim.scenario.schema.policy import PolicySpec
+from hetsim import registry
+from hetsim.experiment.code_digest import OURS, code_digest, stated_identity
+from hetsim.model.files import watch_opens
+from hetsim.model.paths import ExistingFile, ExistingFolder
+from hetsim.scenario.schema.policy import PolicySpec
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from hetsim.model.files import InputFiles
+    from hetsim.scenario.scenario import Scenario
 
-    from sim.scenario.scenario import Scenario
-
-FORMAT = 2
+FORMAT = 3
 _NO_PART = ("name", "description", "sweep", "replications", "seed")
 """Keys that decide nothing of a run; the seed is added for each."""
-_OURS = ("policies", "sim")
+UNKNOWN = "unknown inputs of "
+"""How the names of parts begin that say what the digest of a code leaves out."""
 
 Signature = tuple[Path, int, int]
 """A file, its size and the time of its last change: as long as they are the same, so are the contents."""
@@ -39,10 +42,10 @@ Signature = tuple[Path, int, int]
 @cache
 def fingerprint() -> dict[str, str]:
     """Versions, and a digest of hetsim's source: what must be equal for the same scenario to give the same figures."""
-    from sim.results.one_run.store import versions
+    from hetsim.results.one_run.store import versions
 
     digest = hashlib.sha256()
-    for name in ("sim", "policies"):
+    for name in OURS:
         digest.update(_tree(Path(str(__import__(name).__file__)).parent))
     return {**versions(), "code": digest.hexdigest()}
 
@@ -63,7 +66,10 @@ class Identity:
         self._files: dict[Signature, str] = {}
         self._first: dict[Path, str] = {}
         """Digests of files when they were first asked for."""
-        self._sources: dict[tuple[str, str, int], str] = {}
+        self._sources: dict[tuple[str, str, int], tuple[Any, str, tuple[str, ...]]] = {}
+        """The object (so that its number stays its own), its digest, and what that leaves out."""
+        self.unknown: dict[str, str] = {}
+        """Why the digest of a scenario does not cover all that decides its runs, by the digest, where it does not."""
 
     def parts(self, scenario: Scenario) -> dict[str, str]:
         """Digests of all that decides the runs of a scenario besides seed and replication, by what they are of."""
@@ -77,7 +83,12 @@ class Identity:
 
     def scenario(self, scenario: Scenario) -> str:
         """Digest of a scenario without seed and replication."""
-        return _digest(self.parts(scenario))
+        parts = self.parts(scenario)
+        found = _digest(parts)
+        unknown = {name.removeprefix(UNKNOWN): why for name, why in parts.items() if name.startswith(UNKNOWN)}
+        if unknown:
+            self.unknown[found] = "; ".join(f"{name}: {why}" for name, why in unknown.items())
+        return found
 
     def run(self, scenario: str, seed: int, replication: int) -> str:
         """Digest of one run of a scenario with that digest."""
@@ -86,24 +97,30 @@ class Identity:
     def _file(self, path: Path) -> str:
         key = signature(path)
         if key not in self._files:
-            with path.open("rb") as stream:
-                self._files[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+            if path.is_dir():  # what is in it is a file of the scenario too
+                self._files[key] = _digest(sorted(inner.name for inner in path.iterdir()))
+            else:
+                with path.open("rb") as stream:
+                    self._files[key] = hashlib.file_digest(stream, "sha256").hexdigest()
             self._first.setdefault(path, self._files[key])
         return self._files[key]
 
     def _sources_of(self, scenario: Scenario) -> dict[str, str]:
-        """A digest of the code of each policy, trace reader and arrival process that is not hetsim's.
-
-        As it was when it was first asked for: later changes of its files do not reach this process.
-        """
+        """Of each policy, reader and arrival process that is not hetsim's a digest of its code, what that leaves out,
+        as it was when it was first asked for; of hetsim's the versions of packages that they import."""
         found = {}
         for kind, name, item in _named(scenario):
-            module = sys.modules.get(getattr(item, "__module__", ""))
-            if module is None or module.__name__.partition(".")[0] not in _OURS:
-                key = kind, name, id(item)
-                if key not in self._sources:
-                    self._sources[key] = _source(item, module)
-                found[f"source of {kind} {name}"] = self._sources[key]
+            if isinstance(item, str) and item.partition(".")[0] in OURS:
+                found.update(packages_of(item.partition(":")[0]))
+                continue
+            key = kind, name, id(item)
+            if key not in self._sources:
+                own = item.partition(".")[0].partition(":")[0] if isinstance(item, str) else ""
+                value = registry.load_object(item) if isinstance(item, str) else item
+                self._sources[key] = item, *_watched(kind, value, *code_digest(value, own))
+            _, found[f"source of {kind} {name}"], reasons = self._sources[key]
+            if reasons:
+                found[f"{UNKNOWN}{kind} {name}"] = "; ".join(reasons)
         return found
 
     def at_first(self, scenario: Scenario) -> dict[str, str]:
@@ -136,25 +153,38 @@ def differences(here: Mapping[str, str], there: Mapping[str, str], where: tuple[
     return "; ".join(texts)
 
 
-# Sources that are not hetsim's ----------------------------------------------------------------------------------
+# Code that a scenario names -------------------------------------------------------------------------------------
 
 
 def _named(scenario: Scenario) -> list[tuple[str, str, Any]]:
-    """Kind, name and object of all that a scenario names and other packages may have brought."""
-    named = [(spec.kind, spec.name, registry.policy(spec.kind, spec.name)) for spec in _specs(scenario)]
-    for kind, names in _entries(scenario):
-        named += [(kind, name, registry.entry(kind, name)) for name in names]
+    """Kind, name and reference (or object) of all that a scenario names and other packages may have brought."""
+    named = [(spec.kind, spec.name, registry.reference(spec.kind, spec.name)) for spec in _specs(scenario)]
+    own = {kind: registry.third_party(kind) for kind in ("traces", "arrivals", "clusters")}
+    if any(own.values()):
+        texts = set(_texts(scenario.raw))
+        for kind, names in own.items():
+            named += [(kind, name, registry.table(kind)[name]) for name in sorted(set(names) & texts)]
     return named
 
 
-def _entries(scenario: Scenario) -> Iterator[tuple[str, list[str]]]:
-    """Names of trace readers and arrival processes that are not built in."""
-    own = {kind: registry.third_party(kind) for kind in ("traces", "arrivals", "clusters")}
-    if not any(own.values()):
-        return
-    texts = set(_texts(scenario.raw))
-    for kind, names in own.items():
-        yield kind, sorted(set(names) & texts)
+def undeclared(scenario: Scenario, opened: InputFiles) -> str:
+    """A warning of files that a run opened and no digest covers; empty where all code that is not hetsim's says itself
+    what it is, and so what it reads."""
+    found = scenario.undeclared(opened)
+    theirs = [item for _, _, item in _named(scenario)
+              if not (isinstance(item, str) and item.partition(".")[0] in OURS)] if found else []  # fmt: skip
+    loaded = [registry.load_object(item) if isinstance(item, str) else item for item in theirs]
+    return "" if loaded and all(stated_identity(item) is not None for item in loaded) else found
+
+
+def _watched(kind: str, item: Any, digest: str, reasons: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Of code that is told a file to open, that it opens files is no reason: its runs are watched for others."""
+    annotations = [one.annotation for one in registry.parameters(item).values()]
+    kinds = [inner for one in annotations for inner in (one, *get_args(one))]
+    if ExistingFile not in kinds and ExistingFolder not in kinds and kind in registry.POLICY_KINDS:
+        return digest, reasons
+    watch_opens()
+    return digest, tuple(reason for reason in reasons if " opens files" not in reason)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -168,48 +198,24 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _source(item: Any, module: ModuleType | None) -> str:
-    """A digest of the code that an object needs: its package, or its module and those that the module imports.
+@cache
+def packages_of(module: str) -> dict[str, str]:
+    """Versions of the packages that a policy of hetsim's imports, perhaps only when it runs: `package ortools`."""
+    from hetsim.results.one_run.store import package_version, versions
 
-    Modules of Python and of installed packages are left out, unless the object is from one.  Of what has no source,
-    the digest is never the same twice.
-    """
-    try:
-        if module is None or not getattr(module, "__file__", None):
-            return hashlib.sha256(inspect.getsource(item).encode()).hexdigest()
-        digest = hashlib.sha256()
-        for path in sorted(_reached(module), key=lambda path: path.name):
-            digest.update(_tree(path) if path.is_dir() else path.read_bytes())
-        return digest.hexdigest()
-    except (OSError, TypeError):
-        return secrets.token_hex(32)
-
-
-def _reached(module: ModuleType) -> set[Path]:
-    """The folders of packages and the files of modules that a module is made of, itself among them."""
-    found: set[Path] = set()
-    todo, seen = [module], set()
+    found: dict[str, str] = {}
+    todo, seen = [module], set[str]()
     while todo:
         one = todo.pop()
-        if one.__name__ in seen:
-            continue
-        seen.add(one.__name__)
-        top = sys.modules.get(one.__name__.partition(".")[0], one)
-        places = [Path(place) for place in getattr(top, "__path__", ())]
-        found.update(places or [Path(str(one.__file__))])
-        for value in list(vars(one).values()):
-            name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
-            other = sys.modules.get(name) if isinstance(name, str) else None
-            if other is not None and _is_user_code(other):
-                todo.append(other)
+        spec = find_spec(one) if one not in seen and one.startswith("hetsim_policies.") else None
+        seen.add(one)
+        tree = ast.parse(b"" if spec is None or spec.origin is None else Path(spec.origin).read_bytes())
+        steps = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = [getattr(node, "module", None) or inner.name for node in steps for inner in node.names]
+        todo += names
+        for top in {name.partition(".")[0] for name in names} - {*OURS, *versions(), *sys.stdlib_module_names}:
+            found[f"package {top}"] = package_version(top)
     return found
-
-
-def _is_user_code(module: ModuleType) -> bool:
-    top, file = module.__name__.partition(".")[0], getattr(module, "__file__", None)
-    if not file or not file.endswith(".py") or top in _OURS or top in sys.stdlib_module_names:
-        return False
-    return not {"site-packages", "dist-packages"} & set(Path(file).parts)
 
 
 def _specs(scenario: Scenario) -> list[PolicySpec]:

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import Problem, ScenarioError
-from sim.experiment.policies import PolicyLike
-from sim.experiment.run import prepare
-from sim.model.plan import Plan
-from sim.model.tasks import Tasks
-from sim.results.one_run.plans import told
+from hetsim.errors import Problem, ScenarioError
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.run import prepare
+from hetsim.model.plan import Plan
+from hetsim.model.tasks import Tasks
+from hetsim.results.one_run.plans import told
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.scenario.scenario import Overrides, Scenario
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Planned:
     @property
     def table(self) -> pd.DataFrame:
         """One row a step (task, mode, device, order, planned start and finish), then one a prefetch or drop."""
-        from sim.model.plan_table import plan_table
+        from hetsim.model.plan_table import plan_table
 
         return plan_table(self.plan, self.tasks)
 
@@ -43,7 +43,7 @@ class Planned:
 
     def save(self, path: str | Path) -> None:
         """Write the table that the policy `replay` follows; Parquet if the name ends so, else CSV."""
-        from sim.model.plan_table import write_plan
+        from hetsim.model.plan_table import write_plan
 
         write_plan(self.plan, self.tasks, path)
 
@@ -55,11 +55,13 @@ def plan(
     seed: int | None = None,
     overrides: Overrides = (),
 ) -> Planned:
-    """The plan that a static policy makes for a scenario; the arguments are those of `run`.
+    """Make the plan of a static policy for a scenario.
 
-    ScenarioError where the policy makes no plan before the clock starts.
+    Parameters: scenario, policy, seed, overrides: as for `run`.
+    Returns: the plan, with its table, its figures and a way to save it.
+    Raises: ScenarioError: the policy makes no plan before the clock starts, or the scenario is invalid.
     """
-    from sim.policy import PlannedScheduler
+    from hetsim.policy import PlannedScheduler
 
     loaded = prepare(scenario, policy, overrides)
     simulation = loaded.begin(seed)

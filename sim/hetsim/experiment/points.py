@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError, UsageError, suggestion
-from sim.experiment.policies import PolicyLike, named_policies, named_policy
-from sim.model.units import quantity
-from sim.scenario import overrides as setting
-from sim.scenario.file import document as documents
-from sim.scenario.scenario import Scenario
-from sim.scenario.schema.sweep import Range, is_range, read_range
-from sim.scenario.schema.whole import ScenarioModel
+from hetsim.errors import Problem, ScenarioError, UsageError, suggestion
+from hetsim.experiment.policies import PolicyLike, named_policies, named_policy
+from hetsim.model.units import quantity
+from hetsim.scenario import overrides as setting
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.sweep import Range, is_range, read_range
+from hetsim.scenario.schema.whole import ScenarioModel
 
 SAMPLES = ("grid", "random", "latin_hypercube", "sobol")
 

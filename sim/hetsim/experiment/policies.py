@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sim import registry
-from sim.errors import ScenarioError, UnknownName, UsageError
+from hetsim import registry
+from hetsim.errors import ScenarioError, UnknownName, UsageError
 
 PolicyLike = str | Mapping[str, Any] | Callable[..., Any]
 """A text, a mapping as under `policy:` in a scenario, or a scheduler class or order key."""
@@ -32,7 +32,7 @@ def named_policy(policy: PolicyLike) -> tuple[str, Any]:
         if known is not None and known is not policy and not _redefined(known, policy):
             raise UsageError(
                 f'there is a policy "{name}" already; register yours under another name: '
-                f'sim.register("my_{name}", {name})'
+                f'hetsim.register("my_{name}", {name})'
             )
         registry.register(name, policy)
         return name, name
@@ -59,7 +59,7 @@ def written(label: str, value: Any = None) -> str | None:
 
     None for a label that was chosen in Python and does not tell the policy.
     """
-    from sim.scenario.schema.policy import long_form
+    from hetsim.scenario.schema.policy import long_form
 
     try:
         meant = named_policy(label)[1]
@@ -106,7 +106,7 @@ def _redefined(known: Any, policy: Any) -> bool:
 
 def _from_text(text: str) -> tuple[str, Any]:
     if text.lstrip().startswith("{"):
-        from sim.scenario.file.document import parse_value
+        from hetsim.scenario.file.document import parse_value
 
         try:
             mapping = parse_value(text)
@@ -143,7 +143,7 @@ def _known(kind: str, name: str) -> None:
 
 def _label(value: Any) -> str:
     """A short name for a mapping: its names, and the parameters given."""
-    from sim.scenario.schema.policy import long_form
+    from hetsim.scenario.schema.policy import long_form
 
     parts = long_form(dict(value) if isinstance(value, Mapping) else value)
     if not isinstance(parts, dict):

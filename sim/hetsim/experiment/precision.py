@@ -8,32 +8,27 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Meter, Progress
-from sim.experiment.run import prepare, tell_all, whole_series
-from sim.experiment.stopping import cut_warmup
-from sim.experiment.study import Case, Study
-from sim.experiment.work import Setup
-from sim.experiment.workers import Workers
-from sim.results.formatting import metric_name, seconds
-from sim.results.statistics import (
-    chi_square_quantile,
-    deviation,
-    freedom,
-    half_width,
-    is_congested,
-    student_quantile,
-)
-from sim.scenario.schema.whole import MIN_FOR_PRECISION
+from hetsim.errors import UsageError
+from hetsim.experiment.options import LocalKeywords, StudyOptions, with_options
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.progress import Meter, Progress
+from hetsim.experiment.run import prepare, tell_all, whole_series
+from hetsim.experiment.stopping import cut_warmup
+from hetsim.experiment.study import Case, Study
+from hetsim.experiment.work import Setup
+from hetsim.experiment.workers import Workers
+from hetsim.results.declared import DEFAULT_METRIC, is_congested
+from hetsim.results.formatting import metric_name, seconds
+from hetsim.results.statistics import chi_square_quantile, deviation, freedom, half_width, student_quantile
+from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.replications import Replications
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.scenario.scenario import Scenario
 
 PILOT = 10
 LONGER = (4, 16)
@@ -97,7 +92,7 @@ class PrecisionPlan:
         return f"about {seconds(float(f'{total:.2g}'))} with {by}"
 
     def to_json(self) -> dict[str, Any]:
-        """Without the time: what is printed for programs does not depend on the machine."""
+        """Return all but the time: what is printed for programs does not depend on the machine."""
         return {
             "metric": self.metric, "precision": self.precision, "confidence": self.confidence, "mean": self.mean,
             "half_width": self.half_width, "pilot": self.pilot, "replications": self.replications, "low": self.low,
@@ -105,21 +100,31 @@ class PrecisionPlan:
         }  # fmt: skip
 
 
+@with_options(LocalKeywords)
 def plan_precision(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     precision: float,
-    metric: str = "response_mean",
+    metric: str = DEFAULT_METRIC,
     *,
     confidence: float = 0.95,
     pilot: int = PILOT,
     policy: PolicyLike | None = None,
     seed: int | None = None,
-    overrides: Overrides = (),
-    workers: int = 1,
-    progress: Progress | bool | None = None,
+    **options: Unpack[LocalKeywords],
 ) -> PrecisionPlan:
-    """How many replications, and how much time, a relative precision of a metric takes: judged from a pilot."""
-    from sim.results.one_run.metrics import metric as known
+    """Tell from a pilot how many replications, and how much time, a relative precision of a metric takes.
+
+    Parameters:
+        scenario, policy, seed: as for `run`.
+        precision: half-width of the interval as a share of the mean, such as 0.05.
+        metric, confidence: what the interval is for, and its level.
+        pilot: its replications, made in this process.
+        workers: processes for which the time is stated, None for one a core.
+        options: those of every study.
+    Returns: the number of replications with its uncertainty, and what longer runs would save.
+    Raises: UsageError: a share that is none, a pilot below 5, or a metric without an interval.
+    """
+    from hetsim.results.one_run.metrics import metric as known
 
     known(metric)
     for what, share in (("precision", precision), ("confidence", confidence)):
@@ -127,8 +132,9 @@ def plan_precision(
             raise UsageError(f"the {what} is a share above 0 and below 1, such as 5%, not {share:g}")
     if pilot < 5:
         raise UsageError(f"a pilot takes at least 5 replications, not {pilot}: fewer tell nothing of the spread")
-    loaded = prepare(scenario, policy, overrides)
-    runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, progress)
+    study_options = StudyOptions(seed=seed, **options)
+    loaded = prepare(scenario, policy, study_options.overrides)
+    runs, spent = _pilot(Case(loaded, seed=seed), metric, pilot, study_options.progress)
     values = runs.contributions(metric).to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise UsageError(f"{metric} is undefined or infinite in some replication of the pilot: no precision of it")
@@ -144,10 +150,11 @@ def plan_precision(
     half = half_width(values, level, share)
     longer = {times: needed(spread / math.sqrt(times), mean, precision, confidence, level) for times in LONGER}
     return PrecisionPlan(
-        metric, precision, confidence, mean, half, pilot, number,
-        needed(low, mean, precision, confidence, level), needed(high, mean, precision, confidence, level),
-        {times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
-        _length(runs), spent, workers, runs,
+        metric=metric, precision=precision, confidence=confidence, mean=mean, half_width=half, pilot=pilot,
+        replications=number, low=needed(low, mean, precision, confidence, level),
+        high=needed(high, mean, precision, confidence, level),
+        longer={times: many for times, many in longer.items() if number > MIN_FOR_PRECISION and many < number},
+        length=_length(runs), spent=spent, workers=Workers(study_options.workers).workers, runs=runs,
     )  # fmt: skip
 
 

@@ -7,14 +7,15 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sim.results.formatting import seconds
+from hetsim.results.formatting import seconds
 
 if TYPE_CHECKING:
-    from sim.engine.simulation import Simulation
+    from hetsim.engine.simulation import Simulation
 
 Progress = Callable[[float], None]
 """Called with the share of all work that is done, 0 to 1."""
@@ -83,6 +84,21 @@ class TerminalBar:
             self.bar.close()
 
 
+@contextmanager
+def reporting(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """The function that is told of progress; with True a bar, where there is a terminal or a notebook."""
+    bar = None
+    if progress is True:
+        bar = NotebookBar() if in_notebook() else TerminalBar() if sys.stderr.isatty() else None
+    done = False
+    try:
+        yield progress if callable(progress) else bar
+        done = True
+    finally:
+        if bar is not None:
+            bar.close(done)
+
+
 class Meter:
     """How far a study is, told to a function, or with True on a bar where there is a terminal or a notebook.
 
@@ -90,11 +106,10 @@ class Meter:
     """
 
     def __init__(self, progress: Progress | bool | None, runs: int = 0):
-        self.bar: Any = None
-        self.progress = progress if callable(progress) else None
-        if progress is True:
-            self.bar = NotebookBar() if in_notebook() else TerminalBar() if sys.stderr.isatty() else None
-            self.progress = self.bar
+        self._bar = reporting(progress)
+        self.progress: Progress | None = None
+        self.tell_case: Callable[[str], None] | None = getattr(progress, "case", None)
+        """Told of each case that has its replications, in the order in which they were asked for."""
         self.runs, self.done, self.ahead = runs, 0, 0
         self._told = 0.0
         self.simulation: Simulation | None = None
@@ -122,6 +137,7 @@ class Meter:
             self.progress(self.share())
 
     def __enter__(self) -> Meter:
+        self.progress = self._bar.__enter__()
         if self.progress is not None:
             self._thread = threading.Thread(target=self._report, daemon=True)
             self._thread.start()
@@ -133,8 +149,7 @@ class Meter:
             self._thread.join()
             if kind is None and self.progress is not None:  # also of work that was done before the first report
                 self.progress(self.share())
-        if self.bar is not None:
-            self.bar.close(kind is None)
+        self._bar.__exit__(kind, error, at)
 
 
 def run_share(simulation: Simulation | None) -> float:

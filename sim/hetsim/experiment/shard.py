@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from sim.errors import UsageError
-from sim.experiment.study import Replicates, Study
+from hetsim.errors import UsageError
+from hetsim.experiment.options import StudyOptions
+from hetsim.experiment.study import Replicates, Study
 
 Item = TypeVar("Item")
 
@@ -38,6 +39,11 @@ class Shard:
     def of(self, items: Iterable[Item]) -> Iterator[Item]:
         """Every count-th."""
         return islice(items, self.index - 1, None, self.count)
+
+
+def part_of(options: StudyOptions) -> Shard | None:
+    """The part that a study is asked for, if it is."""
+    return None if options.shard is None else Shard.parse(options.shard)
 
 
 @dataclass(frozen=True)

@@ -2,36 +2,39 @@
 
 A number is taken to meet the target only where that is shown: by a one-sided t interval for the expectation of a
 replication's value.  All tests of a search together err with at most the stated probability (Bonferroni, over the
-sizes that a bisection can try and two looks at each), so "meets" holds for the size that is named.  What bisection
+sizes that a bisection can try and the looks at each), so "meets" holds for the size that is named.  What bisection
 supposes, that more is never worse, is looked at among the sizes tried, and told where it fails.
+
+Where waits or responses are to stay below a bound, nothing is run of the numbers with which the queue of a service
+grows so long by the end of its arrivals that the target is missed for certain.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from sim.errors import ScenarioError, UsageError
-from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress
-from sim.experiment.run import Where, prepare
-from sim.experiment.study import Case, Study
-from sim.experiment.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
-from sim.experiment.work import Setup
-from sim.model.units import shown
-from sim.results.formatting import metric_name, several, units_of
-from sim.results.one_run.deadlines import JUDGED_BY_DEADLINE
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.run import begun, prepare
+from hetsim.experiment.study import Case, Study
+from hetsim.experiment.targets import MET, MISSED, NO_SIZES, UNDEFINED, Judge, Target
+from hetsim.experiment.work import Setup
+from hetsim.model.units import shown
+from hetsim.results.declared import in_set
+from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.scenario.readers import SIZE, not_understood
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.experiment.decide import Decision
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.experiment.decide import Decision
+    from hetsim.scenario.scenario import Scenario
 
 FIRST = 10
 """Replications of the first look at a size."""
@@ -66,6 +69,8 @@ class Sizing:
     least: int
     most: int
     trials: tuple[SizeTrial, ...]
+    overload: str = ""
+    """What keeps the numbers below `least` from serving the requests that arrive, if that is why it is the least."""
 
     @property
     def met(self) -> bool:
@@ -97,7 +102,10 @@ class Sizing:
             f"(all verdicts together hold with {level} confidence)."
         ]
         below = by_size.get(self.size - 1)
-        if below is None:
+        if below is None and self.overload:
+            fewer = f"{self.size - 1}{' and fewer' if self.size > 2 else ''}"
+            said.append(f"{fewer} were not run ({self.overload}); --from {self.size - 1} runs them all the same.")
+        elif below is None:
             said.append(f"{self.size} is the least that was allowed.")
         elif below.verdict == UNDEFINED:
             said.append(f"With {below.size} it is not defined in every replication.")
@@ -121,11 +129,12 @@ class Sizing:
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
     def to_json(self) -> dict[str, Any]:
-        from sim.results.as_json import json_number
+        from hetsim.results.as_json import json_number
 
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,
             "size": self.size, "from": self.least, "to": self.most, "confidence": self.confidence,
+            **({"overload": self.overload} if self.overload else {}),
             "trials": [
                 {"size": t.size, "replications": t.replications, "mean": json_number(t.mean),
                  "half_width": json_number(t.half), "verdict": t.verdict, **({"reason": t.reason} if t.reason else {})}
@@ -144,80 +153,116 @@ class Sizing:
         return f"<ul>{lines}</ul>{self.table.to_html(index=False)}"
 
 
+@with_options(SearchKeywords)
 def size(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     target: str | Iterable[str],
     over: str | Mapping[str, Any],
     *,
-    least: int = 1,
+    least: int | None = None,
     most: int | None = None,
     minimize: str | None = None,
     confidence: float = 0.95,
     delta: float = 0.01,
     policy: PolicyLike | None = None,
     policies: Iterable[PolicyLike] | Mapping[str, PolicyLike] | None = None,
-    seed: int | None = None,
     replications: int = FIRST,
-    overrides: Overrides = (),
-    workers: int = 1,
-    dask: str | None = None,
-    executor: Executor | None = None,
-    cache: str | Path | None = None,
-    fresh: bool = False,
-    shard: str | None = None,
     tell: Callable[[Any], None] | None = None,
-    progress: Progress | bool | None = None,
+    **options: Unpack[SearchKeywords],
 ) -> Sizing | Decision:
-    """The smallest value of a whole number, or the cheapest of many combinations, that meets targets.
+    """Find the smallest value of a whole number, or the cheapest of many combinations, that meets targets.
 
-    target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
-    over: a path as in `--set`, such as `cluster.nodes.0.count`: found by bisection, which supposes that more is never
-        worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations are candidates, nothing
-        is supposed of them, and the answer is a Decision; so it is with several targets or policies, or `minimize`.
-    least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.
-    minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default where
-        it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
-        selection: with probability `confidence` the best, or within `delta` (a share) of it.
-    policies: a dimension too: every combination is tried under each.
-    replications: of the first look at a size; where they leave it open, there are four times as many for the second.
-    tell: called with each trial as it is done.
-    The other parameters are those of `run`; a shard makes its part of the first looks (of a Decision only).
+    Parameters:
+        target: `response_p99 < 200 ms`, `slo_attainment > 99%`: of what replications estimate; one, or several.
+        over: a path as in `--set`, such as `cluster.nodes.0.count`: found by bisection, which supposes that more is
+            never worse.  Or a mapping of paths to values (`[2, 4, 8]`, `"1..8"`): then all combinations are candidates,
+            nothing is supposed of them, and the answer is a Decision; so it is with several targets or policies, or
+            `minimize`.
+        least, most: where to look; without `most` sizes are doubled until one meets it, up to 4,096.  Without `least` a
+            bisection for waits or responses below a bound begins where no overloaded service makes it be missed.
+        minimize: of the candidates that meet all targets: `price`, that of the whole cluster for an hour (the default
+            where it has prices); `total`, the sum of the numbers (the default elsewhere); or any metric, by ranking and
+            selection: with probability `confidence` the best, or within `delta` (a share) of it.
+        confidence, delta: that all verdicts are right, and of a selection.
+        policies: a dimension too: every combination is tried under each.
+        replications: of a size, or a third of them where these settle it; four times as many where all leave it open.
+        tell: called with each trial as it is done.
+        scenario, policy: as for `run`.
+        shard: "2/8": only make that part of the first looks (of a Decision only) into the cache, and raise ShardOver.
+        options: those of every study.
+    Returns: the size or the decision, with every trial.
+    Raises: UsageError: nothing to look for, or no candidate can run or has the metric.
     """
     targets = [Target.parse(text) for text in ([target] if isinstance(target, str) else target)]
     if not 0 < confidence < 1:
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     if replications < 2:
         raise UsageError(f"a verdict takes at least 2 replications, not {replications}: one run has no interval")
-    loaded = prepare(scenario, policy, overrides)
-    top = MOST if most is None else most
-    if not 1 <= least <= top:
-        raise UsageError(f"sizes are looked for from {least} to {top}: that is no range of whole numbers from 1 on")
-    where = Where(workers, dask, executor, cache, fresh, shard)
+    study_options = StudyOptions(**options)
+    loaded = prepare(scenario, policy, study_options.overrides)
+    top, bottom = MOST if most is None else most, 1 if least is None else least
+    if not 1 <= bottom <= top:
+        raise UsageError(f"sizes are looked for from {bottom} to {top}: that is no range of whole numbers from 1 on")
     if not isinstance(over, str) or len(targets) != 1 or minimize is not None or policies is not None:
-        from sim.experiment.decide import decide
+        from hetsim.experiment.decide import decide
 
-        values = {over: range(least, top + 1) if most is not None else None} if isinstance(over, str) else over
+        values = {over: range(bottom, top + 1) if most is not None else None} if isinstance(over, str) else over
         return decide(
-            loaded, targets, values, minimize, confidence, delta, policies, seed, replications, where, tell, progress
-        )
+            loaded, targets, values, study_options, policies=policies, minimize=minimize, confidence=confidence,
+            delta=delta, first=replications, tell=tell,
+        )  # fmt: skip
     aim = targets[0]
-    check_key(loaded, over, least)
-    if shard is not None:
+    check_key(loaded, over, bottom)
+    if study_options.shard is not None:
         raise UsageError("a bisection has no parts: each size follows from those before; give values (KEY=1..64)")
-    with where.study(Setup((loaded,), (aim.metric,)), progress) as study:
-        search = _Search(study, over, aim, confidence, seed, replications, least, top, tell)
+    overload, seed = "", study_options.seed
+    if least is None and aim.below:
+        bottom, overload = _first_sustained(loaded, aim, over, top, seed)
+    with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check)) as study:
+        search = _Search(
+            study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
+            tell=tell,
+        )  # fmt: skip
         found = search.smallest(doubling=most is None)
     trials = tuple(search.trials[number] for number in sorted(search.trials))
     if all(trial.reason for trial in trials):
-        raise UsageError(f"no {over} from {least} to {top} can run: {trials[-1].reason}")
+        raise UsageError(f"no {over} from {bottom} to {top} can run: {trials[-1].reason}")
     if all(trial.verdict == UNDEFINED or trial.reason for trial in trials):
-        remedy = "make the horizon longer than the deadlines, or " if aim.metric in JUDGED_BY_DEADLINE else ""
+        remedy = "make the horizon longer than the deadlines, or " if aim.metric in in_set("deadlines") else ""
         raise UsageError(f"{aim.metric} is not defined with any {over} tried: {remedy}choose another metric")
-    return Sizing(loaded.name, over, aim, confidence, found, least, top, trials)
+    return Sizing(
+        scenario=loaded.name, key=over, target=aim, confidence=confidence, size=found, least=bottom, most=top,
+        trials=trials, overload=overload,
+    )  # fmt: skip
+
+
+def _first_sustained(scenario: Scenario, aim: Target, over: str, most: int, seed: int | None) -> tuple[int, str]:
+    """The least number with which no overload makes the target be missed, and what is said of the one below it.
+
+    Inputs of runs are built and nothing is run; it supposes, as the search does, that more is never worse.
+    """
+    if all(entry.service is None for entry in scenario.model.workload) or not_understood(scenario, SIZE):
+        return 1, ""
+
+    def overload(number: int) -> str:
+        try:
+            made = scenario.with_overrides({over: number}).build(seed)
+        except ScenarioError:  # which the search tells, as a size that cannot run
+            return ""
+        return next((text for text, *waits in made.overloads if aim.missed_by(waits, len(made.tasks))), "")
+
+    low, high, text = 0, 1, ""
+    while high < most and (reason := overload(high)):
+        low, high, text = high, min(2 * high, most), reason
+    while high - low > 1:
+        middle = (low + high) // 2
+        reason = overload(middle)
+        low, high, text = (middle, high, reason) if reason else (low, middle, text)
+    return high, text
 
 
 def check_key(scenario: Scenario, over: str, least: int) -> None:
-    from sim.scenario.overrides import value_at
+    from hetsim.scenario.overrides import value_at
 
     if over in NO_SIZES:
         raise UsageError(
@@ -244,7 +289,7 @@ class _Search:
         self.trials: dict[int, SizeTrial] = {}
         self.steps = 2 * (math.ceil(math.log2(most / least)) + 1) + 1
         """Sizes that are tried at most: doublings and halvings."""
-        self.judge = Judge(study, [target], first, (1 - confidence) / (2 * self.steps))
+        self.judge = Judge(study, [target], first, (1 - confidence) / self.steps)
         self._expect(1)
 
     def _expect(self, sizes: int) -> None:
@@ -280,4 +325,7 @@ class _Search:
         case = Case(self.judge.study.setup.scenarios[0], {self.key: number}, self.seed)
         found, _ = self.judge.try_(case, f"{self.key} = {number}")
         one = found.findings[0]
-        return SizeTrial(number, found.replications, one.mean, one.half, one.verdict, found.reason)
+        return SizeTrial(
+            size=number, replications=found.replications, mean=one.mean, half=one.half, verdict=one.verdict,
+            reason=found.reason,
+        )  # fmt: skip

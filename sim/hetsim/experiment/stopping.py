@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import ScenarioError, UsageError
-from sim.experiment.study import Case, Replicates, Study
-from sim.experiment.work import RunOutcome
-from sim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
-from sim.results.one_run.estimands import weight_of
-from sim.scenario.schema.whole import MIN_FOR_PRECISION
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.study import Case, Replicates, Study
+from hetsim.experiment.work import RunOutcome
+from hetsim.results.many_runs.warmup import LEAST, PILOT, WarmupCut, WarmupSeries
+from hetsim.results.one_run.estimands import weight_of
+from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.replications import Replications
-    from sim.results.many_runs.selection import Race
-    from sim.scenario.scenario import Scenario
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.selection import Race
+    from hetsim.scenario.scenario import Scenario
 
 TOO_FEW = (
     "auto takes the mean across replications, at least {} of them: ask for more (replications: 10, or "
@@ -89,8 +89,8 @@ class Amount:
 
 
 def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) -> Amount:
-    """How many replications a scenario asks for, or `replications` in its place; UsageError if that is no number."""
-    from sim.scenario.schema.whole import MAX_REPLICATIONS, Precision
+    """How many replications a scenario asks for, or `replications` in its place; UsageError for a wrong mapping."""
+    from hetsim.scenario.schema.whole import Precision
 
     wanted: Any = scenario.model.replications if replications is None else replications
     if isinstance(wanted, Mapping):
@@ -102,12 +102,10 @@ def amount_of(scenario: Scenario, replications: int | Mapping[str, Any] | None) 
             first = error.errors()[0]
             raise UsageError(f"replications: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if isinstance(wanted, Precision):
-        from sim.results.one_run.metrics import metric
+        from hetsim.results.one_run.metrics import metric
 
         metric(wanted.metric)  # an unknown name is said before the first run, not after
         return Amount(wanted.max, wanted.precision, wanted.metric, wanted.confidence)
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 1 <= wanted <= MAX_REPLICATIONS:
-        raise UsageError(f"replications must be a whole number from 1 to {MAX_REPLICATIONS:,}, not {wanted!r}")
     return Amount(wanted)
 
 
@@ -173,11 +171,14 @@ def pilot_size(most: int) -> int:
     return min(PILOT, most)
 
 
+Refusal = Callable[[ScenarioError], None]
+
+
 class Pilot(Replicates):
     """The first replications of a case with `warmup: auto`, of which only the cut is kept: `cut`, or the `error`."""
 
-    def __init__(self, case: Case, size: int, *, strict: bool = False):
-        super().__init__(case, size, pilot=True, strict=strict)
+    def __init__(self, case: Case, size: int, *, strict: bool = False, on_refusal: Refusal | None = None):
+        super().__init__(case, size, pilot=True, strict=strict, on_refusal=on_refusal)
         self.size = size
         self.cut: WarmupCut | None = None
         self.error: RunOutcome | None = None
@@ -277,17 +278,24 @@ def shared(pilots: Sequence[Pilot]) -> Warmup:
 
 
 def cut_warmup(
-    study: Study, cases: Sequence[Case], most: Sequence[int]
+    study: Study, cases: Sequence[Case], most: Sequence[int], on_refusal: Sequence[Refusal] | None = None
 ) -> tuple[list[float | None], list[str], list[str]]:
     """The warm-up of each case where `warmup: auto` asks for one, shared by all of them; remarks, and warnings."""
     auto = [number for number, case in enumerate(cases) if case.auto_warmup]
     if not auto:
         return [None] * len(cases), [], []
-    pilots = [Pilot(cases[number], pilot_size(most[number]), strict=True) for number in auto]
+    pilots = [
+        Pilot(
+            cases[number], pilot_size(most[number]), strict=True,
+            on_refusal=None if on_refusal is None else on_refusal[number],
+        )
+        for number in auto
+    ]  # fmt: skip
     study.meter.expect(sum(pilot.size for pilot in pilots))
     find_cuts(study, pilots)
     longest = shared(pilots).cut
-    assert longest is not None
+    if longest is None:  # all are refused, as their runs will say
+        return [0.0 if number in auto else None for number in range(len(cases))], [], []
     remark = longest.sentence + (", the longest of those compared" if len(auto) > 1 and longest.tasks else "")
     found = [longest.time if number in auto else None for number in range(len(cases))]
     return found, [remark], [longest.warning] if longest.near_half else []

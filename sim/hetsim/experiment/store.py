@@ -1,7 +1,8 @@
-"""Finished runs, kept under the digest of everything that decides what they give (`sim.experiment.identity`).
+"""Finished runs, kept under the digest of everything that decides what they give (`hetsim.experiment.identity`).
 
 A run is a file of JSON, `ab/abcdef….json`, with a checksum: written under another name first, then renamed.  A file
 that was changed, or is not whole (a disk that was full, a power cut), counts for nothing; the run is made again.
+So is one that is marked: its inputs were not all known, and may have been others.
 Failures that lie with the machine (no memory, a full disk, a missing module) are not kept.
 """
 
@@ -16,10 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sim.errors import DamageWarning, UsageError
-from sim.experiment.work import RunOutcome
-from sim.model.files import remove_left, write_whole
-from sim.results.sealed import sealed, unsealed
+from hetsim.errors import DamageWarning, UsageError
+from hetsim.experiment.work import RunOutcome
+from hetsim.model.files import remove_left, write_whole
+from hetsim.results.sealed import sealed, unsealed
+
+UNKNOWN = "unknown"
+"""The mark of an outcome: which of its inputs its digest does not cover."""
 
 
 class Store:
@@ -28,9 +32,9 @@ class Store:
     damaged     files that were found and are not what was written
     """
 
-    def __init__(self, folder: Path | None, fresh: bool = False):
-        """fresh: what is there is not looked at."""
-        self.folder, self.fresh = folder, fresh
+    def __init__(self, folder: Path | None, fresh: bool = False, trust: bool = False):
+        """fresh: what is there is not looked at.  trust: outcomes of inputs that are unknown are given out too."""
+        self.folder, self.fresh, self.trust = folder, fresh, trust
         self.damaged: list[Path] = []
 
     def path(self, run: str) -> Path:
@@ -50,19 +54,22 @@ class Store:
         if kept.get("run") != run or "values" not in kept:
             self.damaged.append(self.path(run))
             return None
+        if kept.get(UNKNOWN) and not self.trust:
+            return None
         if kept["values"] is None:
             return RunOutcome(None, kept["warnings"], error=kept["error"], refused=kept.get("refused", False))
         values = {name: math.nan if value is None else float(value) for name, value in kept["values"].items()}
         return RunOutcome(values, kept["warnings"]) if all(name in values for name in metrics) else None
 
-    def put(self, run: str, outcome: RunOutcome) -> None:
-        """Keep an outcome; it is on disk, whole, when this returns."""
+    def put(self, run: str, outcome: RunOutcome, unknown: str = "") -> None:
+        """Keep an outcome, on disk and whole when this returns; `unknown`: the inputs that its digest leaves out."""
         if self.folder is None or not outcome.lasting:
             return
-        from sim.results.as_json import json_values
+        from hetsim.results.as_json import json_values
 
         values = None if outcome.values is None else json_values(outcome.values)
-        refused = {"refused": True} if outcome.refused else {}
+        refused: dict[str, Any] = {"refused": True} if outcome.refused else {}
+        refused |= {UNKNOWN: unknown} if unknown else {}
         kept = {"run": run, "error": outcome.error, **refused, "warnings": outcome.warnings, "values": values}
         path = self.path(run)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,10 +116,10 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
     UsageError if a folder has no runs, or two have different outcomes under one digest: one of the machines that made
     them gives other figures from the same inputs.
     """
-    target = Store(_runs_of(into))
+    target = Store(_runs_of(into), trust=True)
     copied, there, damaged = 0, 0, []
     for source in sources:
-        folder = Store(_runs_of(source))
+        folder = Store(_runs_of(source), trust=True)
         names = sorted(folder.folder.glob("??/*.json")) if folder.folder is not None else []
         if not names:
             raise UsageError(f"there are no finished runs in {source}: it is no cache and no directory of a sweep")
@@ -127,7 +134,7 @@ def merge_stores(sources: Iterable[Path], into: Path) -> Merged:
                 here.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(here, partial(shutil.copyfile, path))
                 copied += 1
-            elif _same(kept, unsealed(here)):
+            elif UNKNOWN in kept or _same(kept, unsealed(here)):
                 there += 1
             else:
                 raise UsageError(

@@ -8,17 +8,18 @@ those that count.  An outcome that the store has is not made again.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import RunError, UsageError
-from sim.experiment.identity import Identity, differences, fingerprint
-from sim.experiment.progress import POLL, Meter
-from sim.experiment.store import Store
-from sim.experiment.work import (
+from hetsim.errors import RunError, ScenarioError, UnknownInputs, UsageError
+from hetsim.experiment.identity import Identity, differences, fingerprint
+from hetsim.experiment.progress import POLL, Meter
+from hetsim.experiment.store import Store
+from hetsim.experiment.work import (
     OtherInputs,
     RunJob,
     RunOutcome,
@@ -29,12 +30,12 @@ from sim.experiment.work import (
     simulate,
     work,
 )
-from sim.experiment.workers import Workers, packed
+from hetsim.experiment.workers import Workers, packed
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.result import Result
-    from sim.scenario.scenario import Scenario
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.one_run.result import Result
+    from hetsim.scenario.scenario import Scenario
 
 LOST = "a worker process died in this run, and another when it was tried again (out of memory?)"
 
@@ -66,15 +67,16 @@ class Replicates:
     runs        what a rule or the front door wants of them together, if it does
     results     the runs that are kept whole: the first `whole`, which are made in this process
     strict      a run that fails ends the study
+    on_refusal  is told that the first replication was refused before its clock started: then there are no others
     begin       the number of the first replication
     """
 
     def __init__(
         self, case: Case, goal: int, *, most: int | None = None, rule: Callable[[Replicates], None] | None = None,
         warmup: float | None = None, pilot: bool = False, whole: int = 0, strict: bool = False,
-        runs: Replications | None = None, begin: int = 0,
+        runs: Replications | None = None, begin: int = 0, on_refusal: Callable[[ScenarioError], None] | None = None,
     ):  # fmt: skip
-        self.begin = begin
+        self.begin, self.on_refusal, self.refused = begin, on_refusal, False
         self.case, self.goal, self.likely, self.rule = case, goal, goal, rule
         self.most = goal if most is None else most
         self.warmup, self.pilot, self.whole, self.strict, self.runs = warmup, pilot, whole, strict, runs
@@ -124,12 +126,15 @@ class Study:
         self.identity = Identity(setup.check) if identity is None else identity
         self.found = 0
         """Replications that the store had."""
+        self._told_unknown: set[str] = set()
         self._shelf = Shelf()
         self._shelf.identities[setup.check] = self.identity
         self._source: Iterator[Replicates] = iter(())
         self._ready: deque[Replicates] = deque()
         self._open: dict[int, Replicates] = {}
         self._local: deque[Place] = deque()
+        self._untold: deque[Replicates] = deque()
+        """Cases in the order in which they were asked for, from the first that is not done."""
 
     def __enter__(self) -> Study:
         return self
@@ -155,7 +160,7 @@ class Study:
         if self.workers.remote or self.workers.workers > 1:  # which a single run need not start
             while len(first) < 2 and (place := self._next()) is not None:
                 (self._local if place[1] < place[0].whole else first).append(place)
-        if self.workers.open(len(first)):
+        if self.workers.open(len(first), self.meter.runs - self.meter.done):
             self._spread(first)
             return
         todo = deque([*self._local, *first])
@@ -172,6 +177,7 @@ class Study:
         if not series.done:
             self._open[id(series)] = series
             self._ready.appendleft(series)
+            self._untold.append(series)
 
     def outstanding(self, wanted: Iterable[Replicates]) -> list[Place]:
         """The replications that are needed and not in the store; those that are count."""
@@ -193,6 +199,7 @@ class Study:
             if not new.done:
                 self._open[id(new)] = new
                 self._ready.append(new)
+                self._untold.append(new)
 
     def _ahead(self) -> Place | None:
         """One that may turn out to be needed."""
@@ -228,7 +235,8 @@ class Study:
 
     def _put(self, series: Replicates, number: int, outcome: RunOutcome) -> None:
         if self.store.folder is not None and not series.pilot and outcome.lasting:
-            self.store.put(self.key(series, number), outcome)
+            unknown = outcome.unknown or self.identity.unknown.get(self.digest(series.case), "")
+            self.store.put(self.key(series, number), outcome, unknown)
 
     def _count(self, series: Replicates, number: int, outcome: RunOutcome, *, stored: bool, made: bool = False) -> None:
         series._early[number] = (outcome, made, stored)
@@ -237,11 +245,13 @@ class Study:
             outcome, made, stored = series._early.pop(number)
             if not stored:
                 self._put(series, number, outcome)
-            if outcome.values is None and series.strict:
+            if outcome.values is None and series.strict and not series.refused:
                 if outcome.error == LOST:
                     raise RunError(f"{LOST}; try fewer workers")
                 outcome = self._here(series, number)  # which raises, with the tables up to the failure
             series.add(outcome)
+            if series.refused:
+                series.goal = series.likely = len(series.taken)
             if made:
                 self.meter.finished()
             else:
@@ -253,6 +263,22 @@ class Study:
             series._early.clear()
             self.meter.expect(len(series.taken) - series.most)
             series.most = len(series.taken)
+            self._tell_cases()
+
+    def _tell_cases(self) -> None:
+        """Tell of the cases that are done, each after those that were asked for before it."""
+        while self._untold and self._untold[0].done:
+            series = self._untold.popleft()
+            if self.meter.tell_case is not None and not series.pilot:
+                failed = next((outcome.error for outcome in series.taken if outcome.values is None), None)
+                text = f"n = {len(series.taken):,}" if failed is None else failed.splitlines()[0]
+                self.meter.tell_case(f"{self._label(series.case)}: {text}")
+
+    def _label(self, case: Case) -> str:
+        """What tells a case from the others of the study: the values that were changed, and the policy."""
+        scenario = _scenario(case)
+        parts = [f"{key}={value}" for key, value in case.overrides.items() if key.partition(".")[0] != "policy"]
+        return ", ".join([*parts, scenario.policies.label])
 
     def key(self, series: Replicates, number: int) -> str:
         """The digest under which the store has a replication."""
@@ -260,10 +286,22 @@ class Study:
         return self.identity.run(self.digest(series.case) + found, series.case.own_seed, series.begin + number)
 
     def digest(self, case: Case) -> str:
-        """That of the scenario of a case."""
+        """That of the scenario of a case; it warns, before a run of it starts, of what the digest does not cover."""
         if not case.digest:
             object.__setattr__(case, "digest", self.identity.scenario(_scenario(case)))
+        if self.identity.unknown:
+            self._warn_of_unknown(self.identity.unknown.get(case.digest, ""))
         return case.digest
+
+    def _warn_of_unknown(self, why: str) -> None:
+        if why and why not in self._told_unknown and self.store.folder is not None:
+            self._told_unknown.add(why)
+            kept = "they are kept and marked, but made again by every call without trust (--trust)"
+            if self.store.trust:
+                kept = "finished runs that are there are used nevertheless, as trust (--trust) asks"
+            said = f"not all inputs of these runs are known ({why}): {kept}. If you know what decides them, give the "
+            said += 'policy an attribute identity = "version 1", and another text whenever that changes'
+            warnings.warn(said, UnknownInputs, stacklevel=2)
 
     # Making it --------------------------------------------------------------------------------------------------
 
@@ -272,7 +310,10 @@ class Study:
         case = series.case
         which = next(index for index, one in enumerate(self.setup.scenarios) if one is case.scenario)
         digest = self._digest(case)
-        return RunJob(which, case.overrides, case.own_seed, series.begin + number, series.warmup, series.pilot, digest)
+        return RunJob(
+            scenario=which, overrides=case.overrides, seed=case.own_seed, replication=series.begin + number,
+            warmup=series.warmup, pilot=series.pilot, digest=digest,
+        )  # fmt: skip
 
     def _refusal(self, found: OtherInputs) -> str:
         """Which inputs are others, and where."""
@@ -295,11 +336,22 @@ class Study:
 
     def _here(self, series: Replicates, number: int) -> RunOutcome:
         """Make a run in this process."""
-        from sim.results.many_runs.replications import replication_values
-
         job = self.job(series, number)
         if not series.strict:
             return outcome_or_error(self.setup, self._shelf, "", job, self.meter)
+        try:
+            return self._strictly(series, number, job)
+        except ScenarioError as error:
+            if number or series.on_refusal is None:
+                raise
+            series.refused = True
+            series.on_refusal(error)
+            return RunOutcome(None, error=str(error), refused=True)
+
+    def _strictly(self, series: Replicates, number: int, job: RunJob) -> RunOutcome:
+        """Make a run in this process; what goes wrong is raised."""
+        from hetsim.results.many_runs.replications import replication_values
+
         scenario = self._shelf.scenario(self.setup, "", job)
         if series.pilot:
             return outcome_of(self.setup, scenario, job, self.meter)
@@ -309,7 +361,8 @@ class Study:
             series.results.append(result)
         if series.runs is None:
             return RunOutcome({})
-        return RunOutcome(replication_values(result, self.setup.metrics), result.warnings)
+        values = replication_values(result, self.setup.metrics)
+        return RunOutcome(values, result.warnings, unknown=result.undeclared)
 
     def _spread(self, first: deque[Place]) -> None:
         """Make what is needed on the workers; what has to be made here is, meanwhile."""

@@ -5,37 +5,37 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.experiment.folder import Directory, check_folder, claim, digest
-from sim.experiment.identity import Identity, fingerprint
-from sim.experiment.points import PointRow, Points, check_all, column_of, rows, shown_value
-from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Meter, Progress
-from sim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part
-from sim.experiment.stopping import Amount, Pilot, Warmup, amount_of, find_cuts, missing, pilot_size, shared
-from sim.experiment.store import Store, open_cache
-from sim.experiment.study import Case, Replicates, Study
-from sim.experiment.work import Setup
-from sim.experiment.workers import Workers
-from sim.results.formatting import metric_name
-from sim.results.many_runs.replications import Replications
-from sim.scenario.schema.whole import MIN_FOR_PRECISION
+from hetsim.errors import UsageError
+from hetsim.experiment.folder import Directory, check_folder, claim, digest
+from hetsim.experiment.identity import Identity, fingerprint
+from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
+from hetsim.experiment.points import PointRow, Points, check_all, column_of, rows, shown_value
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.progress import Meter
+from hetsim.experiment.shard import Shard, ShardOver, ShardReport, make_all, make_part, part_of
+from hetsim.experiment.stopping import Amount, Pilot, Warmup, amount_of, find_cuts, missing, pilot_size, shared
+from hetsim.experiment.store import Store, open_cache
+from hetsim.experiment.study import Case, Replicates, Study
+from hetsim.experiment.work import Setup
+from hetsim.experiment.workers import Workers
+from hetsim.results.formatting import metric_name
+from hetsim.results.many_runs.replications import Replications
+from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.experiment.estimate import Estimate
-    from sim.results.many_runs.sweep import Sweep
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.experiment.estimate import Estimate
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.scenario.scenario import Scenario
 
 MAX_RUNS = 1_000_000
 """Of one sweep, replications counted."""
@@ -46,6 +46,7 @@ WARMUP_REMARK = (
 )
 
 
+@with_options(StudyKeywords)
 def sweep(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     over: Mapping[str, Any] | None = None,
@@ -55,76 +56,55 @@ def sweep(
     sample: str = "grid",
     n: int | None = None,
     sample_seed: int = 0,
-    replications: int | Mapping[str, Any] | None = None,
-    seed: int | None = None,
-    metrics: Iterable[str] = (),
-    check: bool = False,
-    overrides: Overrides = (),
+    metrics: str | Iterable[str] = (),
     out: str | Path | None = None,
-    cache: str | Path | None = None,
     resume: bool = False,
-    fresh: bool = False,
-    workers: int = 1,
-    dask: str | None = None,
-    executor: Executor | None = None,
-    shard: str | None = None,
-    progress: Progress | bool | None = None,
+    **options: Unpack[StudyKeywords],
 ) -> Sweep:
     """Run a scenario at every point under every policy: `Sweep.table` has a row for each.
 
-    scenario, seed, check, overrides: as in `sim.run`.
-    over: key of the scenario -> list of values, or a range: `"10/s..1000/s log"` or {low, high, scale, integer, steps}.
-        The key `policy` takes policies as in `sim.compare`.  Without it and `points` the scenario's `sweep`.
-    points: mappings of keys to values, in place of `over`.
-    policies: every point is run under each.
-    sample: "grid" (all combinations; ranges need `steps`), or "random", "latin_hypercube" or "sobol": `n` points drawn
-        with `sample_seed`; lists are choices.
-    replications: of every row, in place of the scenario's: a number, or {precision, metric, max, confidence}: then each
-        row has as many as its precision needs, at least ten.  Replication r meets the same arrivals, sizes and faults
-        at every point and under every policy, as far as the point itself does not change them.
-    metrics: to keep besides those of the summary; shown first.
-    out: a directory for finished runs (as they end) and tables; a sweep that was interrupted goes on there.  `resume`:
-        there must be one, which may be another that shares runs with this; `fresh`: whatever sweep is there goes.
-    cache: keep finished runs there and not in `out`, for several sweeps together.  No run that is there is made again,
-        unless `fresh`.
-    workers: processes of this machine; dask: address of a Dask scheduler; executor: any `concurrent.futures.Executor`
-        (with `workers` at a time).  The tables do not depend on them.
-    shard: "2/8": make that part of the runs into out or cache, which all shards share, and raise ShardOver.
-    progress: called with the share done; True shows a bar.
+    A run that fails is a row with its error.
 
-    ScenarioError names all points that are invalid before anything is run.  A run that fails is a row with its error.
+    Parameters:
+        scenario: as for `run`.
+        over: key of the scenario -> list of values, or a range: `"10/s..1000/s log"` or {low, high, scale, integer,
+            steps}.  The key `policy` takes policies as in `compare`.  Without it and `points` the scenario's `sweep`.
+        points: mappings of keys to values, in place of `over`.
+        policies: every point is run under each.
+        sample: "grid" (all combinations; ranges need `steps`), or "random", "latin_hypercube" or "sobol"; lists are
+            choices.
+        n, sample_seed: the number of points that are drawn, and the seed of drawing them.
+        replications: of every row, in place of the scenario's: a number, or {precision, metric, max, confidence}: then
+            each row has as many as its precision needs, at least ten.  Replication r meets the same arrivals, sizes and
+            faults at every point and under every policy, as far as the point itself does not change them.
+        metrics: to keep besides those of the summary; shown first.
+        out: a directory for finished runs (as they end) and tables; a sweep that was interrupted goes on there.
+        resume: there must be a sweep in `out`, which may be another that shares runs with this.
+        cache: keep finished runs there and not in `out`, for several sweeps together; none that is there is made again.
+        fresh: make all runs again; whatever sweep is in `out` goes.
+        shard: "2/8": make that part of the runs into out or cache, which all shards share.
+        options: those of every study.
+    Returns: the tables of the sweep.
+    Raises:
+        ScenarioError: points are invalid; it names all of them before anything is run.
+        ShardOver: the shard that was asked for is made.
     """
     plan = plan_sweep(
-        scenario, over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed,
-        replications=replications, seed=seed, metrics=metrics, check=check, overrides=overrides,
+        scenario, over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed, metrics=metrics,
+        **options,
     )  # fmt: skip
-    return sweep_plan(
-        plan, out=out, cache=cache, resume=resume, fresh=fresh, workers=workers, dask=dask, executor=executor,
-        shard=shard, progress=progress,
-    )  # fmt: skip
+    return sweep_plan(plan, out, resume)
 
 
-def sweep_plan(
-    plan: SweepPlan,
-    *,
-    out: str | Path | None = None,
-    cache: str | Path | None = None,
-    resume: bool = False,
-    fresh: bool = False,
-    workers: int = 1,
-    dask: str | None = None,
-    executor: Executor | None = None,
-    shard: str | None = None,
-    progress: Progress | bool | None = None,
-) -> Sweep:
+def sweep_plan(plan: SweepPlan, out: str | Path | None = None, resume: bool = False) -> Sweep:
     """Make the runs of a sweep that has been planned; see `sweep`."""
-    part = None if shard is None else Shard.parse(shard)
-    if part is not None and (fresh or (out is None and cache is None)):
+    options, part = plan.options, part_of(plan.options)
+    if part is not None and (options.fresh or (out is None and options.cache is None)):
         raise UsageError("shards need a folder that all of them share, and leave what is there: give --out or --cache")
-    pool = Workers(workers, dask, executor)
-    with _place(plan, out, cache, resume=resume, fresh=fresh, shared=part is not None) as (store, directory):
+    pool = Workers(options.workers, options.dask, options.executor)
+    with _place(plan, out, resume) as (store, directory):
         with (
-            Meter(progress, plan.max_runs) as meter,
+            Meter(options.progress, plan.max_runs) as meter,
             Study(plan.setup, pool, store=store, meter=meter, identity=plan.identity) as study,
         ):
             if part is not None:
@@ -190,8 +170,7 @@ class SweepPlan:
     """Those asked for."""
     checked: Checked = field(default_factory=Checked)
     remarks: list[str] = field(default_factory=list)
-    seed: int | None = None
-    """In place of the scenario's."""
+    options: StudyOptions = StudyOptions()
 
     @property
     def replications(self) -> int | dict[str, Any]:
@@ -276,7 +255,7 @@ class SweepPlan:
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
-        from sim.results.as_json import json_number
+        from hetsim.results.as_json import json_number
 
         last, points = -1, []
         for row in self.rows:  # those of a point follow one another, or were given with their policies
@@ -286,7 +265,7 @@ class SweepPlan:
                 points.append([json_number(value) if isinstance(value, float) else value for value in one])
         return {
             "name": self.base.name,
-            "seed": self.base.model.seed if self.seed is None else self.seed,
+            "seed": self.base.model.seed if self.options.seed is None else self.options.seed,
             "replications": self.replications,
             "metrics": self.metrics,
             "keys": self.keys,
@@ -313,7 +292,7 @@ class SweepPlan:
         """The tables, from what was made of every row."""
         import pandas as pd
 
-        from sim.results.many_runs.sweep import Sweep, SweepRow, tables
+        from hetsim.results.many_runs.sweep import Sweep, SweepRow, tables
 
         swept = []
         each = zip(self.rows, self.labels, self.checked.seeds, self.checked.warmups, made, strict=True)
@@ -377,19 +356,19 @@ def plan_sweep(
     sample: str = "grid",
     n: int | None = None,
     sample_seed: int = 0,
-    replications: int | Mapping[str, Any] | None = None,
-    seed: int | None = None,
-    metrics: Iterable[str] = (),
-    check: bool = False,
-    overrides: Overrides = (),
+    metrics: str | Iterable[str] = (),
+    **options: Unpack[StudyKeywords],
 ) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
-    from sim.scenario.scenario import load
+    from hetsim.results.one_run.metric_sets import listed
+    from hetsim.scenario.scenario import load
 
-    base = load(scenario, overrides).moved()
-    names = list(dict.fromkeys(metrics))
+    study_options = StudyOptions(**options)
+    seed = study_options.seed
+    base = load(scenario, study_options.overrides).moved()
+    names = list(dict.fromkeys(listed(metrics)))
     _check_metrics(names)
-    amount = amount_of(base, replications)
+    amount = amount_of(base, study_options.replications)
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
         raise UsageError("seeds are given twice: as the key seed, and by themselves")
@@ -400,7 +379,11 @@ def plan_sweep(
             f"than the {MAX_RUNS:,} that a sweep takes"
         )
     kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
-    plan = SweepPlan(base, Setup((base,), tuple(kept), check), keys, given, amount, Identity(check), names, seed=seed)
+    check = study_options.check
+    plan = SweepPlan(
+        base=base, setup=Setup((base,), tuple(kept), check), keys=keys, rows=given, amount=amount,
+        identity=Identity(check), metrics=names, options=study_options,
+    )  # fmt: skip
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")
     checked = plan.checked
@@ -409,14 +392,14 @@ def plan_sweep(
         own = one.model.seed if seed is None else seed
         scenario, auto = plan.identity.scenario(one), isinstance(one.model.warmup, str)
         run = plan.identity.run(scenario, own, 0)
-        checked.add(
-            row.policy or one.policies.label, scenario, run, own, math.nan if auto else float(one.model.warmup)
-        )
+        warmup = math.nan if auto else float(one.model.warmup)
+        checked.add(row.policy or one.policies.label, scenario=scenario, run=run, seed=own, warmup=warmup)
         if auto and bytes.fromhex(run) not in checked.pilots:
             case = Case(base, row.overrides, own, scenario)
             checked.pilots[bytes.fromhex(run)] = Pilot(case, pilot_size(amount.most))
 
     check_all(base, given, add)
+    plan.remarks += [f"inputs are unknown: {why}" for why in dict.fromkeys(plan.identity.unknown.values())]
     if checked.pilots:
         plan.remarks.append(WARMUP_REMARK.format(runs=pilot_size(amount.most)))
     if amount.precision is not None:
@@ -429,7 +412,7 @@ def plan_sweep(
 
 
 def _check_metrics(names: list[str]) -> None:
-    from sim.results.one_run.metrics import metric
+    from hetsim.results.one_run.metrics import metric
 
     for name in names:
         metric(name)
@@ -439,40 +422,41 @@ def _check_metrics(names: list[str]) -> None:
 
 
 @contextmanager
-def _place(
-    plan: SweepPlan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, shared: bool
-) -> Iterator[tuple[Store, Directory | None]]:
+def _place(plan: SweepPlan, out: str | Path | None, resume: bool) -> Iterator[tuple[Store, Directory | None]]:
+    fresh, shared = plan.options.fresh, plan.options.shard is not None
     if out is None and resume:
         raise UsageError("nothing to resume without the directory of the sweep: give out (--out DIR)")
     if resume and fresh:
         raise UsageError("either resume, or begin anew with fresh")
-    folder = open_cache(cache)
+    folder = open_cache(plan.options.cache)
     if out is None:
-        yield Store(folder, fresh), None
+        yield Store(folder, fresh, plan.options.trust), None
         return
     text = plan.base.to_yaml(absolute_paths=True)
     directory = claim(out, plan.about, text, resume=resume, fresh=fresh, shared=shared)
     try:
         # The runs of a directory that begins anew are gone; those of a cache stay, and are not looked at.
-        yield Store(directory.runs) if folder is None else Store(folder, fresh), directory
+        runs, afresh = (directory.runs, False) if folder is None else (folder, fresh)
+        yield Store(runs, afresh, plan.options.trust), directory
     finally:
         directory.release()
 
 
-def estimate_sweep(
-    plan: SweepPlan, out: str | Path | None, cache: str | Path | None, *, resume: bool, fresh: bool, workers: int
-) -> Estimate:
+def estimate_sweep(plan: SweepPlan, out: str | Path | None, resume: bool) -> Estimate:
     """What the rest of a sweep would cost; nothing is written.  A lower bound where precisions are to be reached."""
-    from sim.experiment.estimate import estimate
+    from hetsim.experiment.estimate import estimate
 
-    folder = None if cache is None else Path(cache).expanduser()
+    options = plan.options
+    folder = None if options.cache is None else Path(options.cache).expanduser()
     if out is not None:
-        check_folder(out, plan.about, resume=resume, fresh=fresh)
+        check_folder(out, plan.about, resume=resume, fresh=options.fresh)
         folder = folder or Path(out) / "runs"
-    study = Study(plan.setup, Workers(), store=Store(folder, fresh), identity=plan.identity)
+    study = Study(plan.setup, Workers(), store=Store(folder, options.fresh, options.trust), identity=plan.identity)
     todo = [(pilot, number) for pilot in missing(study, plan.pilots) for number in range(pilot.size)]
     series = list(plan.wanted(study, range(len(plan.rows))))
     left = study.outstanding(series)
     open_end = plan.amount.precision is not None and any(not one.done for one in series)
     jobs = [study.job(*place) for place in [*todo, *left]]
-    return estimate(jobs, study.found, plan.setup, workers, open_end)
+    return estimate(
+        jobs, study.found, plan.setup, workers=Workers(options.workers, options.dask).workers, at_least=open_end
+    )

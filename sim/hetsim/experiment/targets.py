@@ -8,19 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.errors import RunError, UsageError
-from sim.experiment.stopping import Pilot, find_cuts, pilot_size
-from sim.experiment.study import Case, Replicates, Study
-from sim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
-from sim.results.formatting import JOULES, PER_TIME, PERCENT, SECONDS, units_of
-from sim.results.many_runs.replications import Replications
-from sim.results.statistics import half_width, is_congested
+from hetsim.errors import RunError, UsageError
+from hetsim.experiment.stopping import Pilot, find_cuts, pilot_size
+from hetsim.experiment.study import Case, Replicates, Study
+from hetsim.model.units import RATE, TIME, is_number, parse, parse_fraction, shown
+from hetsim.results.declared import is_congested
+from hetsim.results.formatting import JOULES, PER_TIME, PERCENT, SECONDS, units_of
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.statistics import half_width
 
 if TYPE_CHECKING:
     import numpy as np
 
 MORE = 4
-"""So many times as many replications at the second look, where the first leaves it open."""
+"""Times as many replications at the last look, where those that were asked for leave it open."""
+
+
+def looks(replications: int) -> list[int]:
+    """Replications at each look at a case: a third of those asked for, these, and `MORE` times as many."""
+    third = math.ceil(replications / 3)
+    return [*([third] if third >= 3 else []), replications, MORE * replications]
+
 
 MET, MISSED, OPEN, UNDEFINED = "met", "missed", "open", "not defined"
 """Verdicts on a size.  The last: in some replication the metric has no value, as where nothing came to its end."""
@@ -51,7 +59,7 @@ class Target:
     @classmethod
     def parse(cls, text: str) -> Target:
         """Read `response_p99 < 200 ms`; UsageError with a sentence if it is not a target."""
-        from sim.results.one_run.metrics import metric
+        from hetsim.results.one_run.metrics import metric
 
         match = _TARGET.match(text)
         if not match:
@@ -73,6 +81,16 @@ class Target:
         if gap == 0 == half:  # no spread, on the value itself
             return MISSED if self.strict else MET
         return MET if gap >= half else MISSED if gap <= -half else OPEN
+
+    def missed_by(self, waits: Sequence[float], tasks: int) -> bool:
+        """Return True if an overload's numbers (`RunInput.overloads`) make each run of this number of tasks miss it."""
+        served, longest = waits
+        measure = re.fullmatch(r"(?:response|wait)_(?:mean|p(\d\d))", self.metric)
+        if measure is None or not self.below or longest <= self.value:
+            return False
+        if measure[1] is None:
+            return served / tasks * longest / 2 > self.value
+        return served / tasks * (1 - self.value / longest) > 1 - int(measure[1]) / 100
 
 
 def _value(text: str, name: str) -> float:
@@ -122,20 +140,21 @@ class TargetsTrial:
 
 
 class Judge:
-    """Makes replications of cases, and judges them: each test errs with at most the probability `error`."""
+    """Makes replications of cases, and judges them: all tests of a target at a case err with at most `error`."""
 
-    def __init__(self, study: Study, targets: Sequence[Target], first: int, error: float):
-        self.study, self.targets, self.first, self.error = study, targets, first, error
+    def __init__(self, study: Study, targets: Sequence[Target], replications: int, error: float):
+        self.study, self.targets, self.looks = study, targets, looks(replications)
+        self.first, self.error = self.looks[0], error / len(self.looks)
 
     def try_(self, case: Case, where: str) -> tuple[TargetsTrial, Replicates | None]:
-        """A first look at a case, and a second with more replications where that leaves it open.
+        """A first look at a case, and further ones with more replications where that leaves it open.
 
         A case that the scenario's checks refuse (a gang that never fits) is missed.  UsageError, which names `where`,
         for runs too short to find a warm-up from; RunError for one that fails in another way.
         """
         warmup = None
         if case.auto_warmup:
-            pilot = Pilot(case, pilot_size(MORE * self.first))
+            pilot = Pilot(case, pilot_size(self.looks[-1]))
             self.study.meter.expect(pilot.size)
             find_cuts(self.study, [pilot])
             if pilot.too_short is not None:
@@ -150,9 +169,10 @@ class Judge:
             if outcome.values is None:
                 return self._refused(outcome.error, outcome.refused, where), None
         trial = self._look(series)
-        if trial.verdict == OPEN:  # the second look goes on where the first ended
-            self.further(series, MORE * self.first)
-            trial = self._look(series)
+        for count in self.looks[1:]:  # each look goes on where the one before it ended
+            if trial.verdict == OPEN:
+                self.further(series, count)
+                trial = self._look(series)
         return trial, series
 
     def further(self, series: Replicates, count: int) -> None:
@@ -183,6 +203,8 @@ class Judge:
         if np.isnan(values).any():
             return TargetFinding(math.nan, math.nan, UNDEFINED)
         if np.isfinite(values[0]) and (values == values[0]).all():  # exactly, where a sum would be rounded
+            if len(values) < self.looks[-2]:  # equal values of a short look, as of rare events, show no spread
+                return TargetFinding(float(values[0]), math.nan, OPEN)
             mean, half = float(values[0]), 0.0
             return TargetFinding(mean, half, target.judge(mean, half))
         mean, half = float(values.mean()), math.nan

@@ -1,6 +1,6 @@
 """Every way to divide the training of a scenario among its GPUs: degrees, schedule and micro-batch.
 
-The time of a step and the memory are those that a run of the scenario has (`sim.theory.training`) when its nodes lie
+The time of a step and the memory are those that a run of the scenario has (`hetsim.theory.training`) when its nodes lie
 in as few racks as can be; nothing is run.
 GPipe is not among the candidates: it takes the time of 1F1B and more memory.
 """
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from sim.errors import Problem, ScenarioError, UsageError, suggestion
-from sim.model.cluster import Cluster, DeviceType, Node
-from sim.model.exchange import Exchange, Phase, StepPipeline
-from sim.scenario.building.cluster import build_cluster
-from sim.scenario.building.job_steps import machine_of, too_large
-from sim.scenario.building.site import default_of, unknown_partition, with_partitions
-from sim.scenario.building.streams import peak_of
-from sim.scenario.fields import KeyProblem
-from sim.scenario.file.document import Document, Path_
-from sim.scenario.scenario import Scenario
-from sim.scenario.schema.demand import Demand
-from sim.scenario.schema.training import TrainingSpec
-from sim.theory import training as formulas
-from sim.theory.pipeline_schedule import PipelineSchedule, step_schedule
+from hetsim.errors import KeyProblem, Problem, ScenarioError, UsageError, suggestion
+from hetsim.model.cluster import Cluster, DeviceType, Node
+from hetsim.model.exchange import Exchange, Phase, StepPipeline
+from hetsim.scenario.building.cluster import build_cluster
+from hetsim.scenario.building.job_steps import machine_of, too_large
+from hetsim.scenario.building.site import default_of, unknown_partition, with_partitions
+from hetsim.scenario.building.streams import peak_of
+from hetsim.scenario.file.document import Document, Path_
+from hetsim.scenario.readers import TRAINING, not_understood
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.demand import Demand
+from hetsim.scenario.schema.training import TrainingSpec
+from hetsim.theory import training as formulas
+from hetsim.theory.pipeline_schedule import PipelineSchedule, step_schedule
 
 Rank = Literal["time", "cost"]
-ONE_TYPE = "a job is on one type of GPU (hetsim partition cuts a measured network over unlike devices)"
+ONE_TYPE = "a job is on one type of GPU (hetsim plan partition cuts a measured network over unlike devices)"
 
 MAX_CHUNKS = 8
 """Most chunks of an interleaved pipeline that are tried."""
@@ -84,6 +84,8 @@ def training_plans(
     path, chosen = _entry(scenario, entry)
     where = (*path, "training")
     document = scenario.document
+    unknown = [f"{one}; times of steps are those without it" for one in not_understood(scenario, TRAINING)]
+    scenario.notes += [one for one in unknown if one not in scenario.notes]
     cluster = with_partitions(build_cluster(scenario.model.cluster, document), scenario.model.site, document)
     nodes = _allowed(cluster, chosen, path, document)
     training = chosen.training
@@ -168,7 +170,10 @@ def _on(
         state, kept = formulas.memory(model, plan)
         mean = training.steps.mean
         found.append(
-            PlanCandidate(device.name, plan, steps[slowest], state, kept, device.memory, mean, pipeline)
+            PlanCandidate(
+                device=device.name, plan=plan, step=steps[slowest], state=state, kept=kept, room=device.memory,
+                steps=mean, pipeline=pipeline,
+            )  # fmt: skip
         )  # fmt: skip
     return found, None
 
@@ -193,7 +198,7 @@ def _entry(scenario: Scenario, name: str | None) -> tuple[Path_, Demand]:
     if not trains:
         text = "no entry of the workload has training:"
         if any(one.pipeline is not None for one in scenario.model.workload):
-            text += "; the stages of an entry with pipeline: are those of its plan (hetsim partition, hetsim run -v)"
+            text += "; the stages of an entry with pipeline: are those of its plan (hetsim plan partition, run -v)"
         raise ScenarioError(scenario.document.problem(("workload",), text))
     if name is not None and name not in trains:
         text = f'no entry with training: is called "{name}"{suggestion(name, trains)}; there are {", ".join(trains)}'
@@ -229,7 +234,7 @@ def _across(cluster: Cluster, nodes: list[Node]) -> Callable[[Phase], float] | N
     @cache
     def seconds(phase: Phase) -> float:
         ((_, loads),) = Exchange(cluster, 0.0, 0.0, (phase,), 0.0).of(devices).phases
-        return max((load.seconds for load in loads), default=0.0)
+        return max([phase.inside, *(load.seconds for load in loads)])
 
     return seconds
 

@@ -16,31 +16,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from sim import registry
-from sim.errors import ScenarioError, UsageError, suggestion
-from sim.experiment.identity import Identity
-from sim.experiment.points import PointRow, check_all, is_sampled, rows
-from sim.experiment.policies import PolicyLike
-from sim.experiment.progress import Progress
-from sim.experiment.run import Where, prepare
-from sim.experiment.stopping import cut_warmup
-from sim.experiment.study import Case, Replicates, Study
-from sim.experiment.work import RunOutcome, Setup
-from sim.results.many_runs.tuning import Setting, Tuning
-from sim.results.many_runs.warmup import PILOT
-from sim.results.one_run.estimands import ratio_contributions, weight_of
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.scenario.schema.policy import PARTS, Policies, PolicySpec, policy_parameters
-from sim.scenario.schema.whole import ScenarioModel
+from hetsim import registry
+from hetsim.errors import ScenarioError, UsageError, suggestion
+from hetsim.experiment.identity import Identity
+from hetsim.experiment.options import SearchKeywords, StudyOptions, with_options
+from hetsim.experiment.points import PointRow, check_all, is_sampled, rows
+from hetsim.experiment.policies import PolicyLike
+from hetsim.experiment.run import begun, prepare, stop_at_part
+from hetsim.experiment.stopping import cut_warmup
+from hetsim.experiment.study import Case, Replicates, Study
+from hetsim.experiment.work import RunOutcome, Setup
+from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
+from hetsim.results.many_runs.tuning import Setting, Tuning
+from hetsim.results.many_runs.warmup import PILOT
+from hetsim.results.one_run.estimands import ratio_contributions, weight_of
+from hetsim.scenario.schema.policy import PARTS, Policies, PolicySpec, policy_parameters
+from hetsim.scenario.schema.whole import ScenarioModel
 
 if TYPE_CHECKING:
-    from sim.scenario.scenario import Overrides, Scenario
+    from hetsim.scenario.scenario import Scenario
 
 SETTINGS = 27
 FIRST = 3
@@ -48,46 +47,42 @@ SHARE = 3
 FINAL = 20
 
 
+@with_options(SearchKeywords)
 def tune(
     scenario: str | Path | Mapping[str, Any] | Scenario,
     policy: PolicyLike | None = None,
     *,
     over: Mapping[str, Any],
-    metric: str = "response_mean",
+    metric: str = DEFAULT_METRIC,
     n: int | None = None,
     sample: str | None = None,
     sample_seed: int = 0,
     first: int = FIRST,
     final: int = FINAL,
-    seed: int | None = None,
     confidence: float = 0.95,
-    check: bool = False,
-    overrides: Overrides = (),
-    cache: str | Path | None = None,
-    fresh: bool = False,
-    workers: int = 1,
-    dask: str | None = None,
-    executor: Executor | None = None,
-    shard: str | None = None,
-    progress: Progress | bool | None = None,
+    **options: Unpack[SearchKeywords],
 ) -> Tuning:
-    """The best setting of a policy's parameters, its figure with an interval, and what it gains over the present one.
+    """Find the best setting of a policy's parameters, with its interval and what it gains over the present one.
 
-    policy: instead of the scenario's; as in `sim.run`.
-    over: parameter -> list of values or range, as in `sim.sweep`.  A parameter is named alone (`limit`) where one part
-        of the policy has it, or with its path (`policy.admission.limit`).
-    metric: by which; more or less is better as the metric says.
-    n, sample: so many settings, drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without: all combinations if
-        only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
-    first: replications of every setting before any leaves.  final: replications of the winner and of the present
-        setting from which their intervals are, none of them used for the choice.
-    cache: a folder for finished runs, so that the same command goes on after an interruption.
-    The others are those of `sim.sweep`.
+    Parameters:
+        scenario, policy: as for `run`.
+        over: parameter -> list of values or range, as for `sweep`.  A parameter is named alone (`limit`) where one part
+            of the policy has it, or with its path (`policy.admission.limit`).
+        metric: by which; more or less is better as the metric says.
+        n, sample, sample_seed: so many settings, drawn ("sobol", "latin_hypercube", "random"); or "grid".  Without: all
+            combinations if only lists and ranges with steps are given, else 27 drawn as a Sobol sequence.
+        first: replications of every setting before any leaves.
+        final: those of the winner and of the present setting for their intervals, none of them used for the choice.
+        confidence: of the intervals.
+        cache: a folder for finished runs, so that the same command goes on after an interruption.
+        options: those of every study.
+    Returns: the winner as a scenario writes it, and every setting tried.
+    Raises: UsageError: nothing to tune, too few replications, or a metric of which no direction is better.
     """
-    from sim.results.one_run.metrics import metric as known
+    from hetsim.results.one_run.metrics import metric as known
 
     known(metric)
-    if metric in NO_DIRECTION:
+    if not has_direction(metric):
         raise UsageError(f"neither more nor less {metric} is better: choose another metric")
     if first < 2 or final < 3:
         raise UsageError(f"a choice takes at least 2 replications and an interval at least 3, not {first} and {final}")
@@ -95,7 +90,8 @@ def tune(
         raise UsageError(f"a confidence lies between 0 and 1 (0.95, say), not {confidence:g}")
     if not over:
         raise UsageError("nothing to tune: name parameters and their values (over, --over)")
-    base = prepare(scenario, policy, overrides).moved()
+    study_options = StudyOptions(**options)
+    base = prepare(scenario, policy, study_options.overrides).moved()
     names = {parameter_path(base, key): key for key in over}
     paths = {path: over[key] for path, key in names.items()}
     sample = sample or ("sobol" if n is not None or is_sampled(paths) else "grid")
@@ -103,14 +99,15 @@ def tune(
     _, given = rows(base, over=paths, sample=sample, n=n, sample_seed=sample_seed)
     given = _different(base, given)  # whole numbers may be drawn twice
     given.append(PointRow(len(given), {}, None, {}))  # what is there now
+    check, seed = study_options.check, study_options.seed
     identity = Identity(check)
     cases: list[Case] = []
     check_all(base, given, lambda row, one: cases.append(Case(base, row.overrides, seed, identity.scenario(one))))
-    where, setup = Where(workers, dask, executor, cache, fresh, shard), Setup((base,), (metric,), check)
-    with where.study(setup, progress, _planned(len(given), first) + 2 * final, identity) as study:
+    setup, runs = Setup((base,), (metric,), check), _planned(len(given), first) + 2 * final
+    with begun(study_options, setup, runs, identity) as study:
         (found,), remarks, warnings = cut_warmup(study, cases[-1:], [PILOT])
         race = _Race(study, cases, metric, found)
-        where.stop(study, race.begun(first))
+        stop_at_part(study_options, study, race.begun(first))
         best = race.run(first)
         used = max(len(series.taken) for series in race.series)
         last = sorted({best, len(given) - 1})
@@ -125,8 +122,9 @@ def tune(
     ]  # fmt: skip
     chosen = base.with_overrides(given[best].overrides)
     return Tuning(
-        metric, confidence, settings, best, ours, present, used, chosen.raw["policy"], base.name,
-        base.model.seed if seed is None else seed, tuple(remarks), tuple(warnings),
+        metric=metric, confidence=confidence, settings=settings, best=best, ours=ours, present=present, used=used,
+        policy=chosen.raw["policy"], name=base.name,
+        seed=base.model.seed if seed is None else seed, remarks=tuple(remarks), warnings=tuple(warnings),
     )  # fmt: skip
 
 
@@ -223,7 +221,7 @@ class _Race:
         return float(outcome.values[self.metric]), float(outcome.values.get(weight_of(self.metric) or "", 1.0))
 
     def seen(self, number: int) -> tuple[float, ...]:
-        """What the replications of a setting contribute to its estimate (`sim.results.one_run.estimands`)."""
+        """What the replications of a setting contribute to its estimate (`hetsim.results.one_run.estimands`)."""
         return _contributions([self._value(outcome) for outcome in self.series[number].taken])
 
     def _score(self, number: int) -> float:
@@ -231,7 +229,7 @@ class _Race:
         mean = float(np.mean(self.seen(number)))
         if math.isnan(mean):
             return math.inf
-        return -mean if self.metric in HIGHER_IS_BETTER else mean
+        return -mean if higher_is_better(self.metric) else mean
 
     def further(self, number: int, begin: int, count: int, warmup: float | None) -> tuple[float, ...]:
         """Contributions of replications that had no part in the choice."""

@@ -18,21 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.resources.partition_limits import Budget
-from sim.engine.simulation import Simulation
-from sim.errors import Problem, ScenarioError
-from sim.experiment.widening import SHARES, Widening
-from sim.model.cluster import Partition
-from sim.model.record import RunInput
-from sim.model.tasks import Shape
-from sim.policy.contract import Scheduler
-from sim.policy.remaining import rows_of
-from sim.scenario import overrides as setting
-from sim.scenario.file import document as documents
-from sim.scenario.scenario import Overrides, assignments, from_document
-from sim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
-from sim.workload.logs.recorded_log import HeldOverTime
-from sim.workload.readers.snapshot import SnapshotJob
+from hetsim.engine.resources.partition_limits import Budget
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import Problem, ScenarioError
+from hetsim.experiment.widening import SHARES, Widening
+from hetsim.model.cluster import Partition
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Shape
+from hetsim.policy.contract import Scheduler
+from hetsim.policy.remaining import rows_of
+from hetsim.scenario import overrides as setting
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.scenario import Overrides, assignments, from_document
+from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
+from hetsim.workload.logs.recorded_log import HeldOverTime
+from hetsim.workload.readers.snapshot import SnapshotJob
 
 POLICY = "easy_backfill"
 BEHIND = 1e-3
@@ -234,8 +234,8 @@ class Twin:
         nothing = np.empty(0), np.empty(0, dtype=int)
         by_limits, _ = self._play(np.array(at_limit), limits, *nothing, np.random.default_rng(0), times)
         return TwinForecast(
-            self.waiting, self.horizon, starts, by_limits, times, held, self.capacity, self.unit, self._free(ends),
-            came, self.notes,
+            jobs=self.waiting, horizon=self.horizon, starts=starts, by_limits=by_limits, times=times, held=held,
+            capacity=self.capacity, unit=self.unit, free=self._free(ends), came=came, notes=self.notes,
         )  # fmt: skip
 
     def _left(self, job: SnapshotJob, random: np.random.Generator) -> float:

@@ -2,7 +2,7 @@
 
 At each instant the twin knows what a snapshot would show: which jobs run and since when, which wait, and the history
 up to then.  Of each waiting job it tells intervals for its wait from then on, widened by the errors of earlier
-snapshots (`sim.experiment.widening`).  Beside it stand
+snapshots (`hetsim.experiment.widening`).  Beside it stand
 drawn    the same intervals as the samples have them;
 limits   the start if every job took its time limit and none came, as a scheduler tells it: one time, no interval;
 user     the waits of the user's last jobs (of all users, where they are few) less what the job has waited: an interval.
@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.experiment.twin import POLICY, SnapshotCluster, Twin, TwinForecast
-from sim.experiment.widening import SHARES as TOLD
-from sim.experiment.widening import Past, widening
-from sim.scenario.scenario import Overrides
-from sim.workload.logs.history import ENOUGH, FEW, JobHistory
-from sim.workload.logs.inferred import limits_of
-from sim.workload.logs.recorded_log import HeldSteps, Jobs, jobs_of
-from sim.workload.logs.waits import warm_end
-from sim.workload.readers.snapshot import SnapshotJob
-from sim.workload.traces import TaskTable
+from hetsim.errors import Problem, ScenarioError
+from hetsim.experiment.twin import POLICY, SnapshotCluster, Twin, TwinForecast
+from hetsim.experiment.widening import SHARES as TOLD
+from hetsim.experiment.widening import Past, widening
+from hetsim.scenario.scenario import Overrides
+from hetsim.workload.logs.history import ENOUGH, FEW, JobHistory
+from hetsim.workload.logs.inferred import limits_of
+from hetsim.workload.logs.recorded_log import HeldSteps, Jobs, jobs_of
+from hetsim.workload.logs.waits import warm_end
+from hetsim.workload.readers.snapshot import SnapshotJob
+from hetsim.workload.traces import TaskTable
 
 SHARES = (0.5, 0.9)
 """Intervals that are judged."""
@@ -103,13 +103,17 @@ def judge(
     actual: list[float] = []
     used = []
     early = earlier_instants(low, begin, horizon, EARLIER)
-    pasts = look_back(history, cluster, early, horizon, samples, policy, seed + instants, progress, overrides)
+    pasts = look_back(
+        history, cluster, early, horizon=horizon, samples=samples, policy=policy, seed=seed + instants,
+        progress=progress, overrides=overrides,
+    )  # fmt: skip
     for number, now in enumerate(points):
         jobs, rows = snapshot_of(history, now)
         if not any(not job.runs for job in jobs) or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"instant {number + 1} of {len(points)}: {sum(not job.runs for job in jobs)} jobs wait")
-        told = Twin(jobs, now, history, cluster, horizon, policy, overrides).forecast(samples, seed + number)
+        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
+        told = twin.forecast(samples, seed + number)
         told.widening = widening(pasts, now)
         pasts.append(_past(told, rows, history, now))
         past = history.take(np.flatnonzero(history.start <= now))
@@ -128,7 +132,9 @@ def judge(
         text = "no job waits at any of the instants, so no start can be judged"
         raise ScenarioError(Problem(text, file=history.source))
     values = np.array(actual)
-    return JudgedForecasts(used, horizon, np.minimum(values, horizon), values > horizon, found)
+    return JudgedForecasts(
+        instants=used, horizon=horizon, actual=np.minimum(values, horizon), beyond=values > horizon, methods=found
+    )
 
 
 def look_back(
@@ -145,7 +151,8 @@ def look_back(
         if not rows or (history.end <= now).sum() < ENOUGH:
             continue
         progress(f"earlier snapshot {number + 1} of {len(instants)}: {len(rows)} jobs wait")
-        told = Twin(jobs, now, history, cluster, horizon, policy, overrides).forecast(samples, seed + number)
+        twin = Twin(jobs, now, history, cluster, horizon=horizon, policy=policy, overrides=overrides)
+        told = twin.forecast(samples, seed + number)
         found.append(_past(told, rows, history, now))
     return found
 
@@ -183,8 +190,10 @@ def with_limits(
     if jobs is None or known or "user" not in jobs.labels:
         return history, cluster
     rows = np.flatnonzero(jobs.start < before)
-    past = Jobs(jobs.unit, jobs.arrival[rows], jobs.start[rows], np.minimum(jobs.end[rows], before), jobs.amount[rows],
-                {"user": jobs.labels["user"][rows]}, {"user": jobs.names["user"]})  # fmt: skip
+    past = Jobs(
+        unit=jobs.unit, arrival=jobs.arrival[rows], start=jobs.start[rows], end=np.minimum(jobs.end[rows], before),
+        amount=jobs.amount[rows], labels={"user": jobs.labels["user"][rows]}, names={"user": jobs.names["user"]},
+    )  # fmt: skip
     if len(past) < ENOUGH or not (past.wait > 0).any():
         return history, cluster
     steps = HeldSteps(past)
@@ -207,9 +216,10 @@ def snapshot_of(history: JobHistory, now: float) -> tuple[list[SnapshotJob], dic
     for row in here.tolist():
         runs = history.start[row] <= now
         jobs.append(SnapshotJob(
-            str(row), 0, str(history.labels["user"][row]), str(history.labels["partition"][row]),
-            float(history.submit[row]), float(history.start[row]) if runs else math.nan, float(history.limit[row]),
-            float(history.cpus[row]), float(history.gpus[row]), str(history.kind[row]), count=float(history.nodes[row]),
+            id=str(row), line=0, user=str(history.labels["user"][row]), partition=str(history.labels["partition"][row]),
+            submit=float(history.submit[row]), start=float(history.start[row]) if runs else math.nan,
+            limit=float(history.limit[row]), cpus=float(history.cpus[row]), gpus=float(history.gpus[row]),
+            gpu_type=str(history.kind[row]), count=float(history.nodes[row]),
             account=str(history.labels["account"][row]), qos=str(history.labels["qos"][row]),
             class_=str(history.labels["class"][row]),
         ))  # fmt: skip

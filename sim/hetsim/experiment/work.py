@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import platform
 import threading
@@ -12,17 +13,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import InvariantError, RunError, ScenarioError, UsageError
-from sim.experiment.identity import Identity, Signature, differences, fingerprint, signature
-from sim.experiment.workers import unpacked
-from sim.scenario.scenario import Scenario
+from hetsim.errors import InvariantError, RunError, ScenarioError, UsageError
+from hetsim.experiment.identity import Identity, Signature, differences, fingerprint, signature, undeclared
+from hetsim.experiment.workers import unpacked
+from hetsim.model.files import recorded_inputs
+from hetsim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from sim.experiment.progress import Meter
-    from sim.results.one_run.result import Result
+    from hetsim.experiment.progress import Meter
+    from hetsim.results.one_run.result import Result
 
+LARGE = 100_000
+"""Tasks of a run whose memory is worth the tenth of a second that it takes to give it back at once."""
 SHELF = 4
 """Scenarios, and traces, that a worker keeps for the next job."""
 
@@ -69,7 +73,7 @@ class RunOutcome:
     """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
 
     `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
-    checks of the scenario did, before anything ran.
+    checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.
     """
 
     values: Mapping[str, float] | None
@@ -78,6 +82,7 @@ class RunOutcome:
     error: str = ""
     lasting: bool = True
     refused: bool = False
+    unknown: str = ""
 
     def packed(self) -> RunOutcome:
         """The same in a tenth of the memory: a study may have a million of them."""
@@ -117,7 +122,7 @@ def simulate(
 
     described: the result has its scenario as text and the digests of its inputs, which take longer than a short run.
     """
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
     known = {
         "name": scenario.name, "seed": job.seed, "replication": job.replication, "policy": scenario.policies.label
@@ -129,11 +134,12 @@ def simulate(
         text = scenario.deferred_yaml(absolute_paths=True, warmup=warmup)
         return {**known, "scenario": text, "inputs": Identity(check).inputs(scenario)}
 
-    simulation = scenario.begin(job.seed, job.replication, check=check, warmup=job.warmup)
-    if meter is not None:
-        meter.simulation = simulation
     try:
-        record = simulation.run()
+        with recorded_inputs() as inputs:
+            simulation = scenario.begin(job.seed, job.replication, check=check, warmup=job.warmup)
+            if meter is not None:
+                meter.simulation = simulation
+            record = simulation.run()
     except RunError as error:
         partial = getattr(error, "record", None)
         if partial is not None:
@@ -142,18 +148,25 @@ def simulate(
     finally:
         if meter is not None:
             meter.simulation = None
-    return Result(record, **(about() if described else known))
+    result = Result(record, **(about() if described else known))
+    result.undeclared = undeclared(scenario, inputs)
+    return result
 
 
 def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | None = None) -> RunOutcome:
     """What a run gives, as numbers."""
-    from sim.results.many_runs.replications import replication_values
-    from sim.results.many_runs.warmup import response_series
+    from hetsim.results.many_runs.replications import replication_values
+    from hetsim.results.many_runs.warmup import response_series
 
     result = simulate(scenario, job, check=setup.check, meter=meter, described=False)
     if job.pilot:
         return RunOutcome({}, series=response_series(result))
-    return RunOutcome(replication_values(result, setup.metrics), result.warnings)
+    outcome = RunOutcome(replication_values(result, setup.metrics), result.warnings, unknown=result.undeclared)
+    large = len(result.record.input.tasks) > LARGE
+    del result
+    if large:  # a run refers to itself, and without this the next one would be built next to it
+        gc.collect()
+    return outcome
 
 
 def outcome_or_error(setup: Setup, shelf: Shelf, digest: str, job: RunJob, meter: Meter | None = None) -> RunOutcome:

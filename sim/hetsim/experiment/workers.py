@@ -16,14 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from typing import Any
 
-from sim import registry
-from sim.errors import RunError, UsageError
-from sim.experiment.identity import differences, fingerprint
+from hetsim import registry
+from hetsim.errors import RunError, UsageError
+from hetsim.experiment.identity import differences, fingerprint
 
 GUARD = 'A script that asks for workers needs its own code under `if __name__ == "__main__":`.'
 
@@ -38,8 +39,8 @@ ROSTER = 5.0
 
 
 TAKEN_BY_RUNS = [
-    "sim.experiment.run", "sim.scenario.building.run_input", "sim.engine.simulation",
-    "sim.results.many_runs.replications",
+    "hetsim.experiment.run", "hetsim.scenario.building.run_input", "hetsim.engine.simulation",
+    "hetsim.results.many_runs.replications",
 ]  # fmt: skip
 """Modules that are imported once for all workers, with what they import."""
 
@@ -48,8 +49,13 @@ class _Processes(ProcessPoolExecutor):
     """A pool whose processes start uninterrupted: a signal in between would leave one that reports an empty pipe."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future:
-        with signals_held():
-            return super().submit(function, *arguments, **named)
+        try:
+            with signals_held():
+                return super().submit(function, *arguments, **named)
+        except OSError as error:  # before Python 3.12 a pool that breaks may close the pipes of a process being started
+            if not getattr(self, "_broken", False):
+                raise
+            raise BrokenProcessPool("a worker died while another was being started") from error
 
 
 @contextmanager
@@ -293,13 +299,10 @@ class Workers:
     The worker pool is opened when there are runs for it, and closed at the end of the study.
     """
 
-    def __init__(self, workers: int = 1, dask: str | None = None, executor: Executor | None = None):
-        """UsageError if the arguments exclude one another."""
-        if workers < 1:
-            raise UsageError(f"workers must be at least 1, not {workers}")
-        if dask is not None and (executor is not None or workers > 1):
-            raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
-        self.workers, self.dask, self.executor = workers, dask, executor
+    def __init__(self, workers: int | None = 1, dask: str | None = None, executor: Executor | None = None):
+        """workers: None for one a core."""
+        here = dask is None and executor is None
+        self.workers, self.dask, self.executor = workers or (cores() if here else 1), dask, executor
         self.pool: GivenPool | None = None
 
     @property
@@ -307,15 +310,18 @@ class Workers:
         """Does even a single run execute on a worker?"""
         return self.dask is not None or self.executor is not None
 
-    def open(self, runs: int) -> bool:
-        """Open the pool for this number of runs; False: they execute in this process."""
+    def open(self, runs: int, likely: int = 0) -> bool:
+        """Open the pool for this number of runs; False: they execute in this process.
+
+        likely: runs that are expected in all, beyond which a worker would have nothing to do.
+        """
         if self.pool is None and runs:
             if self.executor is not None:
                 self.pool = GivenPool(self.executor, self.workers if self.workers > 1 else cores())
             elif self.dask is not None:
                 self.pool = DaskCluster(self.dask, fingerprint, fingerprint())
             elif self.workers > 1 and runs > 1:
-                self.pool = Processes(self.workers)
+                self.pool = Processes(min(self.workers, max(runs, likely)))
         return self.pool is not None and runs > 0
 
     def close(self, *, at_once: bool) -> None:

@@ -6,8 +6,9 @@ Nothing heavy is imported here, and nothing is printed: every function gives tex
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
+
+from hetsim.results.declared import declaration
 
 Unit = tuple[float, str]
 
@@ -149,46 +150,31 @@ def at_least(value: float, units: Sequence[Unit]) -> str:
 # Units of metrics ---------------------------------------------------------------------------------------------
 
 
-_UNITS = [
-    (r"bounded_slowdown|bsld|slowdown|rho_(max|mean|p95)|_ratio|jain", "ratio"),
-    (r"_fraction|_rate$(?<!output_rate)|kv_used|attainment|utilization|allocation|fragmentation|_share$", "share"),
-    (r"energy|_j$", "J"), (r"^cost", "money"), (r"^gpu_seconds", "GPU s"),
-    (r"throughput|goodput|output_rate", "1/s"),
-    (r"queue_length|jobs_in_system|^(tasks|completed|rejected|expired|failed|aborted|unfinished|deadline_after_end)$",
-     "tasks"),
-    (r"preemptions|migrations|^launches$", "count"), (r"tokens", "tokens"),
-    (r"^(bytes_moved|memory_traffic|peak_memory)$", "B"),
-    (r"response|wait|makespan|ttft|tpot|itl|^(upload|compute|download|held)", "s"),
-]  # fmt: skip
-"""Unit by the name of a metric, or of a column of tasks; the first pattern that is found counts."""
+COLUMNS = {"upload": "s", "compute": "s", "download": "s"}
+"""Units of columns of tasks that are no metric, have no mean that is one, and do not count tokens."""
 
 _SHOWN_IN = {"s": SECONDS, "GPU s": SECONDS, "share": PERCENT, "J": JOULES, "1/s": PER_TIME, "B": BYTES}
 
 
 def unit_of(metric: str) -> str:
-    """The unit in which a metric is computed and written: s, J, share, 1/s, tasks, ...; empty where it has none."""
-    return next((unit for pattern, unit in _UNITS if re.search(pattern, metric)), "")
+    """The unit in which a metric, or a column of tasks, is computed and written: s, J, share, ...; empty without."""
+    found = declaration(metric) or declaration(f"{metric}_mean")
+    if found is not None:
+        return found.unit
+    return COLUMNS.get(metric, "tokens" if metric.endswith("_tokens") else "")
 
 
 def units_of(metric: str) -> tuple[Unit, ...]:
     """The units in which a metric or a column of tasks is shown."""
-    if metric.startswith("fragmentation"):
-        return ((1.0, ""),)
-    return _SHOWN_IN.get(unit_of(metric), ((1.0, ""),))
-
-
-_NAMES = {
-    "gpu_utilization": "GPU busy", "cpu_utilization": "CPU busy", "gpu_allocation": "GPU held",
-    "cpu_allocation": "CPU held", "slo_attainment": "deadlines met", "attainment_admitted": "met of admitted",
-    "gpu_seconds": "GPU time", "cost_held": "cost of use", "energy_of_tasks_j": "energy of work",
-    "kv_used_mean": "KV blocks used", "kv_used_max": "KV blocks used, maximum",
-    "rho_max": "ρ max", "rho_p95": "ρ p95", "rho_mean": "ρ mean", "rho_unfair_share": "ρ above 1.1",
-}  # fmt: skip
+    found = declaration(metric)
+    plain = found is not None and not found.is_percent
+    return ((1.0, ""),) if plain else _SHOWN_IN.get(unit_of(metric), ((1.0, ""),))
 
 
 def metric_name(metric: str) -> str:
     """What people call a metric."""
-    return _NAMES.get(metric, metric.removesuffix("_j").replace("_", " "))
+    found = declaration(metric)
+    return found.title if found and "{" not in found.name else metric.removesuffix("_j").replace("_", " ")
 
 
 def gap(metric: str, difference: float, half: float = math.nan) -> str:

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim import registry
-from sim.errors import PictureWarning
-from sim.model.files import write_whole
+from hetsim import registry
+from hetsim.errors import PictureWarning
+from hetsim.model.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def drawn(name: str, results: Any, **options: Any) -> Figure:
-    """The picture of that name in `sim.plots`, a package above this one: the only place where results know of it.
+    """The picture of that name in `hetsim.plots`, a package above this one: the only place where results know of it.
 
     Found by its name when it is asked for, so that a program that draws nothing does not load matplotlib.
     """
-    module, _, function = f"sim.plots.{name}".rpartition(".")
+    module, _, function = f"hetsim.plots.{name}".rpartition(".")
     found = registry.load_object(f"{module}:{function}")(results, **options)
     figure: Figure = found.get_figure(root=True)  # of axes; a figure gives itself
     return figure
@@ -42,8 +42,4 @@ def attempt(name: str, draw: Callable[[], Any]) -> str | None:
 def write_picture(draw: Callable[[], Any], path: Path) -> bool:
     """Draw a figure into a file, whole or not at all; was it drawn?"""
 
-    def write(file: Path) -> None:
-        # No date and no version of matplotlib inside: the same run gives the same file.
-        draw().savefig(file, metadata={"Software": None})
-
-    return attempt(str(path), lambda: write_whole(path, write)) is None
+    return attempt(str(path), lambda: write_whole(path, lambda file: draw().savefig(file))) is None

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sim.errors import DamagedFile, UsageError
+from hetsim.errors import DamagedFile, UsageError
+from hetsim.model.units import shown
+from hetsim.results.stored_files import open_stored, parse_json, read_stored
 
 FORMAT = 2
-"""Of every file that is written, and of those that are read."""
+"""Of every file that is written, and of those that are read.  The record of a run has a `saved_classes.VERSION`."""
 
 
 def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
@@ -29,13 +32,13 @@ def unsealed(path: Path) -> dict[str, Any]:
 
     DamagedFile if it is not what `sealed` wrote, UsageError if it has the format of another hetsim.
     """
-    text = path.read_bytes()
+    text = read_stored(path)
     try:
-        found = json.loads(text)
+        found = parse_json(path, text)
         if not isinstance(found, dict):
             raise ValueError
     except ValueError:
-        raise DamagedFile(path, "it is no JSON object") from None
+        raise DamagedFile(path, "it is not a JSON object") from None
     number, stated = found.get("format"), found.pop("sha256", None)
     other = f"it has format {number}, and this hetsim reads format {FORMAT}" if number != FORMAT else ""
     if stated != _checksum(found) or text.decode() not in (sealed(found), sealed(found, 1)):
@@ -52,13 +55,30 @@ def _checksum(value: Mapping[str, Any]) -> str:
 
 def digest_of(path: Path) -> str:
     """SHA-256 of a file."""
-    with path.open("rb") as stream:
+    with open_stored(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Of files in a folder, by name."""
     return {name: digest_of(folder / name) for name in names}
+
+
+def check_names(mark: Path, names: Collection[Any]) -> None:
+    """Raise DamagedFile unless all names that the mark of a folder lists can be those of files inside the folder.
+
+    A folder can come from a stranger: a name that leads out of it, by its text or by a link, would be read, and
+    written where the run is saved again.
+    """
+    folder = os.path.realpath(mark.parent)
+    for name in names:
+        parts = PurePosixPath(name).parts if isinstance(name, str) else ()
+        if not parts or name != "/".join(parts) or {"..", "/"} & set(parts) or set("\\:\0") & set(name):
+            raise DamagedFile(mark, f"it names the file {shown(name)}, which cannot be in its folder")
+        if any("/".join(parts[:depth]) in names for depth in range(1, len(parts))):
+            raise DamagedFile(mark, f"it names the file {shown(name)}, and a part of that as a file too")
+        if not Path(os.path.realpath(mark.parent / name)).is_relative_to(folder):
+            raise DamagedFile(mark, f"the file {shown(name)} that it names is a link out of its folder")
 
 
 def verify(path: Path, digest: str | None) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import UsageError
+from hetsim.errors import UsageError
+from hetsim.results.declared import is_congested
 
 Floats = Any
 """A number, or an array of them."""
@@ -20,22 +21,12 @@ SKEW = 6.5
 (scv 4) at loads of 0.5 to 0.8."""
 EXPONENTIAL_KURTOSIS = 6.0
 
-_CONGESTED = (
-    "response", "wait", "slowdown", "bounded_slowdown", "bsld", "ttft", "tpot", "itl", "rho_max", "rho_mean", "rho_p95",
-    "queue_length", "jobs_in_system",
-)  # fmt: skip
-
-
-def is_congested(metric: str) -> bool:
-    """Is it a time or a number of customers that congestion drives, and therefore skewed (`freedom`)?"""
-    return metric.startswith(_CONGESTED)
-
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval for one metric (Student t); what it is for: `sim.results.one_run.estimands`.
+    """A confidence interval for one metric (Student t); what it is for: `hetsim.results.one_run.estimands`.
 
-    `method` says whether the n values are of replications or batches of one run (`sim.results.one_run.batch_means`).
+    `method` says whether the n values are of replications or batches of one run (`hetsim.results.one_run.batch_means`).
     """
 
     metric: str

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UnknownName, UsageError
-from sim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
-from sim.results.many_runs.findings import Finding, better, paired_findings
-from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.selection import Selection
-from sim.results.one_run import metric_sets
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
-from sim.results.one_run.result import Result
-from sim.results.pictures import drawn
-from sim.results.statistics import student_interval
+from hetsim.errors import UnknownName, UsageError
+from hetsim.results.declared import has_direction, hide_if_zero, higher_is_better
+from hetsim.results.formatting import SECONDS, figures, fitting, metric_name, one, several, units_of, with_unit
+from hetsim.results.many_runs.findings import COLUMNS, Finding, better, paired_findings
+from hetsim.results.many_runs.replications import ENERGY, Replications
+from hetsim.results.many_runs.selection import Selection
+from hetsim.results.one_run import metric_sets
+from hetsim.results.one_run.plans import PLAN_COLUMNS, plans_table, reservations
+from hetsim.results.one_run.result import Result
+from hetsim.results.pictures import drawn
+from hetsim.results.statistics import student_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,12 +44,13 @@ class Comparison:
     procedure.  `winners`: metric -> the policy that is better than all others, or None.  `findings`: with a baseline
     one a pair; otherwise the best policy against each other one, by metric.  `sentences`: the same for people.
     `plans`: where a policy has a plan, a row a policy: planned_makespan, makespan, lower_bound, ratio, planning_s, all
-    of its first run (`sim.results.one_run.plans`); else no rows.  `plan_notes`: what a reader must know of them, if
+    of its first run (`hetsim.results.one_run.plans`); else no rows.  `plan_notes`: what a reader must know of them, if
     anything. `selection`: the best of all with a stated probability, if that was asked for
-    (`sim.results.many_runs.selection`). `identical`: nothing is random, so that one run of each was compared, however
-    many there are. `runs`: what was compared, by policy.  `baseline`: the policy with which all others were compared,
-    if one was named. `asked`: how the comparison was asked for, where that is known: metrics, by, and best,
-    probability, delta and replications of a selection.
+    (`hetsim.results.many_runs.selection`). `identical`: nothing is random, so that one run of each was compared,
+    however many there are. `runs`: what was compared, by policy.  `baseline`: the policy with which all others were
+    compared, if one was named. `asked`: how the comparison was asked for, where that is known: metrics, by, and best,
+    probability, delta and replications of a selection. `refused`: policies that refuse the scenario before its clock
+    starts, each with its reason; they are in nothing else.
     """
 
     table: pd.DataFrame
@@ -64,6 +65,7 @@ class Comparison:
     runs: Mapping[str, Replications | Result] = field(default_factory=dict, repr=False)
     baseline: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def metrics(self) -> list[str]:
@@ -103,13 +105,14 @@ class Comparison:
         return "Plans" + (" (of the first replication)" if replicated else "")
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """What became of each "class", each number of "gpus" asked for, or each "user", under each policy.
+        """Tell what became of groups of tasks under each policy.
 
-        Index (group, policy), columns (metric, mean | half_width | n).  Of replications it must have been asked for
-        with the comparison: `compare(..., by=["gpus"])`.
+        Parameters: group: class, gpus (the number asked for) or user, which must have been asked for where there are
+            replications, with `compare(..., by=["gpus"])`; names: metrics, without them those of groups.
+        Returns: index (group, policy), columns (metric, mean | half_width | n).
         """
-        from sim.results.many_runs.groups import table_of_groups
-        from sim.results.one_run.groups import checked
+        from hetsim.results.many_runs.groups import table_of_groups
+        from hetsim.results.one_run.groups import checked
 
         table = table_of_groups(self.runs, checked(group)[0], self.confidence)
         return table if names is None else table[list(names)]
@@ -125,13 +128,15 @@ class Comparison:
         return next(iter(self.runs)) if self.baseline is None else self.baseline
 
     def differences_by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Paired differences to the `base`: a row for every metric, "class" ("gpus", "user") and other policy.
+        """Compare the policies with the `base` in each group of tasks; per metric all are tested together.
 
-        Columns as those of `pairs`, and the group before them; per metric all groups and policies are tested together.
+        Parameters: group: class, gpus or user; names: metrics.
+        Returns: a row a metric, group and other policy; columns as those of `pairs`, and the group before them.
+        Raises: UnknownName: a metric without groups.
         """
-        from sim.results.many_runs.group_differences import differences_of_groups
-        from sim.results.one_run.groups import checked
-        from sim.results.one_run.metrics import metric
+        from hetsim.results.many_runs.group_differences import differences_of_groups
+        from hetsim.results.one_run.groups import checked
+        from hetsim.results.one_run.metrics import metric
 
         found = differences_of_groups(self.runs, checked(group)[0], self.base, self.confidence)
         if names is None:
@@ -146,12 +151,13 @@ class Comparison:
         return found[found["metric"].isin(names)].reset_index(drop=True)
 
     def plot(self) -> Figure:
-        """A panel a metric: each policy's mean and interval."""
+        """Return a figure: a panel a metric, in it each policy's mean and interval."""
         return drawn("comparison", self)
 
     def __repr__(self) -> str:
         plans = [] if self.plans.empty else ["", self.plans_title, self.shown_plans().to_string(line_width=100)]
         plans += self.plan_notes
+        plans += [f"{policy} refuses: {reason}" for policy, reason in self.refused.items()]
         return "\n".join([self.shown_table().to_string(line_width=100), *plans, "", *self.sentences])
 
     def _repr_html_(self) -> str:
@@ -159,6 +165,7 @@ class Comparison:
 
         plans = "" if self.plans.empty else f"<div>{escape(self.plans_title)}</div>{self.shown_plans().to_html()}"
         said = "".join(f"<div>{escape(text)}</div>" for text in [*self.plan_notes, *self.sentences])
+        said += "".join(f"<div>{escape(f'{name} refuses: {reason}')}</div>" for name, reason in self.refused.items())
         return self.shown_table().to_html() + plans + said
 
 
@@ -169,14 +176,17 @@ def compare(
     baseline: str | None = None,
     confidence: float = 0.95,
     selection: Selection | None = None,
+    refused: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Compare policies (by name) on metrics over the replications they have in common.
 
     With a `baseline` every policy is compared with it, otherwise all pairs are.  `metrics` are names of metrics, or
-    of sets of them (`sim.results.one_run.metric_sets`), of which those are compared that tell something here; without
-    any the usual ones.  Energy is taken to one common end per replication.
+    of sets of them (`hetsim.results.one_run.metric_sets`), of which those are compared that tell something here;
+    without any the usual ones.  Energy is taken to one common end per replication.  `refused`: policies without runs,
+    and why.
     """
-    _check_asked(runs, baseline, confidence)
+    refused = refused or {}
+    _check_asked({**runs, **refused}, baseline, confidence)
     sets = {name: Replications([run], keep=True) if isinstance(run, Result) else run for name, run in runs.items()}
     identical = all(found.identical for found in sets.values())
     if identical:  # the same number many times over is no evidence
@@ -195,19 +205,19 @@ def compare(
         winners[name] = _winner(name, frame, found, policies)
         findings += found if baseline is not None else _of_the_best(name, frame, found)
     first = {name: whole for name, run in runs.items() if (whole := _first(run)) is not None}
-    kept = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
     return Comparison(
-        pd.DataFrame(table, index=pd.Index(policies, name="policy")),
-        pd.DataFrame([{key: getattr(row, key) for key in kept} for row in rows], columns=list(kept)),
-        winners,
-        findings,
-        confidence,
-        plans_table(first),
-        [f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
-        selection,
-        identical,
-        dict(runs),
-        baseline,
+        table=pd.DataFrame(table, index=pd.Index(policies, name="policy")),
+        pairs=pd.DataFrame([row.row for row in rows], columns=list(COLUMNS)),
+        winners=winners,
+        findings=findings,
+        confidence=confidence,
+        plans=plans_table(first),
+        plan_notes=[f"{name}: {text}" for name, run in first.items() for text in reservations(run.notes)],
+        selection=selection,
+        identical=identical,
+        runs=dict(runs),
+        baseline=baseline,
+        refused=dict(refused),
     )
 
 
@@ -245,7 +255,7 @@ def telling_metrics(sets: Mapping[str, Replications], asked: Iterable[str]) -> d
     telling = {name: frame for name, frame in columns.items() if name in by_name or frame.notna().any(axis=None)}
     some = {
         name: frame for name, frame in telling.items()
-        if name in by_name or not metric_sets.unless_zero(name) or (frame.fillna(0.0) != 0).any(axis=None)
+        if name in by_name or not hide_if_zero(name) or (frame.fillna(0.0) != 0).any(axis=None)
     }  # fmt: skip
     return some or telling
 
@@ -266,7 +276,7 @@ def _columns(sets: Mapping[str, Replications], metric: str) -> pd.DataFrame:
     columns = {name: runs.column(metric) for name, runs in sets.items()}
     common = set.intersection(*(set(column.index) for column in columns.values()))
     columns = {name: runs.among(common).contributions(metric) for name, runs in sets.items()}
-    if metric in ("energy_j", "energy_idle_j"):
+    if metric in ENERGY:
         ends = pd.concat([runs.ends for runs in sets.values()], axis=1).max(axis=1)
         columns = {name: runs.energy_until(ends)[metric] for name, runs in sets.items()}
     return pd.concat(columns, axis=1, join="inner")
@@ -279,7 +289,7 @@ def _pairs(metric: str, frame: pd.DataFrame, pairs: list[tuple[str, str]], confi
 
 def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: list[str]) -> str | None:
     """The policy that every comparison shows to be better than each other one; None where that is open."""
-    if metric in NO_DIRECTION or np.isinf(frame.to_numpy(dtype=np.float64)).any():
+    if not has_direction(metric) or np.isinf(frame.to_numpy(dtype=np.float64)).any():
         return None
     for policy in policies:
         beaten = set()
@@ -288,7 +298,7 @@ def _winner(metric: str, frame: pd.DataFrame, found: list[Finding], policies: li
                 seen = row if row.policy == policy else row.reversed()
                 if better(metric, seen.difference):
                     beaten.add(seen.other)
-        if len(beaten) == len(policies) - 1:
+        if beaten and len(beaten) == len(policies) - 1:
             return policy
     return None
 
@@ -298,5 +308,5 @@ def _of_the_best(metric: str, frame: pd.DataFrame, found: list[Finding]) -> list
     means = frame.mean()
     if not means.notna().any():
         return []
-    best = means.idxmax() if metric in HIGHER_IS_BETTER else means.idxmin()
+    best = means.idxmax() if higher_is_better(metric) else means.idxmin()
     return [row if row.policy == best else row.reversed() for row in found if best in (row.policy, row.other)]

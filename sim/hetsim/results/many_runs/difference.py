@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.results.as_json import json_number
-from sim.results.formatting import clock, figures, formatter, metric_name, share
-from sim.results.one_run.result import Result
+from hetsim.errors import UsageError
+from hetsim.results.as_json import json_number
+from hetsim.results.formatting import clock, figures, formatter, metric_name, share
+from hetsim.results.one_run.result import Result
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 """Columns of tasks by which two runs can be set side by side; less is better."""
@@ -97,7 +97,12 @@ class Difference:
         return {name: number for name, number in found.items() if number}
 
     def by(self, group: str) -> pd.DataFrame:
-        """Per class or user: tasks, how many gained and lost, mean in a and b, and the mean change; gainers first."""
+        """Sum the changes up.
+
+        Parameters: group: class or user.
+        Returns: tasks, how many gained and lost, mean in a and b, and the mean change; gainers first.
+        Raises: UsageError: another group.
+        """
         if group not in GROUPS:
             raise UsageError(f'differences are summed up by {" or ".join(GROUPS)}, not by "{group}"')
         frame = self.tasks
@@ -150,7 +155,12 @@ class Difference:
         return list(_sentences(self))
 
     def to_json(self, top: int = 10) -> dict[str, Any]:
-        """{"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first", "settings"}."""
+        """Write the difference for programs.
+
+        Parameters: top: the number of tasks in it.
+        Returns: {"a", "b", "column", "mean_change", "gained", "lost", "tasks": [...], "by": {...}, "first",
+            "settings"}.
+        """
         frame = self.tasks
         change = frame["change"].dropna()
         return {
@@ -178,7 +188,11 @@ class Difference:
 
 
 def difference(a: Result, b: Result, column: str = "response") -> Difference:
-    """Set two runs side by side by a column of their tasks; see `Difference`."""
+    """Set two runs side by side by a column of their tasks.
+
+    Parameters: a, b: the runs; column: of `tasks`.
+    Returns: the tasks that both have with their change, sums over groups, and the first decision that differs.
+    """
     return Difference(a, b, column)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from sim.results.formatting import gap, metric_name
-from sim.results.one_run.metrics import HIGHER_IS_BETTER
-from sim.results.statistics import paired_differences
+from hetsim.results.declared import higher_is_better
+from hetsim.results.formatting import gap, metric_name
+from hetsim.results.statistics import paired_differences
 
 ROUNDING = 1e-12
 """Relative differences up to here are noise of floating point."""
+
+COLUMNS = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
+"""Of a finding, in tables."""
 
 Shown = Literal["different", "equal", "open", "one run", "undefined"]
 
@@ -48,6 +51,11 @@ class Finding:
         if self.significant:
             return "different"
         return "equal" if self.half_width == 0 else "open"
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """Its `COLUMNS`."""
+        return tuple(getattr(self, name) for name in COLUMNS)
 
     @property
     def gap(self) -> str:
@@ -106,4 +114,4 @@ def paired_findings(metric: str, pairs: list[tuple[str, str, np.ndarray]], confi
 
 def better(metric: str, difference: float) -> bool:
     """Is `difference` (policy - other) to the policy's credit?"""
-    return difference > 0 if metric in HIGHER_IS_BETTER else difference < 0
+    return difference > 0 if higher_is_better(metric) else difference < 0

@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from sim.errors import UnknownName
-from sim.results.formatting import PERCENT, Unit, finite, fitting, pair, units_of, with_unit
-from sim.results.many_runs.findings import paired_findings
-from sim.results.many_runs.groups import group_contributions, group_values, in_order
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run.result import Result
-
-COLUMNS = ("metric", "policy", "other", "difference", "half_width", "p", "significant", "n")
+from hetsim.errors import UnknownName
+from hetsim.results.formatting import PERCENT, Unit, finite, fitting, pair, units_of, with_unit
+from hetsim.results.many_runs.findings import COLUMNS, paired_findings
+from hetsim.results.many_runs.groups import group_contributions, group_values, groups_and_metrics
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.result import Result
 
 SHOWN_MARK = " *"
 """Behind a difference with a confidence interval that excludes zero."""
@@ -38,10 +36,9 @@ def differences_of_groups(
     if other not in outcomes:
         raise UnknownName("policy", other, outcomes)
     values = _paired_values(outcomes, by)
-    known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
-    groups = in_order(by, dict.fromkeys(group for group, _ in known))
+    groups, metrics = groups_and_metrics(by, values)
     rows = []
-    for metric in dict.fromkeys(name for _, name in known):
+    for metric in metrics:
         which, pairs = [], []
         for group in groups:
             for policy, of_policy in values.items():
@@ -49,7 +46,7 @@ def differences_of_groups(
                     which.append(group)
                     pairs.append((policy, other, _both(of_policy, values[other], (group, metric))))
         findings = paired_findings(metric, pairs, confidence)
-        rows += [(group, *(getattr(row, key) for key in COLUMNS)) for group, row in zip(which, findings, strict=True)]
+        rows += [(group, *finding.row) for group, finding in zip(which, findings, strict=True)]
     return pd.DataFrame(rows, columns=[by, *COLUMNS])
 
 
@@ -123,7 +120,7 @@ def difference_note(found: pd.DataFrame, confidence: float, identical: bool = Fa
 
 def differences_json(found: pd.DataFrame) -> list[dict[str, object]]:
     """A mapping a row."""
-    from sim.results.as_json import json_number
+    from hetsim.results.as_json import json_number
 
     return [
         {str(key): value if isinstance(value, str | bool) else json_number(value) for key, value in row.items()}

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.results.as_json import json_number
-from sim.results.one_run.estimands import weight_of, weighted_contributions
-from sim.results.one_run.groups import OTHERS, USUAL, Grouping, by_group, by_number, checked, groupings, kept_by
-from sim.results.one_run.result import Result
-from sim.results.statistics import student_interval
+from hetsim.errors import UsageError
+from hetsim.results.as_json import json_number
+from hetsim.results.one_run.estimands import weight_of, weighted_contributions
+from hetsim.results.one_run.groups import OTHERS, USUAL, Grouping, by_group, by_number, checked, groupings, kept_by
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import student_interval
 
 
 class Several(Protocol):
@@ -69,13 +69,11 @@ def _values(result: Result, by: str, first: Result | None = None) -> dict[tuple[
 def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidence: float = 0.95) -> pd.DataFrame:
     """What is told of each group under each policy: index (group, policy), columns (metric, mean | half_width | n).
 
-    `half_width` is that of the interval (for what: `sim.results.one_run.estimands`); NaN of one run, and where all
+    `half_width` is that of the interval (for what: `hetsim.results.one_run.estimands`); NaN of one run, and where all
     are the same.  A group that a policy's runs never had has no row.
     """
     values = {label: group_contributions(group_values(outcome, by)) for label, outcome in outcomes.items()}
-    known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
-    groups = in_order(by, dict.fromkeys(group for group, _ in known))
-    names = dict.fromkeys(name for _, name in known)
+    groups, names = groups_and_metrics(by, values)
     index, rows = [], []
     for group in groups:
         for label, of_policy in values.items():
@@ -88,8 +86,16 @@ def table_of_groups(outcomes: Mapping[str, Result | Several], by: str, confidenc
                 same = getattr(outcomes[label], "identical", False)
                 row += [found.mean, math.nan if same else found.half_width, found.n]
             rows.append(row)
-    columns = pd.MultiIndex.from_product([list(names), ["mean", "half_width", "n"]], names=["metric", None])
+    columns = pd.MultiIndex.from_product([names, ["mean", "half_width", "n"]], names=["metric", None])
     return pd.DataFrame(rows, pd.MultiIndex.from_tuples(index, names=[by, "policy"]) if index else None, columns)
+
+
+def groups_and_metrics(
+    by: str, values: Mapping[str, Mapping[tuple[str, str], np.ndarray]]
+) -> tuple[list[str], list[str]]:
+    """The groups in order, and the metrics, that any policy has."""
+    known = dict.fromkeys(key for of_policy in values.values() for key in of_policy)
+    return in_order(by, dict.fromkeys(group for group, _ in known)), list(dict.fromkeys(name for _, name in known))
 
 
 def in_order(by: str, groups: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Policies compared at every point of a sweep: which one leads, which ones tie, and what the paired differences show.
 
 Replication r of all policies of a point meets the same arrivals, sizes and faults, so differences are taken pair by
-pair, as in a comparison (`sim.results.many_runs.compare`).
+pair, as in a comparison (`hetsim.results.many_runs.compare`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from sim.errors import UnknownName
-from sim.results.many_runs.findings import ROUNDING, Finding, better, paired_findings
-from sim.results.many_runs.point_values import FACTS, Points
-from sim.results.one_run.estimands import contributions
-from sim.results.one_run.metrics import HIGHER_IS_BETTER
-
-COLUMNS = ("policy", "other", "difference", "half_width", "p", "significant", "n")
+from hetsim.errors import UnknownName
+from hetsim.results.declared import higher_is_better
+from hetsim.results.many_runs.findings import COLUMNS, ROUNDING, Finding, better, paired_findings
+from hetsim.results.many_runs.point_values import FACTS, Points
+from hetsim.results.one_run.estimands import contributions
 
 
 def differences(sweep: Points, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
@@ -29,11 +27,9 @@ def differences(sweep: Points, metric: str, base: str | None = None, confidence:
     pairs of replications that both have; with fewer than two, and where nothing is random, there is no interval.  Where
     the metric is infinite or undefined for one of the two in some replication, all are missing.
     """
-    rows = [
-        (point, *(getattr(finding, name) for name in COLUMNS))
-        for point, findings in findings_by_point(sweep, metric, base, confidence).items() for finding in findings
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["point", *COLUMNS])
+    by_point = findings_by_point(sweep, metric, base, confidence)
+    rows = [(point, *finding.row[1:]) for point, findings in by_point.items() for finding in findings]
+    return pd.DataFrame(rows, columns=["point", *COLUMNS[1:]])
 
 
 def findings_by_point(
@@ -94,7 +90,7 @@ class Leads(NamedTuple):
 
 def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None = None) -> Leads:
     """At how many of the points with values of several policies each one is best; see `Leads`."""
-    found = Leads({}, {}, {}, 0, False)
+    found = Leads(alone={}, ties={}, shown={}, points=0, tested=False)
     sound = sweep.table[sweep.table[metric].notna()]
     points, tested = 0, False
     for point, mine in _by_point(sound.drop_duplicates(["point", "policy"])):
@@ -102,7 +98,7 @@ def leads(sweep: Points, metric: str, findings: dict[int, list[Finding]] | None 
             continue
         points += 1
         values, policies = mine[metric].to_numpy(dtype=float), mine["policy"].tolist()
-        best = values.max() if metric in HIGHER_IS_BETTER else values.min()
+        best = values.max() if higher_is_better(metric) else values.min()
         with np.errstate(invalid="ignore"):
             near = (values == best) | (np.abs(values - best) <= ROUNDING * np.abs(best))
         first = tuple(policy for policy, is_best in zip(policies, near, strict=True) if is_best)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.model.units import quantity
+from hetsim.errors import UsageError
+from hetsim.model.units import quantity
 
 MAX_SHOWN = 10
 
@@ -19,7 +19,7 @@ FACTS = ("point", "policy", "seed", "replications", "replication", "warmup_cut",
 
 
 class Points(Protocol):
-    """What is read of a sweep here and in `sim.results.many_runs.point_differences`; a `Sweep` has it."""
+    """What is read of a sweep here and in `hetsim.results.many_runs.point_differences`; a `Sweep` has it."""
 
     points: pd.DataFrame
     table: pd.DataFrame

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UnknownName, UsageError
-from sim.results.as_json import json_values
-from sim.results.formatting import several, units_of
-from sim.results.one_run.estimands import contributions, weight_of, weights
-from sim.results.one_run.result import SHOWN, Result, html_table
-from sim.results.pictures import drawn
-from sim.results.statistics import Interval, deviation, student_interval
+from hetsim.errors import UnknownName, UsageError
+from hetsim.results.as_json import json_values
+from hetsim.results.declared import in_set
+from hetsim.results.formatting import several, units_of
+from hetsim.results.one_run.estimands import contributions, weight_of, weights
+from hetsim.results.one_run.result import Result, html_table
+from hetsim.results.pictures import drawn
+from hetsim.results.statistics import Interval, deviation, student_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ENERGY = ("energy_j", "energy_idle_j")
+"""What is taken to one common end where policies are compared."""
 
 
 class Replications:
@@ -26,7 +30,7 @@ class Replications:
 
     Only the values of the metrics are kept (`values`: a row a replication), and the runs themselves with
     `keep=True`.  Intervals are Student t, made from `contributions`: of means over customers for the ratio of
-    expectations, else for the expectation of a replication's value (`sim.results.one_run.estimands`).  Of
+    expectations, else for the expectation of a replication's value (`hetsim.results.one_run.estimands`).  Of
     replications that are all the same, in which nothing is random, there are none.
     `remarks`: what was done to the runs that a reader of the figures should know: the warm-up cut, the precision.
     """
@@ -40,7 +44,7 @@ class Replications:
     ):
         """`metrics`: names to keep besides those of the summary (fragmentation, rho_p95, ...).
 
-        Among them the texts of groupings (`sim.results.one_run.groups`), of which `by` tells.
+        Among them the texts of groupings (`hetsim.results.one_run.groups`), of which `by` tells.
         """
         self.name, self.policy, self.seed = "", "", 0
         self.results: list[Result] = []
@@ -99,7 +103,12 @@ class Replications:
         return not metric.startswith("_") and any(metric in row for row in self._rows.values())
 
     def column(self, metric: str) -> pd.Series:
-        """One metric by replication; UnknownName with a suggestion if it was not kept."""
+        """Get one metric by replication.
+
+        Parameters: metric: its name.
+        Returns: its values.
+        Raises: UnknownName: it was not kept.
+        """
         if self.keeps(metric):
             return self._column(metric)
         if self.results and len(self.results) == len(self):
@@ -110,25 +119,32 @@ class Replications:
         raise UnknownName("metric", metric, self.values.columns, " among those kept of the replications")
 
     def contributions(self, metric: str) -> pd.Series:
-        """What each replication contributes to the estimate of a metric (`sim.results.one_run.estimands`)."""
+        """What each replication contributes to the estimate of a metric (`hetsim.results.one_run.estimands`)."""
         column, weight = self.column(metric), weight_of(metric)
         if weight is None or not any(weight in row for row in self._rows.values()):
             return column
         return contributions(pd.DataFrame({metric: column, weight: self._column(weight)}), metric)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Task metrics per "class", "gpus" or "user": index the group, columns (metric, mean | half_width | n).
+        """Measure groups of tasks.
 
-        Where not all runs were kept, it must have been asked for with the run (by=["gpus"]).
+        Parameters: group: class, gpus or user; where not all runs were kept, it must have been asked for (by=["gpus"]);
+            names: metrics.
+        Returns: index the group, columns (metric, mean | half_width | n).
         """
-        from sim.results.many_runs.groups import table_of_groups
-        from sim.results.one_run.groups import checked
+        from hetsim.results.many_runs.groups import table_of_groups
+        from hetsim.results.one_run.groups import checked
 
         table = table_of_groups({"": self}, checked(group)[0]).droplevel("policy")
         return table if names is None else table[list(names)]
 
     def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """The interval for the metric; what that is for: `sim.results.one_run.estimands`."""
+        """Get the interval for a metric; what that is for: `hetsim.results.one_run.estimands`.
+
+        Parameters: metric: its name; confidence: of the interval.
+        Returns: mean, ends and the number of replications.
+        Raises: UsageError: fewer than two replications have it, or all are identical.
+        """
         column = self.contributions(metric)
         if self.identical:
             raise UsageError(f"there is no interval for {metric}: {self.without_chance}")
@@ -137,7 +153,11 @@ class Replications:
         return student_interval(column.to_numpy(), confidence, metric)
 
     def relative_half_width(self, metric: str, confidence: float = 0.95) -> float:
-        """Half-width of the interval / |mean|; infinite where there is no interval."""
+        """Get the half-width of an interval / |mean|.
+
+        Parameters: metric: its name; confidence: of the interval.
+        Returns: the ratio; infinite where there is no interval.
+        """
         found = student_interval(self.contributions(metric).to_numpy(), confidence, metric)
         if math.isnan(found.half_width) or self.identical:
             return math.inf
@@ -211,7 +231,7 @@ class Replications:
         """
         own = self.ends
         further = (ends.reindex(own.index) - own).clip(lower=0.0) * self._column(_WATTS)
-        energy = pd.DataFrame({name: self._column(name) for name in ("energy_j", "energy_idle_j")})
+        energy = pd.DataFrame({name: self._column(name) for name in ENERGY})
         return energy.add(further.to_numpy(), axis=0)
 
     @property
@@ -220,7 +240,7 @@ class Replications:
         return self._column(_END)
 
     def to_json(self) -> dict[str, Any]:
-        """{"scenario", "seed", "summary": {metric: {mean, sd, ci_low, ci_high, n}}}."""
+        """Return {"scenario", "seed", "summary": {metric: {mean, sd, ci_low, ci_high, n}}}."""
         summary = {
             str(name): {
                 **json_values({key: row[key] for key in ("mean", "sd", "ci_low", "ci_high")}),
@@ -231,7 +251,7 @@ class Replications:
         return {"scenario": self.name, "seed": self.seed, "summary": summary}
 
     def plot(self) -> Figure:
-        """The picture of the first run, with the mean response of every replication next to it."""
+        """Return the picture of the first run, with the mean response of every replication next to it."""
         return drawn("default", self)
 
     def _title(self) -> str:
@@ -242,7 +262,7 @@ class Replications:
     def _shown(self) -> dict[str, str]:
         """The metrics that its display shows, by name: mean ± half-width of the interval."""
         shown = {}
-        for name in SHOWN:
+        for name in in_set("display"):
             found = student_interval(self.contributions(name).to_numpy(), metric=name) if self.keeps(name) else None
             if found is not None and not math.isnan(found.mean):
                 half = math.nan if self.identical else found.half_width
@@ -268,7 +288,7 @@ _END, _WATTS = "_end", "_watts_at_end"
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
     """All that Replications keeps of a run, as plain numbers: what a worker process sends back."""
-    from sim.results.one_run.groups import Grouping, kept_values
+    from hetsim.results.one_run.groups import Grouping, kept_values
 
     asked = [(name, Grouping.parse(name)) for name in metrics]
     plain = [name for name, grouping in asked if grouping is None]

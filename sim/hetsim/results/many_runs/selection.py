@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.results.formatting import gap, metric_name
-from sim.results.one_run import metrics
+from hetsim.errors import UsageError
+from hetsim.results.declared import has_direction, higher_is_better
+from hetsim.results.formatting import gap, metric_name
+from hetsim.results.one_run import metrics
 
 FIRST = 10
 """Replications of the first stage."""
@@ -75,7 +76,7 @@ class Race:
 
     def __init__(self, policies: Sequence[str], metric: str, probability: float = PROBABILITY, delta: float = DELTA):
         metrics.metric(metric)
-        if metric in metrics.NO_DIRECTION:
+        if not has_direction(metric):
             raise UsageError(f"there is no best {metric}: neither more nor less of it is better")
         if len(policies) < 2:
             raise UsageError("the best of fewer than two policies needs no selection")
@@ -87,7 +88,7 @@ class Race:
         if not 0 < delta < 1:
             raise UsageError(f"delta is a share of the mean above 0 and below 1, such as 1%, not {delta:g}")
         self.metric, self.probability, self.share = metric, probability, delta
-        self.sign = 1.0 if metric in metrics.HIGHER_IS_BETTER else -1.0
+        self.sign = 1.0 if higher_is_better(metric) else -1.0
         self.left = list(policies)
         self.values: dict[str, list[float]] = {policy: [] for policy in policies}
         self.counts: dict[str, list[float]] = {policy: [] for policy in policies}
@@ -105,6 +106,11 @@ class Race:
             )
         self.values[policy].append(value)
         self.counts[policy].append(count)
+
+    def withdraw(self, policy: str) -> None:
+        """A policy cannot take part; before its first value."""
+        self.left.remove(policy)
+        del self.values[policy], self.counts[policy]
 
     def _contributions(self, policy: str) -> np.ndarray:
         """What a policy's replications contribute: their mean estimates the ratio of expectations.
@@ -176,6 +182,7 @@ class Race:
         """What is known now."""
         tied = tuple(self.left) if self.over and len(self.left) > 1 else ()
         return Selection(
-            self.metric, self.probability, self.delta, self.left[0] if self.over else None, tuple(self.left),
-            dict(self.dropped), {policy: len(values) for policy, values in self.values.items()}, tied,
+            metric=self.metric, probability=self.probability, delta=self.delta,
+            best=self.left[0] if self.over else None, left=tuple(self.left), dropped=dict(self.dropped),
+            runs={policy: len(values) for policy, values in self.values.items()}, tied=tied,
         )  # fmt: skip

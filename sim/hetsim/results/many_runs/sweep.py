@@ -30,13 +30,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import DamagedFile, UnknownName, UsageError
-from sim.results.formatting import formatter, metric_name, several, units_of
-from sim.results.many_runs.point_values import FACTS, rows_where
-from sim.results.one_run.estimands import ratio_contributions, weight_of
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
-from sim.results.sealed import unsealed, verify
-from sim.results.statistics import freedom, is_congested, student_quantiles
+from hetsim.errors import DamagedFile, UnknownName, UsageError
+from hetsim.results.declared import has_direction, higher_is_better, in_set, is_congested
+from hetsim.results.formatting import formatter, metric_name, several, units_of
+from hetsim.results.many_runs.point_values import FACTS, rows_where
+from hetsim.results.many_runs.replications import ENERGY
+from hetsim.results.one_run.estimands import ratio_contributions, weight_of
+from hetsim.results.sealed import check_names, unsealed, verify
+from hetsim.results.statistics import freedom, student_quantiles
+from hetsim.results.stored_files import read_frame
 
 MARK = "sweep.json"
 TABLE = "table.parquet"
@@ -44,14 +46,10 @@ EACH = "replications.parquet"
 SCENARIO = "scenario.yaml"
 TABLES = "tables.json"
 """Digests of the other files of a sweep that is finished."""
-USUAL = ("response_mean", "response_p95", "goodput_fraction", "gpu_utilization")
-"""Metrics shown where none were asked for."""
 
 SHOWN_ROWS = 40
 CONFIDENCE = 0.95
 _END, _WATTS = "_end", "_watts_at_end"
-_ENERGY = ("energy_j", "energy_idle_j")
-"""What is taken to one common end."""
 
 
 @dataclass
@@ -117,18 +115,22 @@ class Sweep:
     # Questions ----------------------------------------------------------------------------------------------
 
     def best(self, metric: str, by: str | Sequence[str] | None = None) -> Any:
-        """The row with the best mean of a metric; with `by` the best row of each value of these columns.
+        """Find the row with the best mean of a metric.
 
-        The best of many estimates looks better than it is: run it again with another seed before you rely on its
-        figure (`sim.tune` does).  UsageError for a metric of which neither more nor less is better.
+        The best of many estimates looks better than it is: run it again with another seed before you rely on its figure
+        (`hetsim.tune` does).
+
+        Parameters: metric: its name; by: columns: the best row of each of their values.
+        Returns: the row, or with `by` a table.
+        Raises: UsageError: neither more nor less of the metric is better, or no row has it.
         """
         self._known(metric)
-        if metric in NO_DIRECTION:
+        if not has_direction(metric):
             raise UsageError(f"neither more nor less {metric_name(metric)} is better: sort the table yourself")
         sound = self.table[self.table[metric].notna()]
         if sound.empty:
             raise UsageError(f"{metric} is not defined in any row")
-        up = metric in HIGHER_IS_BETTER
+        up = higher_is_better(metric)
         if by is None:
             values = sound[metric].to_numpy()
             return sound.iloc[int(values.argmax() if up else values.argmin())]
@@ -139,10 +141,12 @@ class Sweep:
         return sound.loc[grouped.idxmax() if up else grouped.idxmin()]
 
     def pivot(self, x: str, y: str, metric: str, where: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """A metric as a grid: rows y, columns x.  `where` fixes other columns: {"policy": "sjf"}; values of keys may be
-        texts as in a scenario (24/h) or numbers in base units.
+        """Set a metric out as a grid.
 
-        UsageError where more than one row falls on a cell.
+        Parameters: x, y: keys of columns and of rows; metric: its name; where: fixes other columns: {"policy": "sjf"};
+            values of keys may be texts as in a scenario (24/h) or numbers in base units.
+        Returns: the grid.
+        Raises: UsageError: more than one row falls on a cell, or x is y.
         """
         self._known(metric)
         frame = rows_where(self, self.table, where)
@@ -157,15 +161,20 @@ class Sweep:
         return frame.pivot(index=y, columns=x, values=metric)
 
     def differences(self, metric: str, base: str | None = None, confidence: float = 0.95) -> pd.DataFrame:
-        """Paired differences of the policies at every point, with intervals; see `point_differences.differences`."""
-        from sim.results.many_runs.point_differences import differences  # which knows sweeps
+        """Compare the policies at every point, paired by replication.
+
+        Parameters: metric: its name; base: the policy that others are compared with; confidence: of the intervals.
+        Returns: a row a point and pair (`point_differences.differences`).
+        """
+        from hetsim.results.many_runs.point_differences import differences  # which knows sweeps
 
         return differences(self, metric, base, confidence)
 
     def _known(self, metric: str) -> None:
         if metric not in self.table.columns or metric in (*FACTS, *self.keys):
             known = [name for name in self.table.columns if name not in (*FACTS, *self.keys)]
-            raise UnknownName("metric", metric, known, " among those of the sweep; ask for it with metrics=")
+            kept = ", ".join(n for n in known if not n.startswith("_") and not n.endswith(("_ci_low", "_ci_high")))
+            raise UnknownName("metric", metric, known, f" among those of the sweep ({kept}); ask for it with metrics=")
 
     def _column(self, name: str) -> None:
         known = [*self.keys, *(fact for fact in FACTS if fact in self.table)]
@@ -177,7 +186,8 @@ class Sweep:
     @property
     def shown_metrics(self) -> list[str]:
         """Those asked for, else the usual ones that are defined here; with a precision also the one it is of."""
-        shown = self.metrics or [name for name in USUAL if name in self.table and self.table[name].notna().any()]
+        usual = [name for name in in_set("sweep") if name in self.table and self.table[name].notna().any()]
+        shown = self.metrics or usual
         reached = [] if isinstance(self.replications, int) else [self.replications["metric"]]
         return [name for name in reached if name not in shown and name in self.table] + shown
 
@@ -248,9 +258,11 @@ class Sweep:
         return f'<div style="overflow-x: auto">{table}</div>{more}{notes}'
 
     def to_json(self, by_replication: bool = False) -> dict[str, Any]:
-        """{"scenario", "seed", "keys", "metrics", "rows": [{point, keys, policy, status, error, metrics}]}.
+        """Write the rows for programs.
 
-        A metric is a value, or {mean, ci_low, ci_high} with several replications.
+        Parameters: by_replication: with the values of each.
+        Returns: {"scenario", "seed", "keys", "metrics", "rows": [{point, keys, policy, status, error, metrics}]}; a
+            metric is a value, or {mean, ci_low, ci_high} with several replications.
         """
         frame = self.by_replication if by_replication else self.table
         means = [
@@ -271,7 +283,12 @@ class Sweep:
 
     @classmethod
     def load(cls, directory: str | Path) -> Sweep:
-        """A finished sweep from its directory."""
+        """Load a finished sweep.
+
+        Parameters: directory: where it lies.
+        Returns: the sweep.
+        Raises: UsageError: it is not finished, is damaged, or is no sweep.
+        """
         folder = Path(directory)
         again = "the same command with --resume goes on with it"
         try:
@@ -279,9 +296,11 @@ class Sweep:
             if not (folder / TABLE).is_file():
                 raise UsageError(f"the sweep in {folder} is not finished; {again}")
             if (folder / TABLES).is_file():
-                for name, digest in unsealed(folder / TABLES)["files"].items():
+                files = unsealed(folder / TABLES)["files"]
+                check_names(folder / TABLES, files)
+                for name, digest in files.items():
                     verify(folder / name, digest)
-            table, each = pd.read_parquet(folder / TABLE), pd.read_parquet(folder / EACH)
+            table, each = (read_frame(folder / name) for name in (TABLE, EACH))
             points = pd.DataFrame(about["points"], columns=pd.Index(about["keys"]), dtype=object)
             found = cls(
                 table, each, points, name=about["name"], seed=about["seed"], metrics=about["metrics"],
@@ -289,14 +308,14 @@ class Sweep:
             )  # fmt: skip
         except DamagedFile as damage:
             raise UsageError(f"{damage}; the same command with --resume makes it again") from None
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise UsageError(f"{folder} is not the directory of a sweep: {problem}") from None
         found.directory = folder
         return found
 
 
 def _json_metric(row: Mapping[Any, Any], name: str) -> Any:
-    from sim.results.as_json import json_number
+    from hetsim.results.as_json import json_number
 
     if f"{name}_ci_low" not in row:
         return json_number(row[name])
@@ -317,7 +336,7 @@ def tables(keys: Sequence[str], rows: Sequence[SweepRow], kinds: Mapping[str, li
     common = _common_counts(rows, counts, failed)
     cube = _cube(rows, [*names, _END, _WATTS])
     cube = _common_energy(cube, rows, names)
-    energies = [names.index(name) for name in _ENERGY if name in names]
+    energies = [names.index(name) for name in ENERGY if name in names]
     for at in energies:
         cube[np.arange(cube.shape[1]) >= common[:, None], at] = np.nan
     weights = _cube(rows, [weight_of(name) or "" for name in names])
@@ -355,7 +374,7 @@ def _estimates(
     """Estimates from the first `counts` replications of each row, and the half-widths of their intervals.
 
     `weights`: over how many customers each value is a mean; missing where it is none
-    (`sim.results.one_run.estimands`).
+    (`hetsim.results.one_run.estimands`).
     """
     means = np.full((cube.shape[0], cube.shape[2]), np.nan)
     half = means.copy()
@@ -398,7 +417,7 @@ def _common_energy(cube: np.ndarray, rows: Sequence[SweepRow], names: list[str])
     np.fmax.at(last, point, cube[:, :, -2])
     further = np.where(np.isnan(cube[:, :, -2]), 0.0, (last[point] - cube[:, :, -2]) * cube[:, :, -1])
     further[several[point] < 2] = 0.0
-    for name in _ENERGY:
+    for name in ENERGY:
         if name in names:
             cube[:, :, names.index(name)] += further
     return cube

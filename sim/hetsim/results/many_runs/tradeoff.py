@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from sim.errors import UnknownName, UsageError
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from hetsim.errors import UnknownName, UsageError
+from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.compare import Comparison
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.sweep import Sweep
 
 
 Better = Mapping[str, Literal["more", "less"]]
@@ -48,7 +48,7 @@ def front(found: Comparison | Sweep, x: str, y: str, better: Better | None = Non
     return table.assign(front=on_it)
 
 
-def regrets(found: Comparison | Sweep, metric: str = "response_mean") -> pd.DataFrame:
+def regrets(found: Comparison | Sweep, metric: str = DEFAULT_METRIC) -> pd.DataFrame:
     """How far each policy is from the best, as a share of the best: a row a replication (of a sweep: a point), a column
     a policy.
 
@@ -73,16 +73,16 @@ def more_is_better(metric: str, better: Better | None = None, keys: Iterable[str
         raise UsageError(f'better={{"{metric}": ...}} is "more" or "less", not {told!r}')
     if told is not None or metric in keys:
         return told == "more"
-    if metric in NO_DIRECTION:
+    if not has_direction(metric):
         raise UsageError(
             f"neither more nor less {metric} is better in itself: choose a direction, "
             f'better={{"{metric}": "more"}} or "less"'
         )
-    return metric in HIGHER_IS_BETTER
+    return higher_is_better(metric)
 
 
 def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep import Sweep
 
     if not isinstance(found, Sweep):
         _known(names, found.metrics)
@@ -110,8 +110,8 @@ def _means(found: Comparison | Sweep, names: tuple[str, str]) -> pd.DataFrame:
 
 
 def _by_row(found: Comparison | Sweep, metric: str) -> pd.DataFrame:
-    from sim.results.many_runs.sweep import Sweep
-    from sim.results.one_run.result import Result
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.result import Result
 
     if isinstance(found, Sweep):
         _known((metric,), [str(name) for name in found.table.columns])

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.results.formatting import formatter, gap, metric_name, several, units_of
-from sim.results.one_run.metrics import HIGHER_IS_BETTER
-from sim.results.statistics import Interval, PairedDifference, paired_differences, student_interval
+from hetsim.results.declared import higher_is_better
+from hetsim.results.formatting import formatter, gap, metric_name, several, units_of
+from hetsim.results.statistics import Interval, PairedDifference, paired_differences, student_interval
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `sim.tune` found.  Attributes:
+    """What `hetsim.tune` found.  Attributes:
 
     settings       all that were tried, the present one last; `best` is the number of the winner
-    ours, present  contributions to the metric (`sim.results.one_run.estimands`) under the winner and under the
+    ours, present  contributions to the metric (`hetsim.results.one_run.estimands`) under the winner and under the
     present
                    setting, in `len(ours)` further replications that had no part in the choice: numbers `used` and on
     policy         the winner as a scenario writes it under `policy:`
@@ -81,7 +81,9 @@ class Tuning:
     def _interval(self, values: tuple[float, ...]) -> Interval:
         found = student_interval(values, self.confidence, self.metric)
         if len(set(values)) == 1 and len(values) > 1:  # nothing is random
-            return Interval(self.metric, found.mean, math.nan, math.nan, self.confidence, len(values))
+            return Interval(
+                self.metric, found.mean, low=math.nan, high=math.nan, confidence=self.confidence, n=len(values)
+            )
         return found
 
     @cached_property
@@ -97,7 +99,7 @@ class Tuning:
     @property
     def table(self) -> pd.DataFrame:
         """A row a setting, the best first: its values, the last stage it was in, replications, mean there, error."""
-        up = self.metric in HIGHER_IS_BETTER
+        up = higher_is_better(self.metric)
         keys = list(self.settings[0].values)
         rows = [
             {
@@ -144,12 +146,12 @@ class Tuning:
         amount = gap(self.metric, found.mean, found.half_width)
         if not found.significant:
             return f"a difference of {amount}, which may be chance"
-        better = (found.mean > 0) == (self.metric in HIGHER_IS_BETTER)
+        better = (found.mean > 0) == (higher_is_better(self.metric))
         return f"{'better' if better else 'worse'} by {amount} (paired)"
 
     def to_json(self) -> dict[str, Any]:
-        """{"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
-        from sim.results.as_json import json_number, json_values
+        """Return {"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
+        from hetsim.results.as_json import json_number, json_values
 
         def interval(found: Interval) -> dict[str, Any]:
             return {**json_values({"mean": found.mean, "ci_low": found.low, "ci_high": found.high}), "n": found.n}

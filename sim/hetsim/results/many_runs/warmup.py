@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.results.formatting import seconds
-from sim.results.one_run.result import Result
+from hetsim.errors import UsageError
+from hetsim.results.formatting import seconds
+from hetsim.results.one_run.result import Result
 
 BATCH = 5
 LEAST = 5

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.model.record import REJECTED
-from sim.results.one_run import metrics
-from sim.results.one_run.tables import bound_name
-from sim.results.statistics import Interval, normal_quantile, student_interval
+from hetsim.errors import UsageError
+from hetsim.model.record import REJECTED
+from hetsim.results.declared import in_set
+from hetsim.results.one_run import metrics
+from hetsim.results.one_run.estimands import weight_of
+from hetsim.results.one_run.measured import QUANTILES
+from hetsim.results.one_run.tables import bound_name
+from hetsim.results.statistics import Interval, normal_quantile, student_interval
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Run
+    from hetsim.results.one_run.measured import Run
 
 METHOD = "batch means of one run"
 BATCHES = 20
@@ -33,7 +36,6 @@ MIN_TASKS = 25
 LEVEL = 0.10
 """At which a correlation between neighboring batches is believed."""
 
-SHARES = ("goodput_fraction", "slo_attainment", "attainment_admitted")
 
 
 def batch_means(result: Run, metric: str, batches: int = BATCHES, confidence: float = 0.95) -> Interval:
@@ -96,14 +98,14 @@ def _values(result: Run, metric: str) -> np.ndarray:
     order = np.argsort(tasks["arrival"].to_numpy(), kind="stable")
     tasks = tasks.iloc[order]
     columns = ["response", "wait", "slowdown", bound_name(result.bound), "ttft", "tpot"]
-    if metric in SHARES:
+    if metric in in_set("deadlines") and weight_of(metric):
         return _met(tasks, metric, result.measured.deadline_later[order])
     if metric.removesuffix("_mean") in columns and metric.endswith("_mean"):
         column = metric.removesuffix("_mean")
         values = tasks[column].to_numpy(dtype=np.float64) if column in tasks else np.zeros(0)
         return values[~np.isnan(values)]
-    others = ", ".join([f"{column}_mean" for column in columns[:4]] + list(SHARES))
-    why = "the percentile of a short batch is biased" if metric.rpartition("_")[2] in metrics.QUANTILES else (
+    others = ", ".join([f"{column}_mean" for column in columns[:4]] + list(filter(weight_of, in_set("deadlines"))))
+    why = "the percentile of a short batch is biased" if metric.rpartition("_")[2] in QUANTILES else (
         "it is no mean over tasks")  # fmt: skip
     raise UsageError(f"there are no batch means of {metric}: {why}. There are of {others}; else ask for replications")
 

@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.record import COMPLETED, UNFINISHED
-from sim.model.stages import private_bytes, stage_seconds, way_to_host
-from sim.model.tasks import Mode, Tasks
-from sim.results.one_run.modes import ModeTable, units
-from sim.results.one_run.plans import in_pieces
+from hetsim.model.record import COMPLETED, UNFINISHED
+from hetsim.model.stages import private_bytes, stage_seconds, way_to_host
+from hetsim.model.tasks import Mode, Tasks
+from hetsim.results.declared import metric
+from hetsim.results.one_run.modes import ModeTable, units
+from hetsim.results.one_run.plans import in_pieces
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured
+    from hetsim.results.one_run.measured import Measured
 
 _EVALUATIONS = 200
 """Most release times at which the area is computed; fewer still give a valid bound."""
 
 
+@metric(unit="s", better="neither", of="run")
 def makespan_bound(run: Measured) -> float:
     """max(max_j(r_j + fastest time), max over release times r of r + area of {j: r_j >= r}) - first arrival.
 

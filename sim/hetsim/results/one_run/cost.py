@@ -15,25 +15,29 @@ import math
 
 import numpy as np
 
-from sim.model.record import COMPLETED
-from sim.results.one_run.measured import Measured
-from sim.results.one_run.usage import device_cost
+from hetsim.model.record import COMPLETED
+from hetsim.results.declared import metric
+from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.usage import device_cost
 
 
+@metric(unit="money", better="less", of="run", sets=("costs", "usual:130", "cluster:280", "page_cluster:40"))
 def cost(run: Measured) -> float:
     """Price × time in which devices were up or asleep, from the window's beginning to the end of the run."""
     cluster = run.result.record.input.cluster
     return float(device_cost(cluster, run.use).sum()) if cluster.priced else math.nan
 
 
-def cost_held(run: Measured) -> float:
-    """Price × share held × time of the window's tasks, lost work included: their cost if they paid by use."""
-    return float(run.column("cost").sum()) if "cost" in run.result.tasks else math.nan
-
-
+@metric(unit="money", better="less", of="run", sets=("costs", "cluster:290"))
 def cost_per_task(run: Measured) -> float:
     """Cost / completions inside the window, whenever the tasks arrived."""
     frame, whole = run.result.tasks, cost(run)
     finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
     number = np.count_nonzero((finish >= run.low) & (finish <= run.high))
     return whole / number if number else math.nan
+
+
+@metric(unit="money", better="less", sets=("costs", "cluster:300", "groups:200", "group_rows:200"), title="cost of use")
+def cost_held(run: Measured) -> float:
+    """Price × share held × time of the window's tasks, lost work included: their cost if they paid by use."""
+    return float(run.column("cost").sum()) if "cost" in run.result.tasks else math.nan

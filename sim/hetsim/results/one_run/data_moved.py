@@ -7,29 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.record import LAUNCH_COMPLETED, Record
-from sim.results.one_run.launches import launch_numbers, launches_of
+from hetsim.model.record import LAUNCH_COMPLETED, Record
+from hetsim.results.declared import metric
+from hetsim.results.one_run.launches import launch_numbers, launches_of
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured
+    from hetsim.results.one_run.measured import Measured
 
 
+@metric(unit="count", better="neither", of="run")
 def launches(run: Measured) -> float:
     """Launches begun in the window: a batch, or several kernels launched as one, is one."""
     begun = launches_of(run.result.record, run.result.modes).decided
     return float(((begun >= run.low) & (begun < run.high)).sum())
 
 
+@metric(unit="B", better="less", of="run")
 def bytes_moved(run: Measured) -> float:
     """Bytes that the whole run moved over links, prefetches and evictions included; over two links they count twice."""
     return run.result.record.stats.get("bytes_moved", math.nan)
 
 
-def peak_memory(run: Measured) -> float:
-    """Most bytes that launches and data items held at once in the memory of any accelerator, over the whole run."""
-    return run.result.record.stats.get("peak_memory", math.nan)
-
-
+@metric(unit="B", better="less", of="run")
 def memory_traffic(run: Measured) -> float:
     """Bytes that completed kernels of the whole run moved from and to the memory of their devices, by their `work`;
     undefined where the work of one is not known."""
@@ -48,6 +47,12 @@ def memory_traffic(run: Measured) -> float:
         return math.nan  # a batch has no work of its own
     total = float(work.bytes[rows[single], mode[single]].sum())
     return total + sum(_traffic_of(record, one) for one in number[ended & ~single].tolist())
+
+
+@metric(unit="B", better="less", of="run")
+def peak_memory(run: Measured) -> float:
+    """Most bytes that launches and data items held at once in the memory of any accelerator, over the whole run."""
+    return run.result.record.stats.get("peak_memory", math.nan)
 
 
 def _traffic_of(record: Record, launch: int) -> float:

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.record import COMPLETED, REJECTED
-from sim.results.one_run.rows import TableRows
+from hetsim.model.record import COMPLETED, REJECTED
+from hetsim.results.declared import metric
+from hetsim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured
-
-JUDGED_BY_DEADLINE = ("slo_attainment", "attainment_admitted", "goodput_fraction", "goodput")
-"""Metrics that are undefined where no task has a deadline before the end."""
+    from hetsim.results.one_run.measured import Measured
 
 
 def _met(run: Measured) -> tuple[int, int]:
@@ -29,35 +27,23 @@ def _met(run: Measured) -> tuple[int, int]:
     return int(column.sum()), int(column.notna().sum())
 
 
-def deadline_after_end(run: Measured) -> float:
-    """Tasks of the window with a deadline after the end of the run: no share of deadlines counts them."""
-    return int(np.count_nonzero(run.deadline_later))
+@metric(unit="1/s", better="more", sets=("summary", "deadlines"))
+def goodput(run: Measured) -> float:
+    """Tasks that meet their deadline per second of the window: goodput_fraction × arrivals per second."""
+    return goodput_fraction(run) * len(run.status) / run.duration if run.duration > 0 else math.nan
 
 
-def slo_attainment(run: Measured) -> float:
-    """Met / arrivals with a deadline before the end; rejected, expired, failed and unfinished are misses."""
-    met, judged = _met(run)
-    return met / judged if judged else math.nan
-
-
-def attainment_admitted(run: Measured) -> float:
-    """Met / arrivals with a deadline before the end that were not rejected."""
-    met, _ = _met(run)
-    judged = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
-    return met / judged if judged else math.nan
-
-
+@metric(
+    unit="share", better="more", weight="_all_but_later",
+    sets=("summary", "usual:40", "cluster:220", "deadlines", "sweep:30"),
+)  # fmt: skip
 def goodput_fraction(run: Measured) -> float:
     """Met / arrivals but those with a deadline after the end; undefined where no task is judged by a deadline."""
     met, judged = _met(run)
     return met / (len(run.status) - deadline_after_end(run)) if judged else math.nan
 
 
-def goodput(run: Measured) -> float:
-    """Tasks that meet their deadline per second of the window: goodput_fraction × arrivals per second."""
-    return goodput_fraction(run) * len(run.status) / run.duration if run.duration > 0 else math.nan
-
-
+@metric(unit="share", better="more")
 def value_fraction(run: Measured) -> float:
     """Weight of the tasks that completed, by their deadline where they have one / weight of all arrivals.
 
@@ -70,3 +56,28 @@ def value_fraction(run: Measured) -> float:
     counted = ~run.deadline_later
     total = float(weights[counted].sum())
     return float(weights[met & counted].sum()) / total if total > 0 else math.nan
+
+
+@metric(
+    unit="share", better="more", weight="_judged",
+    sets=("summary", "cluster:210", "groups:140", "group_rows:140", "display:70", "page_tasks:40", "page_groups:60",
+          "deadlines"), title="deadlines met",
+)  # fmt: skip
+def slo_attainment(run: Measured) -> float:
+    """Met / arrivals with a deadline before the end; rejected, expired, failed and unfinished are misses."""
+    met, judged = _met(run)
+    return met / judged if judged else math.nan
+
+
+@metric(unit="share", better="more", weight="_judged_admitted", sets=("summary", "deadlines"), title="met of admitted")
+def attainment_admitted(run: Measured) -> float:
+    """Met / arrivals with a deadline before the end that were not rejected."""
+    met, _ = _met(run)
+    judged = int((run.series("met_deadline").notna().to_numpy() & (run.status != REJECTED)).sum())
+    return met / judged if judged else math.nan
+
+
+@metric(unit="tasks", better="neither", sets=("summary",), hide_if_zero=True)
+def deadline_after_end(run: Measured) -> float:
+    """Tasks of the window with a deadline after the end of the run: no share of deadlines counts them."""
+    return int(np.count_nonzero(run.deadline_later))

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from sim.model.record import UNFINISHED, Record
-from sim.results.one_run import language
+from hetsim.model.record import UNFINISHED, Record
+from hetsim.results.one_run import language
 
 
 def due_times(record: Record) -> np.ndarray:

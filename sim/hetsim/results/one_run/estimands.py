@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sim.model.record import COMPLETED, REJECTED
-from sim.results.one_run.deadlines import deadline_after_end
-from sim.results.one_run.tables import bound_name
+from hetsim.model.record import COMPLETED, REJECTED
+from hetsim.results.declared import declaration
+from hetsim.results.one_run.deadlines import deadline_after_end
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured
+    from hetsim.results.one_run.measured import Measured
 
 
 def _judged_admitted(run: Measured) -> float:
@@ -47,19 +47,11 @@ WEIGHTS: dict[str, Callable[[Measured], float]] = {
 }
 """Numbers of customers over which a run's means and shares are taken; kept with the metrics, and none themselves."""
 
-_OF = {
-    "response_mean": "_completed", "slowdown_mean": "_completed", "bsld_swf_mean": "_completed",
-    "rho_mean": "_completed", "rho_unfair_share": "_completed", "wait_mean": "_started",
-    "ttft_mean": "_first_tokens", "tpot_mean": "_further_tokens", "rejected_fraction": "_arrived",
-    "slo_attainment": "_judged", "attainment_admitted": "_judged_admitted", "goodput_fraction": "_all_but_later",
-}  # fmt: skip
-
 
 def weight_of(metric: str) -> str | None:
     """The number over which a metric is a mean; None of one that is a value of the whole replication."""
-    if metric.startswith(bound_name(0).removesuffix("0s")) and metric.endswith("_mean"):
-        return "_completed"
-    return _OF.get(metric)
+    found = declaration(metric)
+    return None if found is None else found.weight
 
 
 def weights(run: Measured, names: Iterable[str]) -> dict[str, float]:

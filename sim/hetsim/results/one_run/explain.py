@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, UNFINISHED, Record
-from sim.model.tasks import Mode
-from sim.policy.queues import EVERYWHERE
-from sim.results.one_run import language
-from sim.results.one_run.groups import by_number, checked, size_labels
-from sim.results.one_run.launches import launch_numbers
-from sim.results.one_run.modes import ModeTable
-from sim.results.one_run.replay import FreeCapacity, RunReplay
-from sim.results.one_run.rows import TableRows
+from hetsim.errors import UsageError
+from hetsim.model.record import LAUNCH_LOST, LAUNCH_STOPPED, STATUS_NAMES, UNFINISHED, Record
+from hetsim.model.tasks import Mode
+from hetsim.policy.queues import EVERYWHERE
+from hetsim.results.one_run import language
+from hetsim.results.one_run.groups import by_number, checked, size_labels
+from hetsim.results.one_run.launches import launch_numbers
+from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.replay import FreeCapacity, RunReplay
+from hetsim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Run
+    from hetsim.results.one_run.measured import Run
 
 CAUSES = ("no_capacity", "fragmentation", "head_of_line", "quota", "reservation", "transfer", "choice")
 _NO_CAPACITY, _FRAGMENTED, _BEHIND, _TRANSFER, _CHOICE = 0, 1, 2, 5, 6

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from sim.model.record import COMPLETED, UNFINISHED, Record
-from sim.results.one_run.launches import launches_of
-from sim.results.one_run.measured import quantile
-from sim.results.one_run.modes import capacity, gather, mode_time, transfers, units
-from sim.results.one_run.rows import TableRows
-from sim.results.one_run.tables import batch_members, by_launch
+from hetsim.model.record import COMPLETED, UNFINISHED, Record
+from hetsim.results.declared import metric
+from hetsim.results.one_run.launches import launches_of
+from hetsim.results.one_run.measured import quantile
+from hetsim.results.one_run.modes import capacity, gather, mode_time, transfers, units
+from hetsim.results.one_run.rows import TableRows
+from hetsim.results.one_run.tables import batch_members, by_launch
 
 if TYPE_CHECKING:
-    from sim.model.tasks import Mode
-    from sim.results.one_run.measured import Measured, Run
-    from sim.results.one_run.modes import ModeTable
+    from hetsim.model.tasks import Mode
+    from hetsim.results.one_run.measured import Measured, Run
+    from hetsim.results.one_run.modes import ModeTable
 
 UNFAIR = 1.1
 """Above this ρ a task is told to be treated unfairly."""
@@ -116,29 +117,40 @@ def _active(begin: np.ndarray, end: np.ndarray, users: np.ndarray | None) -> tup
     return when, area
 
 
+@metric(unit="ratio", better="less", sets=("fairness", "cluster:160"), title="ρ max", congested=True)
 def rho_max(run: Measured) -> float:
     """Greatest finish-time fairness ρ (`rho_of_tasks`) of completed tasks; above 1: worse than a share of one's own."""
     values = rho(run)
     return float(values.max()) if len(values) else math.nan
 
 
+@metric(
+    unit="ratio", better="less", weight="_completed", sets=("cluster:140", "groups:150"), title="ρ mean",
+    congested=True,
+)  # fmt: skip
 def rho_mean(run: Measured) -> float:
     """Mean ρ of completed tasks."""
     values = rho(run)
     return float(values.mean()) if len(values) else math.nan
 
 
+@metric(
+    unit="ratio", better="less", sets=("fairness", "usual:100", "cluster:150", "groups:160", "group_rows:160"),
+    title="ρ p95", congested=True,
+)  # fmt: skip
 def rho_p95(run: Measured) -> float:
     """95th percentile of ρ of completed tasks."""
     return quantile(rho(run), 0.95)
 
 
+@metric(unit="share", better="less", weight="_completed", sets=("fairness", "cluster:170"), title="ρ above 1.1")
 def rho_unfair_share(run: Measured) -> float:
     """Share of completed tasks with ρ above 1.1."""
     values = rho(run)
     return float((values > UNFAIR).mean()) if len(values) else math.nan
 
 
+@metric(unit="ratio", better="more", of="run", sets=("fairness", "usual:110", "cluster:180"))
 def jain(run: Measured) -> float:
     """(Σx)² / (n Σx²) over users with demand, x = GPU-seconds received / min(demand, weighted entitlement).
 

@@ -1,8 +1,8 @@
 """What a policy noted of its forecasts, as text: how far they were from what came.
 
-The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`policies.prediction.told` makes them), where NAME
-is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of them that was
-made by the predictor's fall-back.
+The notes are NAME_count, NAME_mape, NAME_pinball and NAME_quantile (`hetsim_policies.prediction.told` makes them),
+where NAME is forecast (of a load, in devices) or duration (of jobs, in seconds), and forecast_fallback: the part of
+them that was made by the predictor's fall-back.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sim.results.formatting import seconds, share
-from sim.results.one_run.plans import number
+from hetsim.results.formatting import seconds, share
+from hetsim.results.one_run.plans import number
 
 NAMES = {"forecast": "load forecast", "duration": "durations"}
 

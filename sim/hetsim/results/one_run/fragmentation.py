@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sim.model.cluster import WHOLE
-from sim.model.tasks import Mode
-from sim.results.one_run.replay import FreeCapacity, RunReplay
-from sim.results.one_run.whole_gpus import request_mix, whole_gpu_steps
+from hetsim.model.cluster import WHOLE
+from hetsim.model.tasks import Mode
+from hetsim.results.declared import metric
+from hetsim.results.one_run.replay import FreeCapacity, RunReplay
+from hetsim.results.one_run.whole_gpus import request_mix, whole_gpu_steps
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured, Run
+    from hetsim.results.one_run.measured import Measured, Run
 
 
+@metric(unit="share", better="less", of="run", is_percent=False, sets=("cluster:120",))
 def fragmentation(run: Measured) -> float:
     """Time average, over the part of the window in which some GPU share is unallocated, of
 

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.results.one_run.measured import Run
+    from hetsim.results.one_run.measured import Run
 
 
 def device_bars(result: Run) -> pd.DataFrame:

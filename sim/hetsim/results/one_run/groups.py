@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError, suggestion
-from sim.model.record import RunInput
-from sim.model.tasks import Shape
-from sim.results.one_run import metrics
-from sim.results.one_run.estimands import weights
-from sim.results.one_run.fairness import core_demand, gpu_demand
-from sim.results.one_run.measured import Measured, Run
-from sim.results.one_run.modes import ModeTable, units
-from sim.results.one_run.rows import TableRows
-from sim.results.one_run.tables import SLOWDOWN_BOUND, bound_name
+from hetsim.errors import UsageError, suggestion
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Shape
+from hetsim.results.declared import DEFAULT_BOUND, declarations, in_set, of_groups
+from hetsim.results.one_run import metrics
+from hetsim.results.one_run.estimands import weights
+from hetsim.results.one_run.fairness import core_demand, gpu_demand
+from hetsim.results.one_run.measured import Measured, Run
+from hetsim.results.one_run.modes import ModeTable, units
+from hetsim.results.one_run.rows import TableRows
 
 USUAL = ("class", "gpus", "user")
 """What a comparison is split by unless told otherwise."""
@@ -45,13 +45,9 @@ _MARK = "by:"
 _KEPT = "_by:"
 
 
-def group_metrics(bound: float = SLOWDOWN_BOUND) -> tuple[str, ...]:
+def group_metrics(bound: float = DEFAULT_BOUND) -> list[str]:
     """What is told of every group: where it is defined, and where there is any."""
-    return (
-        "tasks", "completed", "rejected", "expired", "failed", "unfinished", "wait_mean", "wait_p95", "response_mean",
-        "response_p95", "slowdown_mean", f"{bound_name(bound)}_mean", f"{bound_name(bound)}_p95", "slo_attainment",
-        "rho_mean", "rho_p95", "preemptions", "gpu_seconds", "energy_of_tasks_j", "cost_held",
-    )  # fmt: skip
+    return in_set("groups", bound)
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def checked(by: str | Iterable[str]) -> list[str]:
 def groupings(run: RunInput, by: Iterable[str], further: Iterable[str] = ()) -> list[Grouping]:
     """By each of these, where the workload has more than one group of it; `further` metrics next to the usual ones."""
     found = []
-    extra = [name for name in further if name in metrics.metrics() and name not in metrics.RUN_ONLY]
+    extra = [name for name in further if name in declarations() and of_groups(name)]
     names = (*group_metrics(), *(name for name in extra if name not in group_metrics()))
     for name in by:
         if name == "user":
@@ -201,12 +197,12 @@ def _codes_of_gpus(result: Run) -> tuple[np.ndarray, list[Any]]:
 def by_group(result: Run, grouping: Grouping, weighted: bool = False) -> pd.DataFrame:
     """Metrics of one run: index the groups that have tasks, a column a metric.
 
-    `weighted`: with the numbers of tasks over which they are means, for estimates (`sim.results.one_run.estimands`).
+    `weighted`: with the numbers of tasks over which they are means, for estimates (`hetsim.results.one_run.estimands`).
     """
     chosen = grouping.metrics or group_metrics(result.bound)
     for name in chosen:
         metrics.metric(name, result.bound)
-        if name in metrics.RUN_ONLY:
+        if not of_groups(name):
             raise UsageError(f"{name} is a metric of the whole run, not of a group of tasks")
     codes, values = _codes(result, grouping)
     codes = result.measured.chosen(codes)

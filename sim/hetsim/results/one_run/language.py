@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.model.record import COMPLETED, PREEMPTIONS, UNFINISHED, Record, RunInput
+from hetsim.model.record import COMPLETED, PREEMPTIONS, UNFINISHED, Record, RunInput
 
 
 def rows_of(run: RunInput) -> np.ndarray:

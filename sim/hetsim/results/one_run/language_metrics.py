@@ -11,20 +11,62 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sim.model.record import ABORTED, PREEMPTIONS
-from sim.results.one_run.steps import weighted_quantile
+from hetsim.model.record import ABORTED, COMPLETED, PREEMPTIONS
+from hetsim.results.declared import metric
+from hetsim.results.one_run.measured import QUANTILES
+from hetsim.results.one_run.steps import weighted_quantile
+from hetsim.results.one_run.task_metrics import STATISTICS, declare_statistics
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured, Metric
+    from hetsim.results.one_run.measured import Measured, Metric
 
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+declare_statistics(
+    "ttft", "time from arrival to the first token", "s", {}, "tokens", weight="_first_tokens", module=__name__
+)
+declare_statistics("tpot", "time per further token", "s", {}, "tokens", weight="_further_tokens", module=__name__)
 
 
+@metric(unit="1/s", better="more", of="run", sets=("tokens",))
+def output_rate(run: Measured) -> float:
+    """Tokens generated per second of the window, by requests that completed in it."""
+    frame = run.result.tasks
+    if "output_tokens" not in frame or run.duration <= 0:
+        return math.nan
+    finish = frame["finish"].to_numpy()
+    inside = (frame["status"].cat.codes.to_numpy() == COMPLETED) & (finish >= run.low) & (finish <= run.high)
+    return float(np.nansum(frame["output_tokens"].to_numpy()[inside].astype(float)) / run.duration)
+
+
+@metric(unit="tasks", better="less", sets=("tokens",), hide_if_zero=True)
 def aborted(run: Measured) -> float:
     """Tasks of the window that their clients aborted, running or not (`timeout` of a language model)."""
     return run.count(ABORTED)
 
 
+def _declare_gaps() -> None:
+    for label in STATISTICS:
+        what = {"mean": "Mean", "max": "Greatest"}.get(label, f"{label[1:]}th percentile of the")
+        gaps = _of_gaps(label)
+        gaps.__doc__ = f"{what} time between two tokens of an answer, over all tokens that came in the window."
+        metric(unit="s", better="less", of="run", sets=("tokens",), congested=True, name=f"itl_{label}")(gaps)
+
+
+def _of_gaps(label: str) -> Metric:
+    def value(run: Measured) -> float:
+        gaps, weights = run.result.token_gaps
+        if not len(gaps):
+            return math.nan
+        if label in QUANTILES:
+            return weighted_quantile(gaps, weights, QUANTILES[label])
+        return float(gaps.max()) if label == "max" else float((gaps * weights).sum() / weights.sum())
+
+    return value
+
+
+_declare_gaps()
+
+
+@metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used")
 def kv_used_mean(run: Measured) -> float:
     """Share of a replica's KV blocks that requests hold while it computes, mean over that time in the window."""
     rows = _rows(run)
@@ -38,6 +80,7 @@ def kv_used_mean(run: Measured) -> float:
     return float((((first + last) / 2) * seconds)[limited].sum() / whole) if whole > 0 else math.nan
 
 
+@metric(unit="share", better="neither", of="run", sets=("tokens",), title="KV blocks used, maximum")
 def kv_used_max(run: Measured) -> float:
     """Largest share of a replica's KV blocks that requests held at a time in the window; never above 1."""
     rows = _rows(run)
@@ -48,6 +91,7 @@ def kv_used_max(run: Measured) -> float:
     return float(shares.max()) if len(shares) else math.nan
 
 
+@metric(unit="tokens", better="neither", of="run", sets=("tokens",))
 def tokens_per_step(run: Measured) -> float:
     """Tokens that a step decodes or reads, mean over the steps that end in the window."""
     rows = _rows(run)
@@ -58,16 +102,19 @@ def tokens_per_step(run: Measured) -> float:
     return float(rows["tokens"].to_numpy()[inside].sum() / steps) if steps else math.nan
 
 
+@metric(unit="tokens", better="neither", sets=("tokens",))
 def prefix_tokens_requested(run: Measured) -> float:
     """Prompt tokens that requests looked for in the prefix cache when they joined first."""
     return _prefixes(run)[0]
 
 
+@metric(unit="tokens", better="more", sets=("tokens",))
 def prefix_tokens_served(run: Measured) -> float:
     """Of these, tokens that were there and need not be read."""
     return _prefixes(run)[1]
 
 
+@metric(unit="share", better="more", sets=("tokens",))
 def prefix_hit_rate(run: Measured) -> float:
     """Tokens that the prefix cache served / tokens that were looked for."""
     requested, served = _prefixes(run)
@@ -87,41 +134,17 @@ def _rows(run: Measured) -> pd.DataFrame | None:
     return rows if len(rows) else None
 
 
-def _of_gaps(name: str, share: float | None) -> Metric:
-    def metric(run: Measured) -> float:
-        gaps, weights = run.result.token_gaps
-        if not len(gaps):
-            return math.nan
-        if share is not None:
-            return weighted_quantile(gaps, weights, share)
-        return float(gaps.max()) if name == "max" else float((gaps * weights).sum() / weights.sum())
-
-    what = {"mean": "Mean", "max": "Greatest"}.get(name, f"{name[1:]}th percentile of the")
-    metric.__doc__ = f"{what} time between two tokens of an answer, over all tokens that came in the window."
-    return metric
+def _declare_preemptions() -> None:
+    meanings = ("gave way and were read again", "gave way and were copied to the host",
+                "lost their replica to a failure")  # fmt: skip
+    for kind, meaning in zip(PREEMPTIONS, meanings, strict=True):
+        count = _by_kind(f"preemptions_{kind}")
+        count.__doc__ = f"Times that requests to language models {meaning}."
+        metric(unit="count", better="neither", sets=("tokens",), hide_if_zero=True, name=f"preemptions_{kind}")(count)
 
 
-def _by_kind(kind: str, meaning: str) -> Metric:
-    def metric(run: Measured) -> float:
-        column = f"preemptions_{kind}"
-        return float(run.column(column).sum()) if column in run.result.tasks else math.nan
-
-    metric.__doc__ = f"Times that requests to language models {meaning}."
-    return metric
+def _by_kind(column: str) -> Metric:
+    return lambda run: float(run.column(column).sum()) if column in run.result.tasks else math.nan
 
 
-MEANINGS = ("gave way and were read again", "gave way and were copied to the host", "lost their replica to a failure")
-
-OF_LANGUAGE: dict[str, Metric] = {
-    "aborted": aborted,
-    **{f"itl_{name}": _of_gaps(name, share)
-       for name, share in (("mean", None), *QUANTILES.items(), ("max", None))},
-    **{one.__name__: one for one in (kv_used_mean, kv_used_max, tokens_per_step, prefix_tokens_requested,
-                                     prefix_tokens_served, prefix_hit_rate)},
-    **{f"preemptions_{kind}": _by_kind(kind, meaning) for kind, meaning in zip(PREEMPTIONS, MEANINGS, strict=True)},
-}  # fmt: skip
-"""By name, with what their docstrings say."""
-
-OF_THE_RUN = (*(f"itl_{name}" for name in ("mean", *QUANTILES, "max")), "kv_used_mean", "kv_used_max",
-              "tokens_per_step")  # fmt: skip
-"""Those that have no meaning for a group of tasks."""
+_declare_preemptions()

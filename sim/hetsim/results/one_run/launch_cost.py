@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.model.record import Record
-from sim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
-from sim.results.one_run.modes import ModeTable
-from sim.results.one_run.usage import allocated, prices
+from hetsim.model.record import Record
+from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
+from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.usage import allocated, prices
 
 
 def launch_cost(record: Record, table: ModeTable, launches: LaunchColumns) -> np.ndarray:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.model.plan import cores_on
-from sim.model.record import (
+from hetsim.model.plan import cores_on
+from hetsim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
     LAUNCH_LOST,
@@ -23,7 +23,7 @@ from sim.model.record import (
     UNFINISHED,
     Record,
 )
-from sim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.modes import ModeTable
 
 COLUMNS = (
     "launch", "task", "members", "mode", "device_type", "device", "node", "decided", "start", "upload_start",

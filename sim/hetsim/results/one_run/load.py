@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from sim.model.tasks import Tasks
-from sim.results.one_run.bounds import area_bound, areas
-from sim.results.one_run.modes import ModeTable
+from hetsim.model.tasks import Tasks
+from hetsim.results.one_run.bounds import area_bound, areas
+from hetsim.results.one_run.modes import ModeTable
 
 
 def offered_load(tasks: Tasks, table: ModeTable) -> float:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from sim.model.record import UNFINISHED, Record
-from sim.results.one_run.modes import ModeTable
-from sim.results.one_run.usage import Usage
+from hetsim.model.record import UNFINISHED, Record
+from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.usage import Usage
 
 Metric = Callable[["Measured"], float]
 

@@ -14,8 +14,8 @@ from itertools import chain
 
 import numpy as np
 
-from sim.model.cluster import MILLI, WHOLE, Cluster, Node
-from sim.model.tasks import Mode, Tasks
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, Node
+from hetsim.model.tasks import Mode, Tasks
 
 
 class ModeTable:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim.model.exchange import link_names, link_rates
-from sim.model.record import UNFINISHED, Record
-from sim.results.one_run.rows import TableRows
+from hetsim.model.exchange import link_names, link_rates
+from hetsim.model.record import UNFINISHED, Record
+from hetsim.results.declared import metric
+from hetsim.results.one_run.rows import TableRows
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured, Run
-    from sim.results.one_run.modes import ModeTable
+    from hetsim.results.one_run.measured import Measured, Run
+    from hetsim.results.one_run.modes import ModeTable
 
 COLUMNS = ("step", "communication", "bubble", "contention", "network_bytes", "mfu")
 P95 = 0.95
@@ -122,16 +123,19 @@ def over_time(values: np.ndarray, length: np.ndarray, share: float) -> float:
 # Metrics --------------------------------------------------------------------------------------------------------
 
 
+@metric(unit="share", better="less", sets=("network",))
 def communication_fraction(run: Measured) -> float:
     """Of the device time of jobs with steps, the share in communication, with every link to itself."""
     return _share(run, "communication")
 
 
+@metric(unit="share", better="less", sets=("network",))
 def bubble_fraction(run: Measured) -> float:
     """Of the device time of jobs with steps, the share in bubbles of pipelines."""
     return _share(run, "bubble")
 
 
+@metric(unit="share", better="less", sets=("network",))
 def contention_fraction(run: Measured) -> float:
     """Of the device time of jobs with steps, the share that other jobs on their links took."""
     return _share(run, "contention")
@@ -150,6 +154,7 @@ def _share(run: Measured, name: str) -> float:
     return float((part * width)[known].sum()) / whole if whole > 0 else math.nan
 
 
+@metric(unit="share", better="neither", of="run", sets=("network",))
 def network_utilization(run: Measured) -> float:
     """Mean utilization of the uplinks of racks over the window; of the nodes' own links where no uplink has a rate."""
     cluster, table = run.result.record.input.cluster, run.result.links
@@ -160,17 +165,13 @@ def network_utilization(run: Measured) -> float:
     return float(table.loc[table["kind"] == kind, "utilization"].sum()) / count
 
 
+@metric(unit="share", better="less", of="run", sets=("network",))
 def cross_rack_fraction(run: Measured) -> float:
     """Of the bytes that nodes sent to each other for jobs, those that crossed racks."""
     stays = run.result.record.stays
     if stays is None or not stays["bytes"].sum() > 0:
         return math.nan
     return float(stays["across"].sum() / stays["bytes"].sum())
-
-
-METRICS = (communication_fraction, bubble_fraction, contention_fraction, network_utilization, cross_rack_fraction)
-NAMES = tuple(metric.__name__ for metric in METRICS)
-OF_THE_RUN = ("network_utilization", "cross_rack_fraction")
 
 
 # One task -------------------------------------------------------------------------------------------------------
@@ -191,4 +192,3 @@ def stretch(result: Run, row: int) -> dict[str, float] | None:
         "neighbors": total["contention"],
         "devices": total["seconds"] - total["contention"] - total["here"],
     }
-

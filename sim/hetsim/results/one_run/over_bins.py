@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
-from sim.results.one_run.usage import device_states
+from hetsim.errors import UsageError
+from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
+from hetsim.results.one_run.usage import device_states
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Run
+    from hetsim.results.one_run.measured import Run
 
 GROUPS = ("device", "node", "type")
 

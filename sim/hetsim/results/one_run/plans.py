@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim.model.cluster import MILLI, Node
-from sim.model.plan import can_host
-from sim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
-from sim.model.tasks import Mode, Tasks
-from sim.results.formatting import seconds, share
+from hetsim.model.cluster import MILLI, Node
+from hetsim.model.plan import can_host
+from hetsim.model.record import COMPLETED, LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED, Record
+from hetsim.model.tasks import Mode, Tasks
+from hetsim.results.declared import metric
+from hetsim.results.formatting import seconds, share
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Measured, Run
-    from sim.results.one_run.modes import ModeTable
+    from hetsim.results.one_run.measured import Measured, Run
+    from hetsim.results.one_run.modes import ModeTable
 
 PLAN_COLUMNS = ("planned_makespan", "makespan", "lower_bound", "ratio", "planning_s")
 
@@ -48,11 +49,13 @@ def number(notes: Mapping[str, Any], name: str) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
+@metric(unit="s", better="neither", of="run")
 def planned_makespan(run: Measured) -> float:
     """The makespan that the policy's plan expects, on estimates; undefined without a plan."""
     return number(run.result.notes, "planned_makespan")
 
 
+@metric(unit="ratio", better="less", of="run")
 def makespan_ratio(run: Measured) -> float:
     """makespan / lower bound: the greater of makespan_bound and what the policy's own plan certified.
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.results.one_run.rows import TableRows
-from sim.workload.logs.summary import occupied
+from hetsim.errors import UsageError
+from hetsim.results.one_run.rows import TableRows
+from hetsim.workload.logs.summary import occupied
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Run
+    from hetsim.results.one_run.measured import Run
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 

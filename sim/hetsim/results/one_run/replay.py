@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sim.model.cluster import MILLI, WHOLE, Cluster
-from sim.model.device_states import UP, DeviceStates
-from sim.model.fusion import fused_mode
-from sim.model.plan import cores_on
-from sim.model.record import Record
-from sim.model.tasks import Mode
-from sim.results.one_run.launches import launch_numbers, launches_of
-from sim.results.one_run.modes import ModeTable
+from hetsim.engine.resources.slices import GpuSlices
+from hetsim.model.cluster import MILLI, WHOLE, Cluster
+from hetsim.model.device_states import UP, DeviceStates
+from hetsim.model.fusion import fused_mode
+from hetsim.model.plan import cores_on
+from hetsim.model.record import Record
+from hetsim.model.tasks import Mode
+from hetsim.results.one_run.launches import launch_numbers, launches_of
+from hetsim.results.one_run.modes import ModeTable
 
 
 class FreeCapacity:
@@ -43,6 +44,9 @@ class FreeCapacity:
                 self.full[where] = device.type.streams * WHOLE
                 self.gpu_memory[where] = np.inf if device.type.memory is None else device.type.memory
                 self.usable[where] = True
+        gpus = [device for node in cluster.nodes for device in node.accelerators if device.type.sharing.slices]
+        self.slices = {(device.node, device.local): GpuSlices(device.type) for device in gpus}
+        """Of MIG GPUs by node and position; cuts by `Partition` are not among them."""
         self.share = self.full.copy()
         self._ask(names)
         self.fitting = np.zeros((len(self.asked), nodes), np.int64)
@@ -99,6 +103,9 @@ class FreeCapacity:
         good = (self.type[node] == self.asked_type[:, None]) & usable
         good &= self.share[node] >= self.asked_share[:, None]
         good &= self.gpu_memory[node] >= self.asked_gpu_memory[:, None]
+        for device in self.cluster.nodes[node].accelerators if self.slices else ():
+            if (slices := self.slices.get((node, device.local))) is not None:
+                good[:, device.local] &= [not ask.gpus or slices.cut_for(ask) is not None for ask in self.asked]
         devices = good.sum(axis=1)
         host = (cores >= self.asked_cores) & (memory >= self.asked_memory)
         host &= ~self._on_cpu | (self.cpu_type[node] == self.asked_type)
@@ -147,8 +154,8 @@ class FreeCapacity:
         found: np.ndarray = np.all(self._sums <= self.totals[self._part], axis=1)
         return found
 
-    def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int) -> list[int]:
-        """Hold (sign 1) or give back (-1) a place; the nodes touched."""
+    def take(self, place: tuple[Sequence[int], Sequence[int] | None], mode: Mode, sign: int, key: int) -> list[int]:
+        """Hold (sign 1) or give back (-1) a place for the launch with this key; the nodes touched."""
         cluster = self.cluster
         nodes: dict[int, int] = {}
         devices, cores = place
@@ -160,6 +167,8 @@ class FreeCapacity:
             if device.local >= 0:
                 self.share[device.node, device.local] -= sign * mode.share
                 self.gpu_memory[device.node, device.local] -= sign * mode.gpu_memory
+                if (slices := self.slices.get((device.node, device.local))) is not None:
+                    slices.take(mode, key, 0.0) if sign > 0 else slices.give(key)
         for node, count in nodes.items():
             # A gang over nodes books its cores and memory in proportion to what it has there, rounded up.
             self.cores[node] -= sign * -(-mode.millicores * count // total)
@@ -228,4 +237,4 @@ class RunReplay:
     def _apply(self, kind: int, index: int) -> list[int]:
         if kind == 2:
             return self.state.switch(*self.log[index][1:])
-        return self.state.take(self.places[index], self.modes[index], 1 if kind else -1)
+        return self.state.take(self.places[index], self.modes[index], 1 if kind else -1, index)

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
-from sim.results.one_run.launches import categorical
-from sim.results.one_run.rows import TableRows
+from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+from hetsim.results.one_run.launches import categorical
+from hetsim.results.one_run.rows import TableRows
 
 SUMS = ("upload", "compute", "download", "overhead", "preemptions", "migrations", "energy_j", "cost")
 

@@ -7,35 +7,36 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.model.record import UNFINISHED, Record
-from sim.results.as_json import json_values
-from sim.results.formatting import at_least, formatter, units_of
-from sim.results.one_run import metrics, store
-from sim.results.one_run.due import due_times, observed_until
-from sim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
-from sim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
-from sim.results.one_run.launches import launches_table
-from sim.results.one_run.measured import Measured
-from sim.results.one_run.modes import ModeTable
-from sim.results.one_run.network import has_steps, links_table
-from sim.results.one_run.plans import NOT_PROVEN, told
-from sim.results.one_run.rows import TableRows
-from sim.results.one_run.stages import stage_figures
-from sim.results.one_run.steps import steps_table, token_gaps
-from sim.results.one_run.tables import SLOWDOWN_BOUND, stages_table, tasks_table
-from sim.results.one_run.usage import Usage, devices_table, timeline_table, usage
-from sim.results.pictures import drawn
+from hetsim.errors import UsageError
+from hetsim.model.record import UNFINISHED, Record
+from hetsim.results.as_json import json_values
+from hetsim.results.declared import DEFAULT_BOUND, in_set, of_groups
+from hetsim.results.formatting import at_least, formatter, units_of
+from hetsim.results.one_run import metrics, store
+from hetsim.results.one_run.due import due_times, observed_until
+from hetsim.results.one_run.fairness import gpu_seconds_of_tasks, rho_of_tasks
+from hetsim.results.one_run.fragmentation import fragmentation_between, fragmentation_over_time
+from hetsim.results.one_run.launches import launches_table
+from hetsim.results.one_run.measured import Measured
+from hetsim.results.one_run.modes import ModeTable
+from hetsim.results.one_run.network import has_steps, links_table
+from hetsim.results.one_run.plans import NOT_PROVEN, told
+from hetsim.results.one_run.rows import TableRows
+from hetsim.results.one_run.stages import stage_figures
+from hetsim.results.one_run.steps import steps_table, token_gaps
+from hetsim.results.one_run.tables import stages_table, tasks_table
+from hetsim.results.one_run.usage import Usage, devices_table, timeline_table, usage
+from hetsim.results.pictures import drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.results.statistics import Interval
+    from hetsim.results.statistics import Interval
 
 UNFINISHED_WARNING = 0.01
 
@@ -60,18 +61,19 @@ class Result:
         scenario: str | Callable[[], str] | None = None,
         error: str | None = None,
         inputs: dict[str, str] | None = None,
-        bound: float = SLOWDOWN_BOUND,
+        bound: float = DEFAULT_BOUND,
     ):
         if record is not None:
             self.record = record
             name, policy = name or record.input.name, policy or record.input.policy
         self.name, self.seed, self.replication, self.policy = name, seed, replication, policy
         self._scenario, self.error, self.bound = scenario, error, bound
+        self.undeclared = ""  # a warning of files that were opened and not named
         self.saved: store.Saved | None = None
         """Of a loaded run: its directory."""
         self.inputs: dict[str, str] = {} if inputs is None else inputs
         """Digests of the files, and of the policies of others, that the scenario names."""
-        self.explained: Any = None  # the sweep of `sim.results.one_run.explain`, kept between questions
+        self.explained: Any = None  # the sweep of `hetsim.results.one_run.explain`, kept between questions
         self._values: dict[str, float] = {}
 
     @property
@@ -148,7 +150,7 @@ class Result:
     @cached_property
     def by_stage(self) -> pd.DataFrame:
         """One row a stage of the pipelines: items, waiting, service, batches, utilization; empty where there are
-        none (`sim.results.one_run.stages`)."""
+        none (`hetsim.results.one_run.stages`)."""
         return stage_figures(self)
 
     @cached_property
@@ -187,7 +189,12 @@ class Result:
         return token_gaps(self.record, *self.window)
 
     def timeline_by(self, by: str) -> pd.DataFrame:
-        """The timeline with columns for each device "type" or "node" besides."""
+        """Split the timeline by device type or node.
+
+        Parameters: by: "type" or "node".
+        Returns: the timeline, with columns for each of them.
+        Raises: UsageError: another `by`.
+        """
         if by not in ("type", "node"):
             raise UsageError(f'a timeline is split by "type" or "node", not by "{by}"')
         return timeline_table(self.record, self.modes, by)
@@ -208,7 +215,7 @@ class Result:
 
     @cached_property
     def deadline_later(self) -> np.ndarray:
-        """Which rows of `tasks` have a deadline after the end of the run (`sim.results.one_run.deadlines`)."""
+        """Which rows of `tasks` have a deadline after the end of the run (`hetsim.results.one_run.deadlines`)."""
         record = self.record
         return TableRows(record)(due_times(record) > observed_until(record))
 
@@ -232,7 +239,12 @@ class Result:
     # Metrics ----------------------------------------------------------------------------------------------
 
     def metric(self, name: str) -> float:
-        """The value of one metric; UnknownName with a suggestion if there is none of that name."""
+        """Get the value of one metric.
+
+        Parameters: name: of the metric.
+        Returns: its value, in base units.
+        Raises: UnknownName: there is none of that name; it suggests one.
+        """
         function = metrics.metric(name, self.bound)
         if name not in self._values:
             value = function(self.measured)
@@ -242,7 +254,7 @@ class Result:
     @property
     def names(self) -> list[str]:
         """The metrics of its summary."""
-        some = (metrics.TOKENS, metrics.FAIRNESS, metrics.COSTS, metrics.NETWORK)
+        some = [in_set(name) for name in ("tokens", "fairness", "costs", "network")]
         if self.saved is not None:
             having = [any(name in self._values for name in names) for names in some]
         else:
@@ -253,7 +265,11 @@ class Result:
         return [*metrics.summary_names(self.bound), *further]
 
     def values(self, names: Iterable[str] | None = None) -> dict[str, float]:
-        """Metrics by name; those of the summary if none are named."""
+        """Get several metrics.
+
+        Parameters: names: of them; without names those of the summary.
+        Returns: values by name.
+        """
         chosen = self.names if names is None else names
         return {name: self.metric(name) for name in chosen}
 
@@ -264,29 +280,37 @@ class Result:
         return pd.DataFrame({"value": list(values.values())}, index=pd.Index(list(values), name="metric"), dtype=float)
 
     def by(self, group: str, names: Iterable[str] | None = None) -> pd.DataFrame:
-        """Task metrics per group: a row for every value of a column of `tasks` (class, user, device_type, ...).
+        """Measure groups of tasks.
 
-        `gpus` groups by the number of GPUs that tasks ask for (`sim.results.one_run.groups`); "user" is every user.
+        Parameters: group: a column of `tasks` (class, user, device_type, ...), or `gpus`, the number that tasks ask
+            for; names: metrics.
+        Returns: a row a group, a column a metric.
         """
-        from sim.results.one_run.groups import Grouping, by_group
+        from hetsim.results.one_run.groups import Grouping, by_group
 
-        known = [name for name in self.names if name not in metrics.RUN_ONLY]
+        known = [name for name in self.names if of_groups(name)]
         return by_group(self, Grouping(group, metrics=tuple(known if names is None else names)))
 
-    def interval(self, metric: str, confidence: float = 0.95) -> Interval:
-        """Always raises UsageError: one run does not show the spread of its own metrics; but see `batch_means`."""
+    def interval(self, metric: str, confidence: float = 0.95) -> NoReturn:
+        """Refuse: one run does not show the spread of its own metrics; but see `batch_means`.
+
+        Parameters: metric: its name; confidence: of an interval.
+        Raises: UsageError: always.
+        """
         metrics.metric(metric, self.bound)
         raise UsageError(
             f"one run gives no confidence interval for {metric}: its tasks depend on one another. "
-            "Ask for replications (replications=10, or --replications 10)."
+            "Ask for replications (hetsim.replicate, or --replications 10)."
         )
 
     def batch_means(self, metric: str, batches: int = 20, confidence: float = 0.95) -> Interval:
-        """An interval from this one run, if it is long: of means of batches of tasks, marked as such.
+        """Make an interval from this one run, if it is long: of means of batches of tasks, marked as such.
 
-        UsageError with the reason where the run is too short for that, or its batches are correlated.
+        Parameters: metric: its name; batches: their number; confidence: of the interval.
+        Returns: the interval.
+        Raises: UsageError: the run is too short for that, or its batches are correlated.
         """
-        from sim.results.one_run.batch_means import batch_means
+        from hetsim.results.one_run.batch_means import batch_means
 
         return batch_means(self, metric, batches, confidence)
 
@@ -296,7 +320,7 @@ class Result:
         found = []
         if self.error:
             found.append(f"the run failed, these are its tables up to then: {self.error}")
-        found += self.record.input.warnings
+        found += [*self.record.input.warnings, *([self.undeclared] if self.undeclared else [])]
         total, unfinished = len(self.measured.status), self.measured.count(UNFINISHED)
         if total and unfinished > UNFINISHED_WARNING * total:
             found.append(
@@ -320,7 +344,11 @@ class Result:
     # Showing and saving -----------------------------------------------------------------------------------
 
     def text(self, name: str) -> str:
-        """One value for people, with its unit; `≥` where a percentile touches unfinished tasks."""
+        """Write one value for people.
+
+        Parameters: name: of the metric.
+        Returns: the value with its unit; `≥` where a percentile touches unfinished tasks.
+        """
         value = self.metric(name)
         if math.isinf(value):
             known = self.measured.known(re.sub(r"_(mean|max|p\d+)$", "", name))
@@ -328,26 +356,38 @@ class Result:
         return formatter(name)(value)
 
     def plot(self) -> Figure:
-        """The picture that suits this run (`sim.plots` has others)."""
+        """Return the picture that suits this run (`hetsim.plots` has others)."""
         return drawn("default", self)
 
     def explain(self, task: Any = None, *, by: str = "class") -> pd.DataFrame:
-        """Why a task waited, stretch by stretch; without a task, the seconds of each cause by class or user."""
-        from sim.results.one_run import explain
+        """Tell why a task waited, or where the waiting of all came from.
+
+        Parameters: task: its id; without it all; by: of all: "class" or "user".
+        Returns: stretch by stretch of the task; of all, the seconds of each cause.
+        """
+        from hetsim.results.one_run import explain
 
         return explain.explain_all(self, by) if task is None else explain.explain(self, task)
 
     def to_json(self) -> dict[str, Any]:
-        """{"scenario", "seed", "summary": {metric: value}}; null where undefined, "Infinity" for +inf."""
+        """Return {"scenario", "seed", "summary": {metric: value}}; null where undefined, "Infinity" for +inf."""
         return {"scenario": self.name, "seed": self.seed, "summary": json_values(self.values())}
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory, whole or not at all; one that is there already is replaced."""
+        """Write a run directory, whole or not at all; one that is there already is replaced.
+
+        Parameters: directory: where.
+        Returns: the directory.
+        """
         return store.save(self, Path(directory))
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
-        """A run from its directory; tables are read when asked for."""
+        """Load a run from its directory; tables are read when asked for.
+
+        Parameters: directory: where it lies.
+        Returns: the run.
+        """
         saved = store.open_run(Path(directory))
         result = cls(None, inputs=saved.inputs, **saved.named)
         result.saved = saved
@@ -360,7 +400,7 @@ class Result:
 
     def _shown(self) -> dict[str, str]:
         """The metrics that its display shows, by name, as texts."""
-        return {name: self.text(name) for name in SHOWN if not math.isnan(self.metric(name))}
+        return {name: self.text(name) for name in in_set("display") if not math.isnan(self.metric(name))}
 
     def __repr__(self) -> str:
         lines = [f"{name:<18}{text}" for name, text in self._shown().items()]
@@ -368,11 +408,6 @@ class Result:
 
     def _repr_html_(self) -> str:
         return html_table(self._title(), self._shown(), self.warnings)
-
-
-SHOWN = ("tasks", "unfinished", "wait_mean", "response_mean", "response_p95", "makespan", "slo_attainment",
-         "gpu_utilization", "cpu_utilization")  # fmt: skip
-"""What a result shows of itself, where it is defined."""
 
 
 def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:

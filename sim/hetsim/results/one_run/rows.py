@@ -1,7 +1,7 @@
 """Which tasks of a record make a row of the table of tasks: one each, or the stages of a request together.
 
 Results count what was sent: a request that passes through stages is one row, whatever number of tasks its stages are
-(`sim.model.tasks.StagedRequests`).  All that has a value for every row of the table goes through here.
+(`hetsim.model.tasks.StagedRequests`).  All that has a value for every row of the table goes through here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
 
 
 class TableRows:

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pandas as pd
 
-from sim.model.record import COMPLETED
-from sim.results.one_run.launches import PlaceColumns, launches_of
-from sim.results.one_run.measured import Run
-from sim.results.one_run.usage import overlap
+from hetsim.model.record import COMPLETED
+from hetsim.results.one_run.launches import PlaceColumns, launches_of
+from hetsim.results.one_run.measured import Run
+from hetsim.results.one_run.usage import overlap
 
 COLUMNS = ("device_type", "devices", "items", "completed", "wait_mean", "wait_p95", "service_mean", "overhead_mean",
            "batch_mean", "utilization")  # fmt: skip

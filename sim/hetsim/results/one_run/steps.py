@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from sim.model.record import Record
-from sim.results.one_run.launches import PlaceColumns, categorical
+from hetsim.model.record import Record
+from hetsim.results.one_run.launches import PlaceColumns, categorical
 
 UNLIMITED = 1 << 40
 """KV blocks where memory sets no limit."""
@@ -91,7 +91,7 @@ def token_gaps(record: Record, low: float = 0.0, high: float = np.inf) -> tuple[
 def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Duration of the first step of each row (seconds, with the copying before it) and the increment per step.
 
-    A row in which the speed changed is treated as if its speed were constant.
+    Several steps have no copying before them, and one speed.
     """
     rows = record.steps
     assert rows is not None
@@ -109,7 +109,7 @@ def _first_steps(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.nda
         longer = two - 2 * one
         extra = whole[place] - all_
         first[place], growth[place] = one + max(0.0, extra), longer
-        if extra < -1e-9 * all_ or extra > one:  # at another speed
+        if abs(extra) > 1e-9 * all_:  # at another speed
             first[place], growth[place] = one * (whole[place] / all_), longer * (whole[place] / all_)
     return first, growth
 

@@ -5,7 +5,8 @@
     scenario.yaml       the resolved scenario
     summary.json        what `--json` prints
     tasks.parquet       and launches, devices, timeline; of language models steps, of pipelines stages
-    record/             what the engine wrote down, and its input (`sim.results.saved_input`), for `explain` and metrics
+    record/             what the engine wrote down, and its input (`hetsim.results.saved_input`), for `explain` and
+    metrics
                         that were not asked for yet
 
 Nothing in it tells when or where the run was made, nor how long the policy planned (`Record.planning` is wall clock):
@@ -28,33 +29,34 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from sim.errors import DamagedFile, UsageError
-from sim.model.files import flush, naming, temporary_folder, umask, write_text
-from sim.model.record import PREEMPTIONS, Record
-from sim.results.as_json import json_number
-from sim.results.one_run.measured import Run
-from sim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
-from sim.results.sealed import digests, sealed, unsealed, verify
+from hetsim.errors import DamagedFile, UsageError
+from hetsim.model.files import flush, naming, temporary_folder, umask, write_text
+from hetsim.model.record import PREEMPTIONS, Record
+from hetsim.results.as_json import json_number
+from hetsim.results.one_run.measured import Run
+from hetsim.results.saved_classes import CLASSES
+from hetsim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input
+from hetsim.results.sealed import check_names, digests, sealed, unsealed, verify
+from hetsim.results.stored_files import read_frame, read_json
 
 MARK = "run.json"
 TABLES = ("tasks", "launches", "devices", "timeline")
 FURTHER = ("steps", "links", "stages")
 """Tables of runs with language models, with jobs on nodes that share a network, and with pipelines."""
 LATER = (*(f"{name}.parquet" for name in (*TABLES, *FURTHER)), "record/")
+_COLUMNS = CLASSES["record/tasks"][1]
+_OPTIONAL = ("launches", "stays", "links", "steps")
 _PACKAGES = ("hetsim", "simpy", "numpy", "pandas", "scipy", "pyarrow")
-_COLUMNS = ("status", "ready", "start", "finish", "mode", "place")
-_OPTIONAL = ("upload", "compute", "download", "preemptions", "migrations", "energy", "batch", "first_token",
-             "cached_tokens")  # fmt: skip
 
 
 def versions() -> dict[str, str]:
     """Of Python, the platform and the packages that decide what a run gives."""
     here = {"python": platform.python_version(), "platform": platform.machine()}
-    return here | {package: _version(package) for package in _PACKAGES}
+    return here | {package: package_version(package) for package in _PACKAGES}
 
 
 @cache
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
     """Of a package, read once: its metadata are a text to parse, which takes as long as saving a small run."""
     try:
         return metadata.version(package)
@@ -139,8 +141,8 @@ def save(result: Kept, target: Path) -> Path:
 
 def write_mark(folder: Path, about: dict[str, Any]) -> None:
     """Write the mark of a directory, with the digests of its files; runs inside have marks of their own."""
-    inner = [path.parent for path in folder.rglob(MARK)]
-    files = [path for path in folder.rglob("*") if path.is_file() and not any(one in path.parents for one in inner)]
+    runs = [path.parent for path in folder.rglob(MARK)]
+    files = [path for path in folder.rglob("*") if path.is_file() and not any(run in path.parents for run in runs)]
     found = digests(folder, sorted(path.relative_to(folder).as_posix() for path in files))
     write_text(folder / MARK, sealed({**about, "files": found}, 1))
 
@@ -151,7 +153,11 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
     later: beginnings of the names of files that are verified when they are read.
     """
     about = unsealed(folder / MARK)
-    for name, digest in about.get("files", {}).items():
+    files = about.get("files", {})
+    if not isinstance(files, dict):
+        raise DamagedFile(folder / MARK, "its files are not names with digests")
+    check_names(folder / MARK, files)
+    for name, digest in files.items():
         if not name.startswith(later):
             verify(folder / name, digest)
     return about
@@ -160,7 +166,7 @@ def read_mark(folder: Path, later: tuple[str, ...] = ()) -> dict[str, Any]:
 def _copy(saved: Saved, folder: Path) -> None:
     """Write a run that was loaded as it was saved; what is damaged is not passed on."""
     for name, digest in saved.files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(verify(saved.directory / name, digest), folder / name)
     shutil.copyfile(saved.directory / MARK, folder / MARK)
 
@@ -236,19 +242,17 @@ def _json(value: Any) -> str:
 
 def _save_record(record: Record, folder: Path) -> None:
     folder.mkdir()
-    names = [*_COLUMNS, *(name for name in _OPTIONAL if getattr(record, name) is not None)]
-    columns = {name: getattr(record, name) for name in names}
+    columns = {name: getattr(record, attribute) for name, attribute in _COLUMNS.items()}
+    columns = {name: values for name, values in columns.items() if values is not None}
     # A closed loop writes these while it runs; a rebuilt input would not have them.
     columns["arrival"] = record.input.tasks.arrival
     if record.input.tasks.deadline is not None:
         columns["deadline"] = record.input.tasks.deadline
     columns |= {f"preemptions_{kind}": values for kind, values in record.preemptions_by.items()}
     write_table(pd.DataFrame(columns), folder / "tasks.parquet")
-    if record.steps is not None:
-        write_table(pd.DataFrame(record.steps), folder / "steps.parquet")
     if record.token_gaps is not None:
         write_table(pd.DataFrame(record.token_gaps, columns=["time", "gap"]), folder / "gaps.parquet")
-    for name in ("launches", "stays", "links"):
+    for name in _OPTIONAL:
         columns_of = getattr(record, name)
         if columns_of is not None:
             write_table(pd.DataFrame(columns_of), folder / f"{name}.parquet")
@@ -284,23 +288,23 @@ class Saved:
 
 def open_run(directory: Path) -> Saved:
     """A run directory, its mark and small files verified; UsageError if it is none, or damaged."""
+    scenario = directory / "scenario.yaml"
     try:
         about = read_mark(directory, LATER)
-        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["summary"]
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+        summary = read_json(directory / "summary.json")["summary"]
+        named = {name: about[name] for name in ("name", "seed", "replication", "policy", "error", "bound")}
+        named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
+        known = {
+            "warmup": about["warmup"],
+            "end": about["end"],
+            "warnings": list(about["warnings"]),
+            "notes": _numbers_from_json(about.get("notes", {})),
+            "horizon": math.inf if about["horizon"] is None else about["horizon"],
+        }
+        values = {name: _number(value) for name, value in summary.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
         raise UsageError(f"{directory} is not a run directory: {why}") from None
-    scenario = directory / "scenario.yaml"
-    named = {name: about[name] for name in ("name", "seed", "replication", "policy", "error", "bound")}
-    named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
-    known = {
-        "warmup": about["warmup"],
-        "end": about["end"],
-        "warnings": list(about["warnings"]),
-        "notes": _numbers_from_json(about.get("notes", {})),
-        "horizon": math.inf if about["horizon"] is None else about["horizon"],
-    }
-    values = {name: _number(value) for name, value in summary.items()}
     return Saved(directory, about.get("files", {}), about.get("inputs", {}), named, known, values)
 
 
@@ -313,7 +317,7 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
     """A table of a run; UsageError if its file is damaged."""
     path = verify(saved.directory / name, saved.files.get(name))
     try:
-        frame = pd.read_parquet(path)
+        frame = read_frame(path)
     except (OSError, ValueError) as error:
         raise DamagedFile(path, f"it cannot be read as Parquet ({error})") from None
     for column in frame:
@@ -325,12 +329,22 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
 
 def load_record(saved: Saved) -> Record:
     """The record of a run, with its input."""
-    directory = saved.directory
+    try:
+        return _record(saved, saved.directory)
+    except UsageError:
+        raise
+    except Exception as error:  # what others wrote can fail in any class or library
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise DamagedFile(saved.directory / "record", f"it cannot be read ({reason})") from None
+
+
+def _record(saved: Saved, directory: Path) -> Record:
     about = unsealed(directory / MARK)
     tasks = read_table(saved, "record/tasks.parquet")
     columns: dict[str, Any] = {str(name): values.to_numpy() for name, values in tasks.items()}
-    rest = json.loads(verify(directory / "record/rest.json", saved.files.get("record/rest.json")).read_bytes())
-    def recorded(name: str) -> dict[str, Any] | None:
+    rest = read_json(verify(directory / "record/rest.json", saved.files.get("record/rest.json")))
+
+    def recorded(name: str) -> Any:
         if not (directory / "record" / f"{name}.parquet").is_file():
             return None
         frame = read_table(saved, f"record/{name}.parquet")
@@ -347,13 +361,10 @@ def load_record(saved: Saved) -> Record:
     return Record(
         input=run,
         end=rest["end"],
-        **columns,
+        **{_COLUMNS[name]: values for name, values in columns.items()},
         places=[(tuple(devices), None if cores is None else tuple(cores)) for devices, cores in rest["places"]],
         reasons=dict(rest["reasons"]),
-        launches=recorded("launches"),
-        stays=recorded("stays"),
-        links=recorded("links"),
-        steps=recorded("steps"),
+        **{name: recorded(name) for name in _OPTIONAL},
         token_gaps=None if gaps is None else np.column_stack([gaps["time"], gaps["gap"]]),
         replicas=[(service, number, blocks, place) for service, number, blocks, place in rest.get("replicas", [])],
         preemptions_by=kinds,

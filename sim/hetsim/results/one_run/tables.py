@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
-from sim.results.one_run import language
-from sim.results.one_run.due import due_times, observed_until
-from sim.results.one_run.launch_cost import launches_and_cost
-from sim.results.one_run.launches import (
+from hetsim.model.record import COMPLETED, NOT_ARRIVED, STATUS_NAMES, UNFINISHED, Record
+from hetsim.results.declared import DEFAULT_BOUND
+from hetsim.results.one_run import language
+from hetsim.results.one_run.due import due_times, observed_until
+from hetsim.results.one_run.launch_cost import launches_and_cost
+from hetsim.results.one_run.launches import (
     LaunchColumns,
     PlaceColumns,
     categorical,
@@ -23,14 +24,13 @@ from sim.results.one_run.launches import (
     launch_numbers,
     launches_of,
 )
-from sim.results.one_run.modes import ModeTable, exclusive_time
-from sim.results.one_run.network import has_steps, task_columns
-from sim.results.one_run.requests import request_rows
-from sim.results.one_run.rows import TableRows
+from hetsim.results.one_run.modes import ModeTable, exclusive_time
+from hetsim.results.one_run.network import has_steps, task_columns
+from hetsim.results.one_run.requests import request_rows
+from hetsim.results.one_run.rows import TableRows
 
-SLOWDOWN_BOUND = 10.0
-"""Seconds: shorter tasks count as this long in the bounded slowdown."""
-
+BOUNDED_SLOWDOWN = "bounded_slowdown_{bound:g}s"
+"""The column of the bounded slowdown: the bound shows in its name."""
 
 OF_STAGES = (
     "id", "request", "stage", "class", "user", "arrival", "ready", "start", "finish", "wait", "device_type", "device",
@@ -40,12 +40,12 @@ OF_STAGES = (
 """Columns of stages: those of tasks that a stage has by itself."""
 
 
-def bound_name(bound: float = SLOWDOWN_BOUND) -> str:
-    """The column of the bounded slowdown: the bound shows in its name."""
-    return f"bounded_slowdown_{bound:g}s"
+def bound_name(bound: float = DEFAULT_BOUND) -> str:
+    """The column of the bounded slowdown with this bound."""
+    return BOUNDED_SLOWDOWN.format(bound=bound)
 
 
-def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND) -> pd.DataFrame:
+def tasks_table(record: Record, table: ModeTable, bound: float = DEFAULT_BOUND) -> pd.DataFrame:
     """One row a task that arrived, in the order of the workload; of a request that passes through stages one row.
 
     `response`, `slowdown`, `bounded_slowdown` and `overhead` are of completed tasks, NaN otherwise; `wait` is of
@@ -53,12 +53,12 @@ def tasks_table(record: Record, table: ModeTable, bound: float = SLOWDOWN_BOUND)
     the remainder, with float noise (relative 1e-12 of the clock) taken for 0.
     `finish` of a task that was rejected, expired or failed is when that happened.
     `hosts` and `racks`, the numbers of nodes and of racks of a task's place, are there where tasks may use several
-    nodes; `cost` is there where the cluster has prices (`sim.results.one_run.cost`).
+    nodes; `cost` is there where the cluster has prices (`hetsim.results.one_run.cost`).
     `step`, `communication`, `bubble`, `contention`, `network_bytes` and `mfu` are there where jobs have steps of which
-    their parts are known (`sim.results.one_run.network`).
+    their parts are known (`hetsim.results.one_run.network`).
     `met_deadline` is False for whatever did not complete in time, and missing where there is no deadline, or only one
-    after the end of the run (`sim.results.one_run.deadlines`).
-    What the columns of a request with stages mean: `sim.results.one_run.requests`.
+    after the end of the run (`hetsim.results.one_run.deadlines`).
+    What the columns of a request with stages mean: `hetsim.results.one_run.requests`.
     """
     frame = _each_task(record, table, bound)
     return frame if record.input.tasks.staged is None else request_rows(record, frame, bound_name(bound), bound)
@@ -74,7 +74,7 @@ def stages_table(record: Record, table: ModeTable) -> pd.DataFrame:
     staged = record.input.tasks.staged
     if staged is None:
         return pd.DataFrame()
-    frame = _each_task(record, table, SLOWDOWN_BOUND)
+    frame = _each_task(record, table, DEFAULT_BOUND)
     arrived = record.status != NOT_ARRIVED
     stage = staged.stage[arrived]
     frame["request"] = ids_of_one_kind(staged.id)[arrived]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.results.one_run.explain import find_tasks
-from sim.theory.pipeline_schedule import PipelineSchedule, step_schedule
+from hetsim.errors import UsageError
+from hetsim.results.one_run.explain import find_tasks
+from hetsim.theory.pipeline_schedule import PipelineSchedule, step_schedule
 
 if TYPE_CHECKING:
-    from sim.model.exchange import Exchange
-    from sim.results.one_run.result import Result
+    from hetsim.model.exchange import Exchange
+    from hetsim.results.one_run.result import Result
 
 
 def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedule, str]:
@@ -24,7 +24,7 @@ def training_pipeline(result: Result, task: Any = None) -> tuple[PipelineSchedul
     if not exchanges:
         text = "no job here has a pipeline that ran; `training` with `pipeline` of 2 or more has one"
         if result.record.input.tasks.staged is not None:
-            text += "; what the stages of requests (`pipeline:` of an entry) did is in sim.plots.gantt"
+            text += "; what the stages of requests (`pipeline:` of an entry) did is in hetsim.plots.gantt"
         raise UsageError(text)
     if task is None:
         held = result.modes.units[_codes(result)] * (np.nan_to_num(record.finish, nan=record.end) - record.start)

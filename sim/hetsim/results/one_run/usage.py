@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from sim.model.cluster import MILLI, Cluster
-from sim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
-from sim.model.record import Record
-from sim.results.one_run import language
-from sim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
-from sim.results.one_run.modes import ModeTable
+from hetsim.model.cluster import MILLI, Cluster
+from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
+from hetsim.model.record import Record
+from hetsim.results.one_run import language
+from hetsim.results.one_run.launches import LaunchColumns, PlaceColumns, launches_of
+from hetsim.results.one_run.modes import ModeTable
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""The free GPUs of a run in which tasks take whole ones, from columns alone: see `sim.results.one_run.fragmentation`.
+"""The free GPUs of a run in which tasks take whole ones, from columns alone: see
+`hetsim.results.one_run.fragmentation`.
 
 Of such a node the number of free GPUs, cores and bytes says which requests fit, so that the state of every node after
 every event is a running sum, and no event costs a step of Python.
@@ -10,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.model.cluster import MILLI, WHOLE, Cluster
-from sim.model.record import NOT_ARRIVED, Record
-from sim.model.tasks import Mode
-from sim.results.one_run.launches import PlaceColumns, launches_of
+from hetsim.model.cluster import MILLI, WHOLE, Cluster
+from hetsim.model.record import NOT_ARRIVED, Record
+from hetsim.model.tasks import Mode
+from hetsim.results.one_run.launches import PlaceColumns, launches_of
 
 ROUNDING = 1e-9
 """Differences up to here are noise of a long sum."""
 
 if TYPE_CHECKING:
-    from sim.results.one_run.measured import Run
-    from sim.results.one_run.modes import ModeTable
+    from hetsim.results.one_run.measured import Run
+    from hetsim.results.one_run.modes import ModeTable
 
 
 def request_mix(record: Record) -> tuple[list[list[Mode]], np.ndarray]:

@@ -1,0 +1,406 @@
+"""The digest of an object with all the code and data that it reaches: what a policy of the user's adds to a run's name.
+
+The digest is of values in memory, not of the text of files: of a function its byte code, constants, defaults, closure
+and the globals that it names, with what these name in turn; of an object its state; of a class what is in it and its
+bases.  Modules of Python and of hetsim count by name and packages by version; a package that is installed from a local
+folder, or that nothing has installed, is the user's own code.  Equal objects have equal digests in every process.
+
+What decides a run and is no such value (files that are opened, the environment, a state in C) is told as a reason.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import dis
+import enum
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import io
+import os
+import random
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.errors import UsageError
+
+OURS = ("hetsim", "hetsim_policies", "hetsim_scenarios")
+_MISSING = "no such name"
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_SCALARS = (bool, float, complex, str, bytes, type(None), type(...), type(NotImplemented))
+_CONTAINERS = (dict, list, tuple, set, frozenset, str, bytes, int, float)
+_BUILT_IN = "built in"
+_REACHES: dict[Any, str] = {
+    open: "opens files", io.open_code: "opens files", os.open: "opens files", os.getenv: "reads the environment",
+    os.listdir: "lists folders", os.scandir: "lists folders", os.walk: "lists folders", os.stat: "looks at files",
+    os.popen: "starts processes", os.system: "starts processes", os.urandom: "draws from the system",
+    time.time: "reads the clock", time.time_ns: "reads the clock",
+    eval: "evaluates text", exec: "executes text", compile: "compiles text", input: "reads the terminal",
+    __import__: "imports modules by computed names", importlib.import_module: "imports modules by computed names",
+}  # fmt: skip
+_OUTSIDE = frozenset((
+    "socket", "_socket", "ssl", "http", "urllib", "ftplib", "smtplib", "subprocess", "ctypes", "sqlite3", "dbm",
+    "shelve", "mmap", "secrets", "multiprocessing",
+))  # fmt: skip
+"""Modules of Python whose state is not in this process."""
+_READING = frozenset((
+    "open", "read_text", "read_bytes", "loadtxt", "genfromtxt", "fromfile", "memmap", "urlopen", "iterdir", "glob",
+    "rglob", "exists", "is_file", "is_dir", "isfile", "isdir", "stat", "getmtime", "getsize",
+))  # fmt: skip
+"""Attributes that look at files, of whatever object."""
+_OF_PACKAGES = ("load", "read", "open", "fetch", "download")
+"""How the names of functions of packages begin that do."""
+_PARTS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"), staticmethod: ("__func__",), classmethod: ("__func__",),
+    functools.cached_property: ("func",), functools._lru_cache_wrapper: ("__wrapped__",),
+    types.MethodWrapperType: ("__name__", "__self__"),
+} | dict.fromkeys((
+    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType, types.MemberDescriptorType,
+), ("__name__", "__objclass__"))  # fmt: skip
+"""Of objects of Python the attributes that they consist of."""
+
+
+def stated_identity(item: Any) -> str | None:
+    """The text `identity` by which an object says itself what it is."""
+    said = vars(item if inspect.isclass(item) else type(item)).get("identity")
+    said = getattr(item, "__dict__", {}).get("identity", said)
+    return said if isinstance(said, str) and said is not _MISSING else None
+
+
+def code_digest(item: Any, own: str = "") -> tuple[str, tuple[str, ...]]:
+    """The digest of an object with the code that it reaches, and what it leaves out: for each a reason.
+
+    own: a package whose code counts as the user's, even where it is installed.
+    UsageError if the source of a function is not what was imported.
+    """
+    said = stated_identity(item)
+    if said is not None:
+        return hashlib.sha256(f"identity {said}".encode()).hexdigest(), ()
+    walk = _Walk(own)
+    try:
+        walk.value(item)
+    except RecursionError:
+        walk.unknown("has objects inside one another too deeply")
+    return walk.hash.hexdigest(), tuple(walk.reasons)
+
+
+class _Walk:
+    """One walk over all that an object reaches; everything is put into `hash`, what cannot be into `reasons`."""
+
+    def __init__(self, own: str = "", reasons: dict[str, None] | None = None, place: str = "") -> None:
+        """place: the function or class at which the walk is, for reasons."""
+        self.hash, self.own, self.place = hashlib.sha256(), own, place
+        self.reasons: dict[str, None] = {} if reasons is None else reasons
+        # The objects too: one that is gone would leave its number in memory to another.
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def put(self, *tokens: Any) -> None:
+        for token in tokens:
+            data = token if isinstance(token, bytes) else str(token).encode(errors="backslashreplace")
+            self.hash.update(len(data).to_bytes(8, "little") + data)
+
+    def unknown(self, what: str) -> None:
+        self.put("unknown")
+        self.reasons[f"{self.place or 'it'} {what}"] = None
+
+    def alone(self, value: Any) -> bytes:
+        """The digest of a value by itself: the order of sets and dicts."""
+        inner = _Walk(self.own, self.reasons, self.place)
+        inner.value(value)
+        return inner.hash.digest()
+
+    def value(self, value: Any) -> None:
+        kind = type(value)
+        if kind is os._Environ or value is sys.modules:
+            self.unknown(_REACHES[__import__ if value is sys.modules else os.getenv])
+        elif kind in _SCALARS:
+            self.put(kind.__name__, repr(value))
+        elif kind is int:
+            self.put("int", f"{value:x}")
+        elif kind is tuple or kind is frozenset or kind is types.CodeType:
+            # Equal ones may be one object or several, as a module comes from its source or from a cached file.
+            self._object(value, kind)
+        elif id(value) in self._seen:
+            self.put("seen", self._seen[id(value)][0])
+        else:
+            self._seen[id(value)] = len(self._seen), value
+            self._object(value, kind)
+
+    def _object(self, value: Any, kind: type) -> None:
+        self.put(kind.__name__)
+        if isinstance(value, types.BuiltinFunctionType | types.FunctionType) and value in _REACHES:
+            self.unknown(_REACHES[value])
+        elif kind is list or kind is tuple:
+            self.put(len(value))
+            for inner in value:
+                self.value(inner)
+        elif kind is set or kind is frozenset:
+            self.put(*sorted(map(self.alone, value)))
+        elif kind is dict or kind is types.MappingProxyType:
+            self._mapping(value)
+        elif isinstance(value, types.ModuleType):
+            self._module(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, enum.Enum):
+            self.value((kind, value.name, value.value))
+        elif kind is types.FunctionType:
+            self._function(value)
+        elif kind is types.CodeType:
+            self._code(value)
+        elif kind is types.MethodType or kind is types.BuiltinFunctionType:
+            self._method(value)
+        elif kind is np.ndarray or isinstance(value, np.generic):
+            self.put(repr(value.dtype), value.shape)
+            self.value(value.ravel().tolist() if value.dtype.hasobject else value.tobytes())
+        else:
+            for name in _PARTS.get(kind, ()):
+                self.value(getattr(value, name))
+            if kind not in _PARTS:
+                self._instance(value, kind)
+
+    def _mapping(self, value: Mapping[Any, Any]) -> None:
+        self.put(len(value))
+        for _, key in sorted(((self.alone(key), key) for key in value), key=lambda pair: pair[0]):
+            self.value(key)
+            self.value(value[key])
+
+    # Code -------------------------------------------------------------------------------------------------------
+
+    def _code(self, code: types.CodeType) -> None:
+        self.put(code.co_code, code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+        self.put(code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable)
+        self.value(code.co_consts)
+
+    def _function(self, function: types.FunctionType) -> None:
+        code, names = function.__code__, function.__globals__
+        # Where it was defined; `__module__` may be that of a function that it wraps.
+        module = str(names.get("__name__", ""))
+        if self._named(module, code.co_qualname):
+            if "<locals>" in code.co_qualname:
+                self._closure(function)
+            return
+        before, self.place = self.place, f"{module.replace('__mp_main__', '__main__')}.{code.co_qualname}"
+        _check_source(function, module)
+        self._code(code)
+        self._closure(function)
+        if function.__name__ == "__init__":  # which decide how a scenario's values are read
+            self.value(function.__annotations__)
+        self._names(code, names)
+        self.place = before
+
+    def _closure(self, function: types.FunctionType) -> None:
+        empty = types.CellType()
+        self.value([_MISSING if cell == empty else cell.cell_contents for cell in function.__closure__ or ()])
+        self.value((function.__defaults__, function.__kwdefaults__, function.__dict__))
+
+    def _names(self, code: types.CodeType, names: Mapping[str, Any], around: Mapping[str, Any] | None = None) -> None:
+        """The globals that code names, and what it imports; `around`: imported by the code around it, by local name."""
+        steps, bound, imported = list(dis.get_instructions(code)), dict(around or {}), None
+        for at, step in enumerate(steps):
+            if step.opname in _GLOBAL:
+                value = names.get(step.argval, bound.get(step.argval, getattr(builtins, step.argval, _MISSING)))
+                if value is globals or value is vars:
+                    self._all(names)
+                self._attributes(value, steps, at + 1)
+            elif step.opname == "IMPORT_NAME":
+                imported = self._import(step.argval, steps[at - 2].argval or 0, steps[at - 1].argval, names)
+            elif step.opname == "IMPORT_FROM" and imported is not None:  # import a.b as c
+                imported = getattr(imported, step.argval)
+            elif step.opname.startswith("STORE_") and imported is not None:
+                if step.opname == "STORE_GLOBAL":  # other functions may name it
+                    self.value(imported)
+                bound[step.argval], imported = imported, None
+            elif step.opname in _ATTRIBUTE and step.argval in _READING:
+                self.unknown(f"opens files ({step.argval})")
+            elif step.opname.startswith("LOAD_") and isinstance(step.argval, str) and step.argval in bound:
+                self._attributes(bound[step.argval], steps, at + 1)
+            elif isinstance(step.argval, tuple):  # two names in one step
+                self.value([bound[name] for name in step.argval if isinstance(name, str) and name in bound])
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self._names(inner, names, bound)
+
+    def _attributes(self, value: Any, steps: list[dis.Instruction], at: int) -> None:
+        """A value that is named; of a module those of its attributes that are asked for."""
+        while isinstance(value, types.ModuleType) and at < len(steps) and steps[at].opname in _ATTRIBUTE:
+            self.put("attribute", steps[at].argval)
+            self._named(value.__name__, "")
+            value, at = getattr(value, steps[at].argval, _MISSING), at + 1
+        self.value(value)
+
+    def _import(self, name: str, level: int, wanted: Any, names: Mapping[str, Any]) -> types.ModuleType | None:
+        """Walk what code imports when it runs, imported now unless it is of a package; the module that a name gets."""
+        try:
+            full = importlib.util.resolve_name("." * level + name, names.get("__package__") or "") if level else name
+            of_package = _origin(full, self.own) not in ("", "python", "hetsim")
+            module = sys.modules.get(full) if of_package else importlib.import_module(full)
+            for one in wanted or () if module is not None and not of_package and hasattr(module, "__path__") else ():
+                if not hasattr(module, one) and importlib.util.find_spec(f"{full}.{one}"):
+                    importlib.import_module(f"{full}.{one}")
+        except Exception as problem:  # the code may expect it, and otherwise the run will say so
+            self.put(_MISSING, type(problem).__name__)
+            return None
+        self._named(full, "")
+        if module is None:
+            return None
+        for one in wanted or ():
+            self.value(module if one == "*" else getattr(module, one, _MISSING))
+        return None if wanted else sys.modules[full.partition(".")[0]]
+
+    def _module(self, module: types.ModuleType) -> None:
+        if not self._named(module.__name__, ""):
+            before, self.place = self.place, module.__name__
+            self._all(vars(module))
+            self.place = before
+
+    def _all(self, names: Mapping[str, Any]) -> None:
+        self._mapping({name: value for name, value in names.items() if not (name[:2] == name[-2:] == "__")})
+
+    # Classes and objects ----------------------------------------------------------------------------------------
+
+    def _class(self, kind: type) -> None:
+        if self._named(kind.__module__, kind.__qualname__) and "<locals>" not in kind.__qualname__:
+            return
+        before, self.place = self.place, f"{kind.__module__.replace('__mp_main__', '__main__')}.{kind.__qualname__}"
+        self.put(kind.__qualname__)
+        self.value((type(kind), *kind.__bases__))
+        for name, value in sorted(vars(kind).items()):  # but for what only describes it
+            if name != "_abc_impl" and (name[:2] != "__" or callable(value) or type(value) in _PARTS):
+                self.value((name, value))
+        self.place = before
+
+    def _instance(self, value: Any, kind: type) -> None:
+        others = [one for one in kind.__mro__[:-1] if one not in _CONTAINERS
+                  and _origin(one.__module__, self.own) not in ("", "hetsim")
+                  and one.__module__ not in ("abc", "typing", "collections.abc")]  # fmt: skip
+        if kind.__name__ == "cython_function_or_method" and self._named(value.__module__, value.__qualname__):
+            return
+        if others[:1] != [kind]:
+            self.value((kind, dict(getattr(value, "__dict__", {}))))
+            slots = ((f"{one.__qualname__}.{name}", name) for one in kind.__mro__ for name, member in vars(one).items()
+                     if isinstance(member, types.MemberDescriptorType) and name[:2] != "__")  # fmt: skip
+            self.value({full: getattr(value, name) for full, name in slots if hasattr(value, name)})
+            self.value([base(value) for base in _CONTAINERS if isinstance(value, base)])  # type: ignore[arg-type]
+        if others:  # it may have a state that Python does not show
+            self._reduced(value, kind)
+
+    def _reduced(self, value: Any, kind: type) -> None:
+        """What `copy` and `pickle` take for the object, walked."""
+        try:
+            made = copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else value.__reduce_ex__(4)
+        except Exception:
+            self.unknown(f"has an object of {kind.__module__}.{kind.__qualname__}, whose state cannot be read")
+            return
+        made = (kind, made, None, None, None) if isinstance(made, str) else (*made, *(None,) * (5 - len(made)))
+        self.value(made[:3])
+        pairs = list(made[4] or ())
+        self.value([list(made[3] or ()), pairs if kind.__name__ == "OrderedDict" else dict(pairs)])
+
+    def _method(self, value: Any) -> None:
+        """A method of an object; a function in C has its module as the object, or none."""
+        owner = value.__self__
+        self.put(value.__name__)
+        if owner is random._inst or owner is np.random.mtrand._rand:
+            self.unknown("draws from the global random generator")
+        elif isinstance(owner, types.ModuleType | None):
+            self._named(str(value.__module__), value.__qualname__)
+        else:
+            self.value(owner)
+            self.value(getattr(value, "__func__", None))
+
+    def _named(self, module: str, name: str) -> bool:
+        """Does what has this name in a module count by its name (and version)?  Then it is put."""
+        if origin := _origin(module, self.own):
+            self.put("named", module, name, origin)
+        if origin == "python" and module.partition(".")[0] in _OUTSIDE:
+            self.unknown(f"uses {module}")
+        elif origin not in ("", "python", "hetsim") and name.startswith(_OF_PACKAGES):
+            self.unknown(f"opens files ({name})")
+        return bool(origin)
+
+
+# Where code is from -----------------------------------------------------------------------------------------------
+
+
+def _origin(module: Any, own: str) -> str:
+    """`python`, `hetsim`, or name and version of the package that a module is from; empty for the user's own code."""
+    if not isinstance(module, str):  # of some classes in C
+        return "python"
+    top = module.partition(".")[0]
+    if top == own or top in ("__main__", "__mp_main__"):
+        return ""
+    return "hetsim" if top in OURS else _origin_of(top, _file(top))
+
+
+def _file(top: str) -> str:
+    """The file of a module; `built in` for none, and empty where there is no such module."""
+    if (module := sys.modules.get(top)) is not None:
+        return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), _BUILT_IN)
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    return "" if spec is None else str(spec.origin) if spec.has_location else _BUILT_IN
+
+
+@cache
+def _origin_of(top: str, file: str) -> str:
+    path = Path(file)
+    if not {"site-packages", "dist-packages"} & set(path.parts):
+        libraries = {Path(str(sysconfig.get_path(name))) for name in ("stdlib", "platstdlib")}
+        of_python = top in sys.stdlib_module_names and (file == _BUILT_IN or libraries & set(path.parents))
+        return "python" if of_python else ""  # a file of the user's may have such a name too
+    found = [metadata.distribution(name) for name in sorted(set(_distributions().get(top, ())))]
+    # Of one that was installed from a folder equal versions do not mean equal code.
+    told = [one for one in found if '"file:' not in (one.read_text("direct_url.json") or "").replace(" ", "")]
+    return ", ".join(f"{one.name} {one.version}" for one in told)
+
+
+_distributions = cache(metadata.packages_distributions)
+
+
+def _check_source(function: types.FunctionType, module: str) -> None:
+    """UsageError if the file of a function does not have it any more as it was imported.
+
+    Only where Python's own loader made the module: others change code.
+    """
+    loaded = sys.modules.get(module)
+    file = getattr(loaded, "__file__", None)
+    if file != function.__code__.co_filename or type(getattr(loaded, "__loader__", None)) is not SourceFileLoader:
+        return
+    try:
+        known = _codes_in(file, os.stat(file).st_size, os.stat(file).st_mtime_ns)
+    except (OSError, SyntaxError, ValueError):
+        known = frozenset()
+    if _Walk().alone(function.__code__) not in known:
+        raise UsageError(
+            f"{Path(file).name} has changed since it was imported: {function.__qualname__} is not in it as it runs "
+            "here; start Python again (or import the module anew), then give the same command"
+        )
+
+
+@cache
+def _codes_in(file: str, size: int, changed: int) -> frozenset[bytes]:
+    """Digests of all code in a file, which is read again when it has changed."""
+    todo, found = [compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)], set()
+    while todo:
+        code = todo.pop()
+        found.add(_Walk().alone(code))
+        todo += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    return frozenset(found)

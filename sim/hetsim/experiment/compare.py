@@ -1,0 +1,256 @@
+"""Compare policies on one scenario: replication r of each meets the same arrivals, sizes and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.experiment.options import StudyKeywords, StudyOptions, with_options
+from hetsim.experiment.policies import PolicyLike, named_policies
+from hetsim.experiment.run import begun, prepare, run_cases, stop_at_part, tell_all, to_keep, whole_series
+from hetsim.experiment.stopping import cut_warmup, select
+from hetsim.experiment.study import Case
+from hetsim.experiment.work import Setup
+
+if TYPE_CHECKING:
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.selection import Selection
+    from hetsim.results.one_run.result import Result
+    from hetsim.scenario.scenario import Scenario
+
+Policies = Iterable[PolicyLike] | Mapping[str, PolicyLike]
+
+
+@dataclass
+class Refusals:
+    """Policies that refuse the scenario before its clock starts.
+
+    `add` raises where it is the baseline, with which all others were to be compared; `require_others` where too few
+    are left.
+    """
+
+    baseline: str | None = None
+    errors: dict[str, ScenarioError] = field(default_factory=dict)
+
+    def add(self, label: str, error: ScenarioError) -> None:
+        if label == self.baseline:
+            text = f'the baseline "{label}" refuses the scenario, so nothing can be compared with it: name another one'
+            raise ScenarioError([*error.problems, Problem(text)])
+        self.errors[label] = error
+
+    def require_others(self, count: int, least: int = 1) -> None:
+        if count < least:
+            raise ScenarioError(dict.fromkeys(one for error in self.errors.values() for one in error.problems))
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """What each says, without the place of the policy, which is the policy itself."""
+        return {
+            label: "; ".join(": ".join(filter(None, (one.key, one.message))) for one in error.problems)
+            for label, error in self.errors.items()
+        }
+
+
+@with_options(StudyKeywords)
+def compare(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    policies: Policies,
+    *,
+    metrics: str | Iterable[str] | None = None,
+    baseline: str | None = None,
+    confidence: float = 0.95,
+    best: str | None = None,
+    probability: float = 0.95,
+    delta: float = 0.01,
+    by: str | Iterable[str] = (),
+    **options: Unpack[StudyKeywords],
+) -> Comparison:
+    """Compare policies: a table, paired differences, and sentences that say which is better and by how much.
+
+    A policy that refuses the scenario before its clock starts is in `Comparison.refused`, with its reason, and the
+    others are compared.
+
+    Parameters:
+        scenario: as for `run`.
+        policies: names, mappings or classes as in `run`, or a mapping of labels to these.
+        metrics: those compared, or names of sets of them (usual, cluster, all), of which those are that tell something
+            here; without them the usual ones.
+        by: class, gpus or user: to keep of replications what `Comparison.by` tells of these groups.
+        baseline: the label with which every other is compared; without it every pair is.
+        confidence: of the intervals.
+        best: a metric by which to select the best policy with the stated `probability`, unless another is within
+            `delta` of it: as many replications are made as that takes (`hetsim.results.many_runs.selection`), at least
+            those asked for (without: 10).  The result is in `Comparison.selection`.
+        probability, delta: of a selection; delta is a share of the mean.
+        options: those of every study.
+    Returns: what was found, and the runs behind it.
+    Raises:
+        ScenarioError: all policies refuse, or the baseline does, or one is written wrongly (an unknown parameter).
+        RunError: a run failed, which ends the comparison.
+    """
+    from hetsim.results.many_runs.compare import compare as evaluate
+    from hetsim.results.one_run.metric_sets import listed
+
+    names = None if metrics is None else listed(metrics)
+    refusals, study_options = Refusals(baseline), StudyOptions(**options)
+    runs: Mapping[str, Result | Replications]
+    selection = None
+    if best is None:
+        runs = run_policies(scenario, policies, study_options, metrics=names or (), by=by, refusals=refusals)
+        asked = asked_for(names, by)
+    else:
+        runs, selection = select_best(
+            scenario, policies, study_options, best=best, probability=probability, delta=delta, metrics=names or (),
+            by=by, refusals=refusals,
+        )  # fmt: skip
+        asked = asked_for(
+            names, by, best=best, probability=probability, delta=delta, replications=study_options.replications
+        )
+    found = evaluate(
+        runs, names, baseline=baseline, confidence=confidence, selection=selection, refused=refusals.reasons
+    )
+    found.asked = asked
+    return found
+
+
+def asked_for(
+    metrics: Iterable[str] | None, by: str | Iterable[str], best: str | None = None, probability: float | None = None,
+    delta: float | None = None, replications: int | Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """`Comparison.asked`; what was left out is not in it."""
+    asked: dict[str, Any] = {"metrics": list(metrics or ()), "by": [by] if isinstance(by, str) else list(by)}
+    if best is not None:
+        asked |= {"best": best, "probability": probability, "delta": delta, "replications": replications}
+    return {name: value for name, value in asked.items() if value}
+
+
+def select_best(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    policies: Policies,
+    options: StudyOptions,
+    best: str,
+    probability: float = 0.95,
+    delta: float = 0.01,
+    *,
+    metrics: str | Iterable[str] = (),
+    by: str | Iterable[str] = (),
+    refusals: Refusals | None = None,
+) -> tuple[dict[str, Replications], Selection]:
+    """The best policy by one metric, and the runs that showed it, by label; see `compare`.
+
+    The replications of `options` are those of the first stage.  `refusals`: as in `run_policies`; two policies have to
+    be left.
+    """
+    from hetsim.results.many_runs import selection
+
+    replications = options.replications
+    if isinstance(replications, Mapping):
+        raise UsageError("a selection makes as many replications as it takes: give the number of its first stage only")
+    first = selection.FIRST if replications is None else replications
+    if first < 3:
+        raise UsageError(f"the first stage of a selection takes at least 3 replications, not {first}")
+    values = named_policies(policies)
+    cases = prepared(scenario, values, options, refusals)
+    kept = groups_to_keep(cases, metrics, by, replace(options, replications=replications or {}))
+    if refusals is not None and refusals.errors:
+        refusals.require_others(len(cases), 2)
+    race = selection.Race(list(cases), best, probability, delta)
+
+    def withdraw(label: str, error: ScenarioError) -> None:
+        if refusals is None:
+            raise error
+        refusals.add(label, error)
+        if label in race.left:
+            race.withdraw(label)
+        refusals.require_others(len(race.left), 2)
+
+    setup = Setup(tuple(case.scenario for case in cases.values()), tuple(dict.fromkeys([*kept, best])), options.check)
+    most = max(selection.MOST, first)
+    on_refusal = [partial(withdraw, label) for label in cases]
+    with begun(options, setup, first * len(cases)) as study:
+        warmups, remarks, warnings = cut_warmup(study, [*cases.values()], [most] * len(cases), on_refusal)
+        series = {
+            label: whole_series(case, first, warmup=warmup, on_refusal=partial(withdraw, label))
+            for (label, case), warmup in zip(cases.items(), warmups, strict=True)
+            if label in race.left
+        }
+        stop_at_part(options, study, series.values())
+        select(study, race, series, first=first, most=most)
+    tell_all(series.values(), remarks, warnings)
+    return {label: one.runs for label, one in series.items() if one.runs is not None and not one.refused}, race.found()
+
+
+def run_policies(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    policies: Policies,
+    options: StudyOptions,
+    *,
+    metrics: str | Iterable[str] = (),
+    by: str | Iterable[str] = (),
+    refusals: Refusals | None = None,
+) -> dict[str, Result | Replications]:
+    """The runs themselves, by label: what `compare` evaluates.
+
+    Where replications are given as a precision, each policy has as many as it needs; a comparison takes those
+    that all have.
+    refusals: takes in the policies that refuse the scenario before its clock starts, which have no run; without it the
+    first one that does ends all.
+    """
+    values = named_policies(policies)
+    if len(values) < 2:
+        raise UsageError("a comparison needs at least two policies")
+    cases = prepared(scenario, values, options, refusals)
+    kept = groups_to_keep(cases, metrics, by, options)
+    on_refusal = None if refusals is None else [partial(refusals.add, label) for label in cases]
+    outcomes = run_cases([*cases.values()], options, kept, on_refusal=on_refusal)
+    if refusals is not None:
+        refusals.require_others(len(outcomes))
+    running = [label for label in cases if refusals is None or label not in refusals.errors]
+    return dict(zip(running, outcomes, strict=True))
+
+
+def prepared(
+    scenario: str | Path | Mapping[str, Any] | Scenario, values: Mapping[str, Any], options: StudyOptions,
+    refusals: Refusals | None,
+) -> dict[str, Case]:  # fmt: skip
+    """The scenario under each policy, by label, without those that need a parameter which is not given.
+
+    Whatever else is wrong when it is read, such as a misspelled parameter, is a mistake and no refusal.
+    """
+    from hetsim.scenario.file.problems import MISSING
+
+    cases, mistakes = {}, dict[Problem | str, None]()
+    for label, value in values.items():
+        try:
+            cases[label] = Case(prepare(scenario, value, options.overrides), seed=options.seed)
+        except ScenarioError as error:
+            if refusals is None:
+                raise
+            if all(one.message == MISSING and one.key.startswith("policy.") for one in error.problems):
+                refusals.add(label, error)
+            else:
+                mistakes.update(dict.fromkeys(error.problems))
+    if mistakes:
+        raise ScenarioError(mistakes)
+    if refusals is not None:
+        refusals.require_others(len(cases))
+    return cases
+
+
+def groups_to_keep(
+    cases: Mapping[str, Case], metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions
+) -> list[str]:
+    """`to_keep` of the first case that can be built: the workload is that of all."""
+    refusal: ScenarioError | None = None
+    for case in cases.values():
+        try:
+            return to_keep(case.scenario, metrics, by, options)
+        except ScenarioError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal

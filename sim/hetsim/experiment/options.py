@@ -1,0 +1,177 @@
+"""The options of a study, each declared once: its default, its bounds, and what commands and functions say of it.
+
+`StudyOptions` goes from every front door to the runner as one object.  The keyword classes say, for type checkers,
+which of them a function takes as `**options`; `with_options` shows these in its signature and docstring, and
+`hetsim.cli.options` makes those of a command.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import wraps
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+from hetsim.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from hetsim.experiment.progress import Progress
+    from hetsim.scenario.scenario import Overrides
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _option(default: Any, **about: Any) -> Any:
+    """A field.  about: flag, metavar and help of commands; python: what functions say; low, high: bounds of a number.
+
+    An option without a flag is one of functions only; without `python` the help serves both.
+    """
+    return field(default=default, metadata=about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """How a study is made, kept and told of; UsageError for values out of bounds, or that exclude one another."""
+
+    overrides: Overrides = _option(
+        (), flag="--set", metavar="KEY.PATH=VALUE",
+        help="Change a value of the scenario (repeatable); the value is written as in the file.",
+        python='further values of the scenario, `{"cluster.nodes.0.count": 4}` or `["cluster.nodes.0.count=4"]`; '
+        "applied after policy.",
+    )  # fmt: skip
+    seed: int | None = _option(None, flag="--seed", low=0, help="Instead of the scenario's seed.")
+    replications: int | Mapping[str, Any] | None = _option(
+        None, flag="--replications", metavar="N", low=1, high=100_000, help="Independent runs; adds intervals.",
+        python="independent runs, instead of the scenario's: a number, or {precision, metric, max, confidence}: then "
+        "as many as the precision needs, at least ten.",
+    )  # fmt: skip
+    workers: int | None = _option(
+        1, flag="--workers", metavar="N", low=1, high=1000,
+        help="Processes of this machine; results do not depend on it.  [default: one a core, at most one a run]",
+        python="processes of this machine, None for one a core; results do not depend on it.",
+    )  # fmt: skip
+    dask: str | None = _option(
+        None, flag="--dask", metavar="ADDRESS", help="Run on a Dask cluster instead: tcp://HOST:8786."
+    )
+    executor: Executor | None = _option(
+        None, python="any `concurrent.futures.Executor` to run on instead, with `workers` at a time."
+    )
+    cache: str | Path | None = _option(
+        None, flag="--cache", metavar="DIR", help="Keep finished runs there and look them up.",
+        python="a folder for finished runs (of `replicate` and `compare` all replications but the first, which stays "
+        "whole); none that is there is made again, unless `fresh`.",
+    )  # fmt: skip
+    shard: str | None = _option(
+        None, flag="--shard", metavar="I/N", help="Only make the I-th of N parts of the runs, into a folder that all "
+        "parts share; the same command without it makes the tables.",
+        python='"2/8": only make that part of the runs, into the cache, and raise ShardOver with a report.',
+    )  # fmt: skip
+    fresh: bool = _option(
+        False, flag="--fresh", help="Make every run again, also what --cache has.",
+        python="make every run again, also what the cache has.",
+    )  # fmt: skip
+    trust: bool = _option(
+        False, flag="--trust", help="Also use finished runs whose inputs were not all known (code that opens files or "
+        "reads the environment).",
+    )  # fmt: skip
+    check: bool = _option(False, flag="--check", help="Verify the simulator's invariants after every round (slower).")
+    progress: Progress | bool | None = _option(
+        None, python="called with the share done, 0 to 1, five times a second from another thread; True shows a bar, "
+        "on a terminal or in a notebook.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if "low" in one.metadata and value is not None and not isinstance(value, Mapping):
+                low, high = one.metadata["low"], one.metadata.get("high", math.inf)
+                if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+                    bounds = f"from {low} to {high:,}" if high < math.inf else f"of at least {low}"
+                    raise UsageError(f"{one.name} must be a whole number {bounds}, not {value!r}")
+        if self.dask is not None and (self.executor is not None or self.workers not in (None, 1)):
+            raise UsageError("a Dask cluster has workers of its own: leave out workers and executor")
+
+
+class RunKeywords(TypedDict, total=False):
+    """Of one run, in this process."""
+
+    overrides: Overrides
+    seed: int | None
+    check: bool
+    progress: Progress | bool | None
+
+
+class LocalKeywords(TypedDict, total=False):
+    """Of whatever makes runs on this machine only."""
+
+    overrides: Overrides
+    workers: int | None
+    progress: Progress | bool | None
+
+
+class SearchKeywords(LocalKeywords, total=False):
+    """Of studies that decide themselves how many replications they make."""
+
+    seed: int | None
+    dask: str | None
+    executor: Executor | None
+    cache: str | Path | None
+    shard: str | None
+    fresh: bool
+    trust: bool
+    check: bool
+
+
+class StudyKeywords(SearchKeywords, total=False):
+    """All."""
+
+    replications: int | Mapping[str, Any] | None
+
+
+def declared_options(names: Iterable[str]) -> dict[str, Field[Any]]:
+    """The options of these names, in the order in which they are declared."""
+    wanted = set(names)
+    return {one.name: one for one in fields(StudyOptions) if one.name in wanted}
+
+
+def with_options(keywords: type) -> Callable[[Function], Function]:
+    """A decorator that shows what `**options` are, one of the classes of keywords, in `help` and the reference.
+
+    They stand in the signature, and in the docstring in place of the line `options: ...`, but for those of which the
+    docstring says something itself.  Other keywords are a TypeError.
+    """
+    options = declared_options(keywords.__annotations__)
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())[:-1]
+        parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+                       for name, one in options.items()]  # fmt: skip
+        known = [one.name for one in parameters]
+
+        @wraps(function)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            for name in given:
+                if name not in known:
+                    raise TypeError(f'{function.__name__}() has no parameter "{name}"{suggestion(name, known)}')
+            return function(*arguments, **given)
+
+        text = inspect.getdoc(function) or ""
+        said = {name: one.metadata.get("python") or one.metadata["help"] for name, one in options.items()
+                if not re.search(rf"(^|  |, ){name}(, \w+)*: ", text, re.MULTILINE)}  # fmt: skip
+        lines = [textwrap.fill(f"{name}: {what[0].lower()}{what[1:]}", 116, subsequent_indent="    ")
+                 for name, what in said.items()]  # fmt: skip
+        checked.__doc__ = re.sub(r"^( *)options: .*", lambda m: textwrap.indent("\n".join(lines), m[1]), text,
+                                 flags=re.MULTILINE)  # fmt: skip
+        checked.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return cast("Function", checked)
+
+    return decorate

@@ -1,0 +1,225 @@
+"""Run a scenario once, or several times with independent randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.identity import Identity
+from hetsim.experiment.options import RunKeywords, StudyKeywords, StudyOptions, with_options
+from hetsim.experiment.policies import PolicyLike, named_policy
+from hetsim.experiment.progress import Meter
+from hetsim.experiment.shard import ShardOver, make_part, part_of
+from hetsim.experiment.stopping import Refusal, checked_amount, cut_warmup
+from hetsim.experiment.store import Store, open_cache
+from hetsim.experiment.study import Case, Replicates, Study
+from hetsim.experiment.work import Setup
+from hetsim.experiment.workers import Workers
+from hetsim.results.many_runs.replications import Replications
+
+if TYPE_CHECKING:
+    from hetsim.model.record import RunInput
+    from hetsim.results.one_run.result import Result
+    from hetsim.scenario.scenario import Overrides, Scenario
+
+
+@with_options(RunKeywords)
+def run(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    *,
+    policy: PolicyLike | None = None,
+    **options: Unpack[RunKeywords],
+) -> Result:
+    """Run a scenario once.
+
+    Of a scenario that asks for replications the first is made, and a warning of the result says so.
+
+    Parameters:
+        scenario: a file, the name of a shipped scenario, a mapping, or a Scenario.
+        policy: in place of the scenario's whole policy: a name (`"sjf"`, `"sjf + best_fit"`), a mapping as under
+            `policy:`, or a scheduler class or order key of your own.
+        options: those of every study.
+    Returns: the tables, metrics and warnings of the run.
+    Raises:
+        ScenarioError: the scenario is invalid; it lists everything that is wrong.
+        RunError: the run failed; its `result` has the tables up to then.
+    """
+    study_options = StudyOptions(**options)
+    loaded = prepare(scenario, policy, study_options.overrides)
+    most = checked_amount(loaded, None).most
+    result = one_run(loaded, study_options, most)
+    if most > 1:
+        asked = f"the scenario asks for {most:,} replications, and this is the first"
+        result.record.input.warnings.append(f"{asked}: hetsim.replicate makes all, and intervals")
+    return result
+
+
+@with_options(StudyKeywords)
+def replicate(
+    scenario: str | Path | Mapping[str, Any] | Scenario,
+    *,
+    policy: PolicyLike | None = None,
+    metrics: str | Iterable[str] = (),
+    by: str | Iterable[str] = (),
+    keep: bool = False,
+    **options: Unpack[StudyKeywords],
+) -> Replications:
+    """Run a scenario several times with independent randomness.
+
+    Parameters:
+        scenario, policy: as for `run`.
+        metrics: to keep of every replication besides those of the summary (or sets of them: cluster, all).
+        by: class, gpus or user: to keep of every replication what `Replications.by` tells of these groups.
+        keep: keep the whole runs of replications, not only their metrics (one worker only).
+        options: those of every study.
+    Returns: metrics of every replication, means with confidence intervals, and the first run as a whole.
+    Raises:
+        ScenarioError: the scenario is invalid; it lists everything that is wrong.
+        RunError: a run failed; its `result` has the tables up to then.
+        UsageError: options do not go together, or `replications` is not a number of them.
+        ShardOver: the shard that was asked for is made; its `report` says what was.
+    """
+    study_options = StudyOptions(**options)
+    loaded = prepare(scenario, policy, study_options.overrides)
+    kept = to_keep(loaded, metrics, by, study_options)
+    found = run_cases([Case(loaded, seed=study_options.seed)], study_options, kept, keep, several=True)[0]
+    assert isinstance(found, Replications)
+    if study_options.replications is None and len(found) < 2:
+        found.warnings.append("one replication has no intervals: give replications=10, or use hetsim.run")
+    return found
+
+
+def one_run(scenario: Scenario, options: StudyOptions | None = None, most: int = 1) -> Result:
+    """The first of `most` replications, which share a warm-up that is found in them."""
+    options = options or StudyOptions()
+    case = Case(scenario, seed=options.seed)
+    with begun(options, Setup((scenario,), (), options.check), 1) as study:
+        (warmup,), _, warnings = cut_warmup(study, [case], [most])
+        series = whole_series(case, 1, warmup=warmup)
+        study.make([series])
+    (result,) = series.results
+    result.record.input.warnings.extend(warnings)
+    return result
+
+
+@contextmanager
+def begun(options: StudyOptions, setup: Setup, runs: int = 0, identity: Identity | None = None) -> Iterator[Study]:
+    """A study with these options, of so many runs as far as that is known."""
+    pool = Workers(options.workers, options.dask, options.executor)
+    if part_of(options) is not None and options.cache is None:
+        raise UsageError("shards need a folder that all of them share: give cache (--cache DIR)")
+    store = Store(open_cache(options.cache), options.fresh, options.trust)
+    with (
+        Meter(options.progress, runs) as meter,
+        Study(setup, pool, store=store, meter=meter, identity=identity) as study,
+    ):
+        yield study
+    store.tell()
+
+
+def stop_at_part(options: StudyOptions, study: Study, series: Iterable[Replicates]) -> None:
+    """Of a shard: make its part of these cases, and raise ShardOver."""
+    part = part_of(options)
+    if part is not None:
+        raise ShardOver(make_part(study, series, part))
+
+
+def run_cases(
+    cases: list[Case], options: StudyOptions, metrics: str | Iterable[str] = (), keep: bool = False,
+    on_refusal: Sequence[Refusal] | None = None, several: bool = False,
+) -> list[Result | Replications]:  # fmt: skip
+    """The Result of each case, or its Replications where there are several.
+
+    on_refusal: by case, what is told that it is refused before its clock starts; it has no result then.
+    several: Replications even where there is one run.
+    """
+    if keep and (options.workers != 1 or options.dask or options.executor):
+        raise UsageError("keep=True keeps whole runs, which stay in the process that made them: use one worker")
+    amounts = [checked_amount(case.scenario, options.replications) for case in cases]
+    kept = [*metrics, *(amount.metric for amount in amounts if amount.precision is not None)]
+    setup = Setup(tuple(case.scenario for case in cases), tuple(dict.fromkeys(kept)), options.check)
+    with begun(options, setup, sum(amount.most for amount in amounts)) as study:
+        warmups, remarks, warnings = cut_warmup(study, cases, [amount.most for amount in amounts], on_refusal)
+        series = [
+            whole_series(
+                case, amount.first, keep=keep, most=amount.most, rule=amount.rule(study), warmup=warmup,
+                on_refusal=None if on_refusal is None else on_refusal[number], several=several,
+            )
+            for number, (case, amount, warmup) in enumerate(zip(cases, amounts, warmups, strict=True))
+        ]  # fmt: skip
+        stop_at_part(options, study, series)
+        study.make(series)
+    for one, amount in zip(series, amounts, strict=True):
+        if one.runs is not None and amount.precision is not None and not one.refused:
+            text, warns = amount.remark(one.runs)
+            (one.runs.warnings if warns else one.runs.remarks).append(text)
+    tell_all(series, remarks, warnings)
+    return [one.results[0] if one.runs is None else one.runs for one in series if not one.refused]
+
+
+def whole_series(
+    case: Case, goal: int, *, keep: bool = False, most: int = 0, several: bool = False, **more: Any
+) -> Replicates:
+    """Replications of which the first run stays whole, to be shown, drawn and explained for all; with `keep` all."""
+    most = max(goal, most)
+    runs = Replications() if several or most > 1 else None
+    return Replicates(case, goal, most=most, whole=most if keep else 1, strict=True, runs=runs, **more)
+
+
+def tell_all(found: Iterable[Replicates], remarks: list[str], warnings: list[str]) -> None:
+    """What was said of all cases together, with the figures of each."""
+    for series in found:
+        if series.runs is not None:
+            series.runs.remarks[:0] = remarks
+            series.runs.warnings += warnings
+
+
+def rehearse(scenario: Scenario) -> RunInput:
+    """Everything that `run` does with a scenario before its clock starts, and no more: the input of the run."""
+    checked_amount(scenario, None)
+    return scenario.begin().input
+
+
+def to_keep(scenario: Scenario, metrics: Iterable[str], by: str | Iterable[str], options: StudyOptions) -> list[str]:
+    """What replications are asked to keep besides the metrics of the summary: further metrics, and groups.
+
+    Which users have a row of their own is decided by the workload of the first replication, for all of them.
+    """
+    from hetsim.results.one_run.groups import checked, groupings
+    from hetsim.results.one_run.metric_sets import expanded, listed
+
+    # The usual ones are kept anyway.
+    names, wanted = expanded(name for name in listed(metrics) if name != "usual"), checked(by)
+    number = scenario.model.replications if options.replications is None else options.replications
+    if not wanted or number == 1:  # of one run everything is kept
+        return names
+    built = scenario.build(scenario.model.seed if options.seed is None else options.seed, 0)
+    return names + [grouping.text for grouping in groupings(built, wanted, names)]
+
+
+def prepare(
+    scenario: str | Path | Mapping[str, Any] | Scenario, policy: PolicyLike | None = None, overrides: Overrides = ()
+) -> Scenario:
+    """The loaded scenario with another policy and other values."""
+    from hetsim.scenario.scenario import load
+
+    if policy is None:
+        return load(scenario, overrides)
+    value = named_policy(policy)[1]
+    if not isinstance(overrides, Mapping):
+        from hetsim.scenario.overrides import parse_assignment
+
+        overrides = dict(parse_assignment(text) for text in overrides)
+    named = {"--set policy": "--policy"} if "policy" not in overrides else {}
+    try:
+        # One pass for all: a scenario with a wrong policy of its own is still fine under another.
+        loaded = load(scenario, {"policy": value, **overrides})
+    except ScenarioError as error:
+        raise ScenarioError([replace(p, file=named.get(p.file or "", p.file)) for p in error.problems]) from None
+    set_by = loaded.document.set_by
+    set_by.update({path: named.get(source, source) for path, source in set_by.items()})  # for what is found later
+    return loaded

@@ -1,0 +1,173 @@
+"""Metrics as they are declared: `@metric(...)` over a function.  Every list of metrics is made from the declarations.
+
+    @metric(unit="s", better="less", sets=("usual:20",))
+    def makespan(run: Measured) -> float:
+        \"\"\"Last finish of a completed task - first arrival.\"\"\"
+
+A metric of one's own is declared the same way, in a script (`hetsim.metric`) or in a module of a package that the
+entry-point group `hetsim.metrics` names.  Nothing heavy is imported here before a metric is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeVar, get_args
+
+from hetsim import registry
+from hetsim.errors import UsageError
+
+Unit = Literal["s", "share", "ratio", "J", "money", "GPU s", "1/s", "tasks", "count", "tokens", "B"]
+Better = Literal["more", "less", "neither"]
+Of = Literal["tasks", "run"]
+Function = TypeVar("Function", bound=Callable[..., float])
+
+MODULES = (
+    "task_metrics", "deadlines", "usage_metrics", "cost", "queue_metrics", "bounds", "plans", "fragmentation",
+    "fairness", "data_moved", "network", "language_metrics",
+)  # fmt: skip
+"""Of `hetsim.results.one_run`: where ours are declared, in the order of summaries and of the set `all`."""
+DEFAULT_METRIC = "response_mean"
+DEFAULT_BOUND = 10.0
+"""Seconds: shorter tasks count as this long in the bounded slowdown."""
+_BOUND = "{bound:g}"
+_PACKAGE = "hetsim.results.one_run."
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What is known of a metric; `name` may have the bound of the bounded slowdown in it, as `{bound:g}`."""
+
+    name: str
+    function: Callable[[Any], float] = field(repr=False)
+    unit: Unit
+    better: Better
+    of: Of
+    weight: str | None
+    sets: dict[str, float]
+    title: str
+    hide_if_zero: bool
+    congested: bool
+    is_percent: bool
+    module: str
+
+
+_ours: dict[str, Declaration] = {}
+
+
+def metric(
+    *, unit: Unit, better: Better, of: Of = "tasks", weight: str | None = None, sets: tuple[str, ...] = (),
+    title: str = "", hide_if_zero: bool = False, congested: bool = False, is_percent: bool = True,
+    name: str = "", module: str = "",
+) -> Callable[[Function], Function]:  # fmt: skip
+    """Declare the metric that a function of a `Measured` run computes; its docstring is its definition.
+
+    Parameters:
+        unit: what it is computed in; a share is shown in percent unless `is_percent` is False
+        better: "more", "less", or "neither" (compared, but never won)
+        of: "tasks" has a meaning for each group of tasks, "run" for the whole run only
+        weight: of a mean over customers, the number of them (`hetsim.results.one_run.estimands.WEIGHTS`)
+        sets: those it belongs to ("usual", "summary"), each with its place where it is not the declared one
+            ("usual:20")
+        title: what people call it; the name in words unless given
+        hide_if_zero: shown, as part of a set, only where some policy has any
+        congested: a time or a number of tasks that congestion drives, and therefore skewed (`statistics.freedom`)
+        is_percent: whether a share is shown in percent
+        name, module: in place of those of the function
+    Returns: a decorator, which leaves the function as it is.
+    Raises: UsageError: an unknown unit or direction, or a name that is taken.
+    """
+
+    def declare(function: Function) -> Function:
+        called = name or function.__name__
+        for what, value, allowed in (("unit", unit, Unit), ("better", better, Better), ("of", of, Of)):
+            if value not in get_args(allowed):
+                raise UsageError(f'metric {called}: {what} is one of {", ".join(get_args(allowed))}, not "{value}"')
+        places = {one: float(place or "inf") for one, _, place in (text.partition(":") for text in sets)}
+        words = title or called.removesuffix("_j").replace("_", " ")
+        home = module or function.__module__
+        found = Declaration(
+            called, function, unit, better, of, weight, places, words, hide_if_zero, congested, is_percent, home
+        )  # fmt: skip
+        if home.removeprefix(_PACKAGE) in MODULES:
+            _ours[called] = found
+        elif called in _all_of_ours():
+            raise UsageError(f'there is a metric "{called}" already; give yours another name')
+        else:
+            registry.register(called, found, "metric")
+        return function
+
+    return declare
+
+
+@cache
+def _all_of_ours() -> dict[str, Declaration]:
+    for module in MODULES:
+        importlib.import_module(_PACKAGE + module)
+    order = {_PACKAGE + module: place for place, module in enumerate(MODULES)}
+    return {one.name: one for one in sorted(_ours.values(), key=lambda one: order[one.module])}
+
+
+@cache
+def _load_packages() -> None:
+    for reference in registry.of_packages("hetsim.metrics").values():
+        importlib.import_module(reference.partition(":")[0])
+
+
+def declarations(bound: float = DEFAULT_BOUND) -> dict[str, Declaration]:
+    """All metrics by name, ours first."""
+    _load_packages()
+    return _ours_by(bound) | registry.registered("metric")
+
+
+@cache
+def _ours_by(bound: float) -> dict[str, Declaration]:
+    return {name.replace(_BOUND, f"{bound:g}"): one for name, one in _all_of_ours().items()}
+
+
+def declaration(name: str) -> Declaration | None:
+    """That of a metric, whatever bound its name has; None of another name."""
+    found = declarations()
+    return found.get(name) or _all_of_ours().get(re.sub(r"_\d[\d.e+-]*s_", f"_{_BOUND}s_", name))
+
+
+def in_set(name: str, bound: float = DEFAULT_BOUND) -> list[str]:
+    """The metrics of a set, in its order."""
+    those = {metric: one.sets[name] for metric, one in declarations(bound).items() if name in one.sets}
+    return sorted(those, key=lambda metric: those[metric])
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return True if more of the metric is better."""
+    found = declaration(metric)
+    return found is not None and found.better == "more"
+
+
+def has_direction(metric: str) -> bool:
+    """Return True unless neither more nor less of the metric is better.
+
+    A device can be busy with work that is lost later, or that another device would do in a tenth of the time.
+    """
+    found = declaration(metric)
+    return found is None or found.better != "neither"
+
+
+def of_groups(metric: str) -> bool:
+    """Return True if the metric has a meaning for a group of tasks."""
+    found = declaration(metric)
+    return found is None or found.of == "tasks"
+
+
+def hide_if_zero(metric: str) -> bool:
+    """Return True if the metric, of a set, is shown only where some policy has any."""
+    found = declaration(metric)
+    return found is not None and found.hide_if_zero
+
+
+def is_congested(metric: str) -> bool:
+    """Return True for times and numbers that congestion drives, which are skewed (`statistics.freedom`)."""
+    found = declaration(metric)
+    return found is not None and found.congested

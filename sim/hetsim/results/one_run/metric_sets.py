@@ -1,0 +1,44 @@
+"""Names for sets of metrics, which stand where a metric may be named: `usual`, `cluster` and `all`.
+
+Of a set a comparison shows what tells something of the runs at hand; a metric asked for by its own name is always
+shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from hetsim.errors import UnknownName
+from hetsim.results.declared import declarations, in_set
+
+SETS: dict[str, Callable[[], Iterable[str]]] = {
+    "usual": partial(in_set, "usual"),  # what a comparison shows unless told otherwise: read at a glance
+    "cluster": partial(in_set, "cluster"),  # what people ask of a cluster's scheduler
+    "all": declarations,
+}
+
+
+def check(name: str) -> None:
+    """UnknownName with a suggestion if this is neither a metric nor a set of them."""
+    known = [*SETS, *declarations()]
+    if name not in known:
+        raise UnknownName("metric", name, known, " (hetsim list metrics)")
+
+
+def listed(metrics: str | Iterable[str]) -> list[str]:
+    """Names of metrics and sets, where one alone may be given as a text."""
+    return [metrics] if isinstance(metrics, str) else list(metrics)
+
+
+def expanded(names: Iterable[str]) -> list[str]:
+    """Metrics and sets as metrics, each once."""
+    found: dict[str, None] = {}
+    for name in names:
+        found |= dict.fromkeys(SETS[name]() if name in SETS else [name])
+    return list(found)
+
+
+def by_name(names: Iterable[str]) -> set[str]:
+    """Those asked for by their own name."""
+    return {name for name in names if name not in SETS}

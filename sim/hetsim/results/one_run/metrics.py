@@ -1,0 +1,37 @@
+"""The metrics of one run, by name: functions, declared where they stand (`hetsim.results.declared`).
+
+`summary_names` names those of every summary; the others are computed when asked for by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hetsim import registry
+from hetsim.errors import UnknownName
+from hetsim.results.declared import DEFAULT_BOUND, declarations, in_set
+from hetsim.results.one_run.measured import Measured, Metric
+
+
+def metrics(bound: float = DEFAULT_BOUND) -> dict[str, Metric]:
+    """All metrics by name; `bound` (s) is that of the bounded slowdown."""
+    return {name: one.function for name, one in declarations(bound).items()}
+
+
+def summary_names(bound: float = DEFAULT_BOUND) -> list[str]:
+    """The metrics of every summary, in order."""
+    return in_set("summary", bound)
+
+
+def metric(name: str, bound: float = DEFAULT_BOUND) -> Metric:
+    """The metric of that name; UnknownName with a suggestion otherwise."""
+    known = declarations(bound)
+    if name not in known:
+        registry.check_loaded("metric", name)
+        raise UnknownName("metric", name, known, " (hetsim list metrics)")
+    return known[name].function
+
+
+def evaluate(run: Measured, names: Iterable[str], bound: float = DEFAULT_BOUND) -> dict[str, float]:
+    """Values of metrics by name, in the order asked for."""
+    return {name: metric(name, bound)(run) for name in names}

@@ -1,0 +1,141 @@
+"""Metrics of tasks: what became of them, statistics of their times, makespan, throughput.
+
+A metric takes a `Measured` run and gives a number; NaN says that it is not defined there (a makespan with
+tasks unfinished, an attainment without deadlines).  Task metrics cover the tasks that arrive in the window
+[warmup, horizon), device metrics the time in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from hetsim.model.record import COMPLETED, EXPIRED, FAILED, REJECTED, UNFINISHED
+from hetsim.results.declared import DEFAULT_BOUND, Better, Unit, metric
+from hetsim.results.one_run.measured import QUANTILES, Measured
+from hetsim.results.one_run.tables import BOUNDED_SLOWDOWN
+
+STATISTICS = ("mean", *QUANTILES, "max")
+
+
+@metric(unit="tasks", better="neither", sets=("summary", "groups:10", "group_rows:10", "display:10", "page_groups:10"))
+def tasks(run: Measured) -> float:
+    """Tasks that arrived in the window."""
+    return len(run.status)
+
+
+def _counting(status: int) -> Callable[[Measured], float]:
+    return lambda run: run.count(status)
+
+
+def _declare_counts() -> None:
+    fates: tuple[tuple[str, int, Better, str], ...] = (
+        ("completed", COMPLETED, "more", "completed"),
+        ("rejected", REJECTED, "less", "were rejected"),
+        ("expired", EXPIRED, "less", "ran out of time before they started"),
+        ("failed", FAILED, "less", "failed, or had a failed predecessor"),
+        ("unfinished", UNFINISHED, "less", "were waiting or running when the run ended"),
+    )  # fmt: skip
+    for place, (name, status, better, meaning) in enumerate(fates):
+        count = _counting(status)
+        count.__doc__ = f"Tasks of the window that {meaning}."
+        lost = (f"usual:{40 + 10 * place}", f"cluster:{220 + 10 * place}", f"group_rows:{20 + 10 * place}")
+        sets = ("summary", f"groups:{20 + 10 * place}", *(lost if better == "less" else ()))
+        sets += ("display:20",) if status == UNFINISHED else ()
+        metric(unit="tasks", better=better, sets=sets, hide_if_zero=better == "less", name=name)(count)
+
+
+_declare_counts()
+
+
+def declare_statistics(
+    column: str, meaning: str, unit: Unit, sets: Mapping[str, tuple[str, ...]], every: str = "summary",
+    weight: str | None = None, module: str = __name__,
+) -> None:  # fmt: skip
+    """Declare mean, p50, p95, p99 and max of a column of tasks; undefined in runs that do not have it.
+
+    `sets`: of some of them; of all, the set `every`.
+    """
+    for label in STATISTICS:
+        metric(
+            unit=unit, better="less", weight=weight if label == "mean" else None, sets=(every, *sets.get(label, ())),
+            congested=True, name=f"{column}_{label}", module=module,
+        )(_statistic(column, label, meaning))  # fmt: skip
+
+
+def _statistic(column: str, label: str, meaning: str) -> Callable[[Measured], float]:
+    def value(run: Measured) -> float:
+        name = column.format(bound=run.result.bound)
+        if name not in run.result.tasks:
+            return math.nan
+        if label in QUANTILES:
+            return run.quantile(name, QUANTILES[label])
+        return run.mean(name) if label == "mean" else run.maximum(name)
+
+    infinite = f"{meaning}; unfinished tasks count as +inf."
+    value.__doc__ = {
+        "mean": f"Mean {meaning}; unfinished tasks are left out and counted by `unfinished`.",
+        "max": f"Greatest {infinite}",
+    }.get(label, f"{label[1:]}th percentile of the {infinite}")
+    return value
+
+
+declare_statistics(
+    "response", "time from arrival to finish", "s", weight="_completed",
+    sets={"mean": ("usual:20", "cluster:10", "groups:90", "group_rows:90", "display:40", "page_tasks:10",
+                   "page_groups:20", "sweep:10"),
+          "p95": ("usual:30", "cluster:20", "groups:100", "group_rows:100", "display:50", "page_groups:30", "sweep:20"),
+          "p99": ("cluster:30",)},
+)  # fmt: skip
+declare_statistics(
+    "wait", "time from ready to the first stage's start", "s", weight="_started",
+    sets={"mean": ("cluster:40", "groups:70", "group_rows:70", "display:30", "page_tasks:20", "page_groups:40"),
+          "p95": ("cluster:50", "groups:80")},
+)  # fmt: skip
+declare_statistics(
+    "slowdown", "response / T* (time alone in the fastest mode, transfers included)", "ratio", weight="_completed",
+    sets={"mean": ("cluster:60", "groups:110", "page_tasks:30", "page_groups:50")},
+)  # fmt: skip
+declare_statistics(
+    BOUNDED_SLOWDOWN, f"max(1, response / max(T*, {DEFAULT_BOUND:g} s))", "ratio", weight="_completed",
+    sets={"mean": ("cluster:70", "groups:120", "group_rows:120"), "p95": ("cluster:80", "groups:130")},
+)  # fmt: skip
+
+
+@metric(unit="ratio", better="less", weight="_completed", sets=("summary",), congested=True)
+def bsld_swf_mean(run: Measured) -> float:
+    """Mean of max(1, response / max(run time, 10 s)), run time = finish - start, of completed tasks.
+
+    The bounded slowdown of the batch-scheduling literature (Feitelson's SWF logs); ours divides by T*.
+    """
+    done = run.status == COMPLETED
+    if not done.any():
+        return math.nan
+    ran = (run.column("finish") - run.column("start"))[done]
+    return float(np.maximum(run.column("response")[done] / np.maximum(ran, DEFAULT_BOUND), 1.0).mean())
+
+
+@metric(unit="s", better="less", sets=("summary", "usual:10", "cluster:90", "display:60", "page_cluster:10"))
+def makespan(run: Measured) -> float:
+    """Last finish of a completed task - first arrival; undefined while anything is unfinished."""
+    if not run.count(COMPLETED) or run.count(UNFINISHED):
+        return math.nan
+    finish = run.column("finish")[run.status == COMPLETED]
+    return float(finish.max() - run.column("arrival").min())
+
+
+@metric(unit="1/s", better="more", of="run", sets=("summary",))
+def throughput(run: Measured) -> float:
+    """Completions inside the window per second, whenever the tasks arrived."""
+    frame = run.result.tasks
+    finish = frame["finish"].to_numpy()[frame["status"].cat.codes.to_numpy() == COMPLETED]
+    inside = np.count_nonzero((finish >= run.low) & (finish <= run.high))  # a drained run ends with its last finish
+    return inside / run.duration if run.duration > 0 else math.nan
+
+
+@metric(unit="share", better="less", weight="_arrived", sets=("summary",))
+def rejected_fraction(run: Measured) -> float:
+    """Tasks that were rejected / all arrivals; undefined where none came."""
+    return run.count(REJECTED) / len(run.status) if len(run.status) else math.nan

@@ -1,0 +1,86 @@
+"""Metrics of devices: utilization, allocation, energy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hetsim.results.declared import metric
+from hetsim.results.one_run.measured import Measured
+
+
+def _devices(run: Measured, gpus: bool) -> np.ndarray:
+    return np.array([(device.type.kind != "cpu") == gpus for device in run.result.record.input.cluster.devices])
+
+
+def _share(run: Measured, seconds: np.ndarray, gpus: bool) -> float:
+    chosen = _devices(run, gpus)
+    up = float((run.use.up * run.use.count)[chosen].sum())
+    return float(seconds[chosen].sum()) / up if up > 0 else math.nan
+
+
+@metric(
+    unit="share", better="neither", of="run",
+    sets=("summary", "usual:90", "cluster:100", "display:80", "page_cluster:20", "sweep:40"), title="GPU busy",
+)  # fmt: skip
+def gpu_utilization(run: Measured) -> float:
+    """∫ compute-engine busy × share / ∫ GPUs (accelerators of any kind) that are up, over the window."""
+    return _share(run, run.use.busy, True)
+
+
+@metric(unit="share", better="neither", of="run", sets=("summary", "cluster:110"), title="GPU held")
+def gpu_allocation(run: Measured) -> float:
+    """∫ GPU share held by launches (at most 1 a GPU) / ∫ GPUs that are up, over the window."""
+    return _share(run, run.use.allocated, True)
+
+
+@metric(unit="share", better="neither", of="run", sets=("summary", "display:90"), title="CPU busy")
+def cpu_utilization(run: Measured) -> float:
+    """∫ cores computing in CPU modes / ∫ cores that are up, over the window."""
+    return _share(run, run.use.busy, False)
+
+
+@metric(unit="share", better="neither", of="run", sets=("summary",), title="CPU held")
+def cpu_allocation(run: Measured) -> float:
+    """∫ cores held by launches, those next to a GPU included / ∫ cores that are up, over the window."""
+    return _share(run, run.use.allocated, False)
+
+
+@metric(
+    unit="J", better="less", of="run", sets=("summary", "usual:120", "cluster:270", "page_cluster:30"),
+    hide_if_zero=True,
+)  # fmt: skip
+def energy_j(run: Measured) -> float:
+    """Joules of all devices in the window: energy_tasks_j, _wasted_j, _idle_j and _sleep_j; undefined without watts."""
+    return energy_tasks_j(run) + energy_wasted_j(run) + energy_idle_j(run) + energy_sleep_j(run)
+
+
+@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
+def energy_tasks_j(run: Measured) -> float:
+    """(busy - idle) watts × frequency³ × time of work that counted; without warmup the tasks' energy_j."""
+    return float(run.use.dynamic.sum())
+
+
+@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
+def energy_wasted_j(run: Measured) -> float:
+    """The same of work that was lost to stops and failures."""
+    return float(run.use.wasted.sum())
+
+
+@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
+def energy_idle_j(run: Measured) -> float:
+    """Idle watts × time that devices were up (per core of a CPU), busy or not."""
+    return float(run.use.idle.sum())
+
+
+@metric(unit="J", better="less", of="run", sets=("summary",), hide_if_zero=True)
+def energy_sleep_j(run: Measured) -> float:
+    """Sleep watts × time asleep."""
+    return float(run.use.sleep.sum())
+
+
+@metric(unit="J", better="less", sets=("groups:190", "group_rows:190"), title="energy of work", hide_if_zero=True)
+def energy_of_tasks_j(run: Measured) -> float:
+    """Σ energy_j of the tasks: joules above idle of their work that counted."""
+    return float(run.column("energy_j").sum()) if run.result.record.input.cluster.has_watts else math.nan

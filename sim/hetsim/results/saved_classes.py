@@ -1,0 +1,78 @@
+"""The classes that a saved run holds: a tag for each, and the names that its fields have in files.
+
+Files name nothing of Python, and no class is ever looked up by a name that a file gives.  A class that is renamed or
+moved keeps its tag, a renamed field its stored name (`stored=attribute`).  Any other change needs a new `VERSION`:
+`tests/saved_format.csv` holds the fields of all versions, and CONTRIBUTING.md says how to change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hetsim.model import bandwidth, batch_times, cluster, exchange, fabric, ragged, randomness, record, service, slices
+from hetsim.model import step_times as steps
+from hetsim.model import tasks as task
+from hetsim.workload.costs import roofline
+from hetsim.workload.readers import measured_training
+
+VERSION = 1
+"""Of the files of `record/`.  Older versions are read; version 0 states none."""
+LEFT_OUT = "scheduler admission closed batching iteration faults overloads unplanned"
+"""Of the input: policies, what draws random numbers, and what is told before a run.  One that is over needs none."""
+_TABLE: dict[type, str] = {
+    record.RunInput: "run: name cluster tasks random horizon warmup policy services language warnings grace traces",
+    randomness.RandomTree: "random_tree: seed replication loads", cluster.Cluster: "cluster: specs partitions fabric",
+    fabric.Fabric: "fabric: uplinks contention", bandwidth.BandwidthCurve: "bandwidth_curve: sizes rates",
+    cluster.NodeSpec: "node_spec: cpus memory accelerators count name cpu_type switch_size island_size nvlink cards "
+        "switch network rack first price partitions driver_cores",
+    cluster.Partition: "partition: name mask default default_time max_time tier max_gpus max_cpus max_nodes users "
+        "accounts claims",
+    cluster.DeviceType: "device_type: name kind speed memory streams link sharing power preemption multiprocessors "
+        "price peak",
+    cluster.Link: "link: upload download latency duplex curve",
+    cluster.Sharing: "sharing: kind switch_cost interference layouts reconfigure pairs recut",
+    slices.Slice: "slice: share memory profile position", cluster.Preemption: "preemption: kind rate overhead",
+    cluster.Power: "power: idle busy sleep wake", cluster.Price: "price: up asleep",
+    roofline.Peak: "peak: flops bandwidth matrix_flops link launch_overhead memory multiprocessors clock threads "
+        "blocks registers shared_memory shared_memory_per_block shared_memory_reserved shared_memory_granularity "
+        "threads_per_block registers_per_thread warp register_granularity warp_granularity warps_to_saturate",
+    task.Tasks: "tasks: arrival shape shapes time estimate id class_code classes user_code users priority weight "
+        "deadline expires bytes_in bytes_out predecessors reads writes items work hash_ids time_limit partition_code "
+        "partitions refused staged extra",
+    task.Mode: "mode: name type millicores gpus share memory gpu_memory span_any span_speed span_speeds node_count "
+        "exchange fixed table upload download batch_limit partition curve parts pinned slice",
+    task.Stopping: "stopping: save restore state interval block idempotent checkpoint input",
+    task.SpanSpeeds: "span_speeds: island switch node rack cluster", task.StageTime: "stage_time: fixed per_item",
+    batch_times.StageTable: "stage_table: sizes seconds between spread floor",
+    batch_times.TimeSpread: "time_spread: values probabilities", task.Shape: "shape: modes stopping preemptible",
+    exchange.Exchange: "exchange: cluster compute filling phases nominal at_peak largest pipeline",
+    exchange.Phase: "phase: shape group bytes fixed hidden cards loop waits inside",
+    exchange.StepPipeline: "step_pipeline: schedule stages micro_batches chunks forward backward head update phases "
+        "ahead",
+    measured_training.TrainingCurve: "training_curve: application gpus batch",
+    measured_training.Application: "application: name steps spread epochs local_limit",
+    task.Item: "item: name size home lasting", task.KernelWork: "kernel_work: overhead operations traffic bytes",
+    ragged.Ragged: "ragged: values starts", task.StagedRequests: "staged_requests: first stage stages id alone",
+    service.Service: "service: name shape rows per_item slo noise alike bytes_in bytes_out cache request_delay "
+        "response_delay about policy_key",
+    service.ResultCache: "result_cache: size evict hit", service.Autoscaling: "autoscaling: least most target cooldown",
+    service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
+        "max_sequences max_output timeout swap scaling prefix_block ttft tpot request_delay response_delay key",
+    service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
+    steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
+    steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "
+        "per_context_token per_pair link_latency link_per_token",
+    record.Record: "record/tasks: status ready start finish mode place upload compute download preemptions migrations "
+        "energy batch first_token cached_tokens",
+}  # fmt: skip
+CLASSES = {
+    tag: (kind, {name: attribute or name for name, _, attribute in (one.partition("=") for one in names.split())})
+    for kind, (tag, names) in ((kind, text.split(":")) for kind, text in _TABLE.items())
+}
+"""By tag: the class, and its attributes by their stored names; of a `Record` those that are columns of a file."""
+_DERIVED = {"nodes", "limited", "scattered", "unit", "bare", "_known"}
+READERS: dict[int, Callable[[str, dict[str, Any]], dict[str, Any]]] = {
+    0: lambda tag, fields: {name: value for name, value in fields.items() if name not in _DERIVED},
+}
+"""By version: from a tag and its fields the fields that the next version has, where some went or changed."""

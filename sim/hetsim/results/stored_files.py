@@ -1,0 +1,101 @@
+"""Reading what runs and studies stored: regular files only, and memory in proportion to what lies there.
+
+A folder can come from a stranger.  A few kilobytes of JSON or Parquet can stand for gigabytes (nested empty lists, one
+value repeated a billion times), and a pipe keeps its reader waiting for ever; such files are refused before they are
+read.  Whether they are what hetsim wrote is up to the digests (`hetsim.results.sealed`).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetsim.errors import DamagedFile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FREE_VALUES = 1_000_000
+"""Values of a JSON file that may be of any size; of more, each has at least `VALUE` bytes of the file on average."""
+VALUE = 5
+FREE_ROWS = 200_000
+"""Rows of a Parquet file that may be stored in any number of bytes; of more, each has a quarter byte or more."""
+TEXT = 100_000_000
+"""Bytes of text that any Parquet column may have; a larger one takes at most 100 times its file."""
+
+
+def open_stored(path: Path) -> io.BufferedReader:
+    """Open a file to read; OSError if there is none, DamagedFile for a folder, device or pipe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe does not wait for its writer
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DamagedFile(path, "it is not a regular file")
+    return open(handle, "rb")
+
+
+def read_stored(path: Path) -> bytes:
+    """The contents of a file; like `open_stored`."""
+    with open_stored(path) as stream:
+        return stream.read()
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; OSError, ValueError or DamagedFile."""
+    return parse_json(path, read_stored(path))
+
+
+def parse_json(path: Path, text: bytes) -> Any:
+    """The value in the contents of a JSON file; ValueError or DamagedFile."""
+    values = text.count(b",") + text.count(b"[") + text.count(b"{")
+    if values > max(FREE_VALUES, len(text) // VALUE):
+        raise DamagedFile(path, f"it has {values:,} values in {len(text):,} bytes")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise DamagedFile(path, "its lists are nested too deeply") from None
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """The table in a Parquet file; OSError, ValueError or DamagedFile."""
+    import pandas as pd
+
+    check_parquet(path)
+    return pd.read_parquet(path)
+
+
+def check_parquet(path: Path) -> None:
+    """Raise DamagedFile if the footer of a Parquet file states a table that its bytes cannot hold."""
+    import pyarrow.parquet as pq
+
+    with open_stored(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+    with pq.ParquetFile(path) as file:
+        about = file.metadata
+        if about.num_rows > max(FREE_ROWS, 4 * size):
+            raise DamagedFile(path, f"it has {about.num_rows:,} rows in {size:,} bytes")
+        for number, column in enumerate(about.schema):
+            chunks = [about.row_group(group).column(number) for group in range(about.num_row_groups)]
+            stored = sum(chunk.total_uncompressed_size for chunk in chunks)
+            if column.physical_type == "BYTE_ARRAY" and stored * about.num_rows > max(TEXT, 100 * size):
+                _check_text(path, column.path, max(TEXT, 100 * size))
+
+
+def _check_text(path: Path, column: str, most: int) -> None:
+    """Raise DamagedFile if a column of texts would take more than `most` bytes, each repetition counted."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, read_dictionary=[column]) as file:
+        taken = 0
+        for chunk in file.read(columns=[column]).column(0).chunks:
+            if not pa.types.is_dictionary(chunk.type):
+                return  # nested lists, whose texts are stored one by one
+            lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+            taken += pc.sum(lengths).as_py() or 0
+    if taken > most:
+        raise DamagedFile(path, f"its column {column} would take {taken:,} bytes")
