@@ -7,7 +7,7 @@ The message of each is a sentence for the user: what is wrong, where, and what t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,11 +103,15 @@ class PolicyError(RunError):
 
 
 class InvariantError(RunError):
-    """`--check` found the simulator itself in an impossible state: a defect of hetsim, please report it."""
+    """The simulator found itself in an impossible state: a defect of hetsim, please report it."""
 
 
 class DamageWarning(UserWarning):
     """Files of finished runs or of a study were damaged; what they held was made again."""
+
+
+class UnknownInputs(UserWarning):
+    """Something decides runs that their digest does not cover; what is kept of them is not given out again."""
 
 
 class PictureWarning(UserWarning):
@@ -118,3 +122,22 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """'; did you mean "x"?' for a near name, else the empty string."""
     near = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def visible(text: str) -> str:
+    """Write what a terminal would obey, or show in another order, as Python writes it; the rest of a text stays."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+class KeyProblem(ValueError):
+    """Raised by the check of a whole mapping: what is wrong, and with which of its keys.
+
+    `inside`: which key of what stands there, or the keys on the way to it; a short form may leave `key` itself out.
+    `problems`: those of a file that the key names, told in place of the message, at their lines.
+    """
+
+    def __init__(self, key: str, message: str, inside: Any = None, problems: Sequence[Problem] = ()):
+        self.key = key
+        self.inside = inside
+        self.problems = problems
+        super().__init__(message)

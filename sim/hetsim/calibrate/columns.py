@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sim.errors import suggestion
-from sim.model.units import TIME, shown
-from sim.workload.mapped.cells import bounded, plain, scaled
-from sim.workload.mapped.log_map import unit_in_name
-from sim.workload.mapped.propose import form_of
-from sim.workload.mapped.rows import fail, rows_of, tidied
-from sim.workload.rows.text_rows import RowProblems
+from hetsim.errors import suggestion
+from hetsim.model.units import TIME, shown
+from hetsim.workload.mapped.cells import bounded, decimal_points, plain, scaled
+from hetsim.workload.mapped.log_map import unit_in_name
+from hetsim.workload.mapped.propose import form_of
+from hetsim.workload.mapped.rows import fail, rows_of, tidied_row
+from hetsim.workload.rows.text_rows import RowProblems
 
 LARGEST = 10**9
 MAX_LISTED = 8
@@ -28,7 +28,7 @@ class PickedColumns:
         self.path = path
         self.names = list(rows.names)
         self.row_problems = RowProblems(path)
-        self._word = rows.word
+        self._word, self._separator = rows.word, getattr(rows, "separator", "")
         for name in where:
             if name not in self.names:
                 near = suggestion(name, self.names) or f"; it has {', '.join(self.names[:20])}"
@@ -40,7 +40,7 @@ class PickedColumns:
         """Values of the columns by which rows are picked, as a hint where none is."""
         for line, cells in rows.cells(self.names):
             seen += 1
-            row = [tidied(cell) for cell in cells]
+            row = tidied_row(path, line, cells)
             for name, values in there.items():
                 values[str(row[self.names.index(name)])] = None
             if all(str(row[self.names.index(name)]) == str(value) for name, value in where.items()):
@@ -73,13 +73,17 @@ class PickedColumns:
 
     def _read(self, name: str, of: Callable[[Any], Any]) -> list[Any]:
         place = self.names.index(name)
+        try:
+            cells = decimal_points([row[place] for row in self._cells], self._separator)
+        except ValueError as error:
+            raise fail(self.path, f"column {name}: {error}") from None
         found = []
-        for line, row in zip(self.lines, self._cells, strict=True):
+        for line, cell in zip(self.lines, cells, strict=True):
             try:
-                found.append(of(row[place]))
+                found.append(of(cell))
             except ValueError as error:
                 found.append(None)
-                self.complain(line, name, f"{shown(str(row[place]))} {error}")
+                self.complain(line, name, f"{shown(str(cell))} {error}")
         return found
 
     def complain(self, line: int, column: str, message: str) -> None:

@@ -1,10 +1,10 @@
-"""A small network in NumPy, to try `hetsim calibrate` on any machine: --model sim.calibrate.example:network."""
+"""A small network in NumPy, to try `hetsim calibrate` on any machine: --model hetsim.calibrate.example:network."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sim.calibrate.device import HostDevice
+from hetsim.calibrate.device import HostDevice
 
 LAYERS = (3072, 512, 512, 10)
 """Inputs of the size of a CIFAR-10 image, two hidden layers, ten classes."""

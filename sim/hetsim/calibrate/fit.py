@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.model.batch_times import nearest_line
+from hetsim.model.batch_times import nearest_line
 
 
 @dataclass(frozen=True)

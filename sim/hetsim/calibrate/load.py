@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sim.calibrate.device import MeasuredDevice
-from sim.errors import UsageError
+from hetsim.calibrate.device import MeasuredDevice
+from hetsim.errors import UsageError
 
-FORM = "package.module:factory, such as sim.calibrate.example:network"
+FORM = "package.module:factory, such as hetsim.calibrate.example:network"
 
 
 def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
@@ -25,7 +25,7 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
         raise UsageError(f"--model {reference} failed: {type(error).__name__}: {error}") from error
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(found, torch.nn.Module):
-        from sim.calibrate.torch_device import device_of
+        from hetsim.calibrate.torch_device import device_of
 
         try:
             return device_of(found, where)
@@ -33,7 +33,7 @@ def load_device(reference: str, where: str = "auto") -> MeasuredDevice:
             raise UsageError(f"--model {reference}: {type(error).__name__}: {error}") from error
     if isinstance(found, MeasuredDevice):
         return found
-    what = "a PyTorch module, or an object with upload, compute and download (sim.calibrate.device.Device)"
+    what = "a PyTorch module, or an object with upload, compute and download (hetsim.calibrate.device.Device)"
     raise UsageError(f"--model {reference} returned a {type(found).__name__}; it must return {what}")
 
 

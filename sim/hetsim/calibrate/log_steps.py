@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.batch_times import StageTable
-from sim.model.step_times import LinearSteps
-from sim.model.tasks import StageTime
+from hetsim.model.batch_times import StageTable
+from hetsim.model.step_times import LinearSteps
+from hetsim.model.tasks import StageTime
 
 TOGETHER = 0.25
 """First tokens that are closer than this share of a step came from one step."""

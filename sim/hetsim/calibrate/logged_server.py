@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from sim.calibrate import log_steps
-from sim.calibrate.log_steps import Reading
-from sim.calibrate.request_log import Log
-from sim.engine.simulation import Simulation
-from sim.errors import Problem, ScenarioError
-from sim.model.files import write_text, write_whole
-from sim.model.record import COMPLETED, Record
-from sim.model.step_times import StepTimes
-from sim.scenario.file import document
-from sim.scenario.scenario import Scenario, load
-from sim.scenario.schema.language_model import LanguageModel
+from hetsim.calibrate import log_steps
+from hetsim.calibrate.log_steps import Reading
+from hetsim.calibrate.request_log import Log
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.files import write_text, write_whole
+from hetsim.model.record import COMPLETED, Record
+from hetsim.model.step_times import StepTimes
+from hetsim.scenario.file import document
+from hetsim.scenario.scenario import Scenario, load
+from hetsim.scenario.schema.language_model import LanguageModel
 
 HELD_BACK = 0.3
 """Share of the requests, the last that arrive, on which nothing is fitted."""

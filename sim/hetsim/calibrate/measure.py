@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.calibrate.device import MeasuredDevice, Overlapping
-from sim.calibrate.fit import FittedLine, fit
-from sim.calibrate.shapes import Shaped
-from sim.errors import HetsimError
+from hetsim.calibrate.device import MeasuredDevice, Overlapping
+from hetsim.calibrate.fit import FittedLine, fit
+from hetsim.calibrate.shapes import Shaped
+from hetsim.errors import HetsimError
 
 MIN_SECONDS = 1e-9
 MAX_SPREAD = 0.1

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError
 
 DEEPEST = 0.5
 """A bandwidth below this share of that of a smaller size is refused."""

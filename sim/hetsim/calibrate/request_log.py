@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.calibrate.columns import PickedColumns
-from sim.workload.mapped.rows import fail
+from hetsim.calibrate.columns import PickedColumns
+from hetsim.workload.mapped.rows import fail
 
 ARRIVAL = ("arrival", "arrival_time", "timestamp", "arrived_at")
 PROMPT = ("prompt_tokens", "input_tokens", "num_prefill_tokens", "prompt_size", "prompt")

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.calibrate.step_profile import FALLS, MeasuredSetting
-from sim.errors import Problem, ScenarioError
-from sim.model.step_times import attended
-from sim.workload.costs.architectures import Architecture
-from sim.workload.costs.roofline import Peak
-from sim.workload.costs.step_costs import Efficiency, roofline_steps
+from hetsim.calibrate.step_profile import FALLS, MeasuredSetting
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.step_times import attended
+from hetsim.workload.costs.architectures import Architecture
+from hetsim.workload.costs.roofline import Peak
+from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
 Figures = tuple[Architecture, Peak, int]
 MIN_SETTINGS = 4

@@ -6,7 +6,7 @@ that it has there: of a line `fixed`, `per_prompt_token` and `per_context_token`
 and `fixed`; and in both `front_end`, the constant of each request.
 
 Unless the scenario writes a roofline, what steps take is read off the log itself where that explains it
-(`sim.calibrate.log_steps`); the step is then as the log has it, with a line or a table for reading, and simulation
+(`hetsim.calibrate.log_steps`); the step is then as the log has it, with a line or a table for reading, and simulation
 finds the pace (a factor of all times) and `front_end`.  Else, and for a roofline, all numbers are fitted by Nelder and
 Mead's simplex on their logarithms.
 
@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.calibrate import log_steps
-from sim.calibrate.log_steps import Reading
-from sim.calibrate.logged_server import Server
-from sim.errors import Problem, ScenarioError
-from sim.model.step_times import LinearSteps, StepTimes
+from hetsim.calibrate import log_steps
+from hetsim.calibrate.log_steps import Reading
+from hetsim.calibrate.logged_server import Server
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.step_times import LinearSteps, StepTimes
 
 TRIALS = 300
 REACHES = (0.5, -1.0, 1.5, -0.5, 2.5)

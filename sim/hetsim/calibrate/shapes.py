@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from sim.model.batch_times import MAX_POINTS, StageTable, nearest_line
+from hetsim.model.batch_times import MAX_POINTS, StageTable, nearest_line
 
 Predict = Callable[[float], float]
 

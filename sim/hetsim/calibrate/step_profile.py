@@ -5,9 +5,9 @@ time of the step that read all prompts and the mean time of those that decoded. 
 median counts.  The published profiles of Splitwise (Patel et al., ISCA 2024) have this form.
 
 Decoding takes f(sequences) + slope · context: the slope is a weighted regression within each number of sequences, f a
-shape of `sim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the time
-of the smallest step that decodes: that step reads all weights as well.  Each size is left out in turn, and the error is
-how far the others predict it wrong, the slope fitted anew without it.
+shape of `hetsim.calibrate.shapes`.  Reading prompts is such a shape of the tokens, which may grow by powers above the
+time of the smallest step that decodes: that step reads all weights as well.  Each size is left out in turn, and the
+error is how far the others predict it wrong, the slope fitted anew without it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from sim.calibrate.columns import PickedColumns
-from sim.calibrate.shapes import JudgedShape, Shaped, shaped
+from hetsim.calibrate.columns import PickedColumns
+from hetsim.calibrate.shapes import JudgedShape, Shaped, shaped
 
 PROMPT = ("prompt_size", "prompt_tokens", "prompt", "input_tokens", "input_len")
 BATCH = ("batch_size", "batch", "sequences", "num_seqs")

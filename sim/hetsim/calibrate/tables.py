@@ -15,16 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.errors import ScenarioError
-from sim.workload.costs import latency_table
-from sim.workload.mapped.cells import bounded, plain
-from sim.workload.mapped.propose import form_of
-from sim.workload.mapped.rows import FileRows, fail, rows_of, tidied
+from hetsim.calibrate.columns import PickedColumns
+from hetsim.errors import ScenarioError
+from hetsim.workload.costs import latency_table
+from hetsim.workload.mapped.cells import bounded, plain
+from hetsim.workload.mapped.propose import form_of
+from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied
 
 PERF = "Inferences/Second"
 """By which a file of perf_analyzer is known."""
 LOADS = ("Concurrency", "Request Rate")
-BATCH = ("batch size", "batch", "batch_size", "batchsize")
+BATCH = ("batch size", "batch", "batch_size", "batchsize", "size", "bs")
+TIMES = ("time", "latency", "duration", "compute", "mean", "avg", "average", "mean_latency", "latency_mean",
+         "avg_latency", "latency_avg", "median", "p50", "median_latency", "latency_median", "p50_latency",
+         "latency_p50")  # fmt: skip
+"""Names of the columns of a table unless they are given, without a unit; the first one present is used."""
 STAGES = {
     "upload": "Server Compute Input", "compute": "Server Compute Infer", "download": "Server Compute Output",
 }  # fmt: skip
@@ -54,10 +59,27 @@ def is_perf_analyzer(path: Path) -> bool:
         return False
 
 
-def table(path: Path, batch: str, time: str, unit: str | None, where: Mapping[str, Any], samples: bool) -> Elsewhere:
-    """The compute times in a table; ScenarioError with file, line and column otherwise."""
+def table(
+    path: Path, batch: str | None, time: str | None, unit: str | None, where: Mapping[str, Any], samples: bool
+) -> Elsewhere:
+    """The compute times in a table; ScenarioError with file, line and column otherwise.
+
+    batch, time: names of the columns; None: those that have a usual name.
+    """
+    names = rows_of(path, form_of(path)).names
+    batch, time = batch or _usual(path, names, BATCH, "--batch"), time or _usual(path, names, TIMES, "--time")
     sizes, seconds, _ = latency_table.read(path, batch, time, unit, where, {}, samples)
-    return Elsewhere(str(path), {"compute": dict(zip(sizes, seconds, strict=True))})
+    return Elsewhere(f"{path}: {time} by {batch}", {"compute": dict(zip(sizes, seconds, strict=True))})
+
+
+def _usual(path: Path, names: Sequence[str], wanted: Sequence[str], option: str) -> str:
+    """The first column with one of these names; ScenarioError that names the option where there is none."""
+    known = PickedColumns.bare(names)
+    column = next((known[name] for name in wanted if name in known), None)
+    if column is None:
+        listed = ", ".join(names[:20])
+        raise fail(path, f"no column {wanted[0]} (or {', '.join(wanted[1:])}); {option} names it, of {listed}", 1)
+    return column
 
 
 def perf_analyzer(files: Sequence[tuple[int | None, Path]]) -> Elsewhere:

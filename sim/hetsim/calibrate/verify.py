@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sim.calibrate.device import MeasuredDevice, Overlapping
-from sim.calibrate.fit import FittedLine
-from sim.model.batch_times import StageTable
+from hetsim.calibrate.device import MeasuredDevice, Overlapping
+from hetsim.calibrate.fit import FittedLine
+from hetsim.model.batch_times import StageTable
 
 POLL = 2e-5
 """Seconds between looks at what is in flight."""
@@ -137,8 +137,7 @@ def simulated(
     service: Mapping[str, Any], kind: str, arrivals: np.ndarray, policy: str, streams: int, base: Path
 ) -> np.ndarray:
     """Response times of the same requests in the simulation."""
-    from sim.experiment.run import run
-    from sim.results.one_run.result import Result
+    from hetsim.experiment.run import run
 
     nodes: dict[str, Any] = {"cpus": 1}
     if kind != "cpu":
@@ -153,9 +152,7 @@ def simulated(
             "workload": [{"name": "requests", "trace": trace, "service": dict(service)}],
             "policy": {"batching": policy},
         }
-        outcome = run(document)
-        assert isinstance(outcome, Result)  # without replications
-        return np.asarray(outcome.tasks["response"].to_numpy(), float)
+        return np.asarray(run(document).tasks["response"].to_numpy(), float)
 
 
 @dataclass(frozen=True)

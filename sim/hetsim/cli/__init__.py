@@ -3,7 +3,7 @@
 Heavy imports stand inside the commands, so that `hetsim --help` answers at once.
 """
 
-from sim.cli.program import hetsim
-from sim.cli.program import hetsim as main
+from hetsim.cli.program import hetsim
+from hetsim.cli.program import hetsim as main
 
 __all__ = ["hetsim", "main"]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from sim.cli import console
-from sim.cli.calibrate_nccl import nccl
-from sim.cli.options import JSON, QUIET
-from sim.cli.program import Verbs
+from hetsim.cli import console
+from hetsim.cli.calibrate_nccl import nccl
+from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
+from hetsim.cli.program import Verbs
 
 if TYPE_CHECKING:
-    from sim.calibrate.device import MeasuredDevice
-    from sim.calibrate.measure import MeasuredStages
-    from sim.calibrate.shapes import Shaped
-    from sim.calibrate.verify import VerifiedRow
+    from hetsim.calibrate.device import MeasuredDevice
+    from hetsim.calibrate.measure import MeasuredStages
+    from hetsim.calibrate.shapes import Shaped
+    from hetsim.calibrate.verify import VerifiedRow
 
 DEFAULT_BATCHES = "1,2,4,8,16,32,64"
 MAX_BATCH = 1_000_000
@@ -32,9 +31,8 @@ LOADS = (0.3, 0.7)
     subcommand_metavar="[COMMAND]",
     short_help="Measure this machine's device and write profiles for scenarios.",
 )
-@click.option(
-    "--model", metavar="MODULE:FACTORY", help="A function without arguments that makes a PyTorch module or a device."
-)
+@click.option("--model", metavar="MODULE:FACTORY",
+              help="A function without arguments that makes a PyTorch module or a device.")  # fmt: skip
 @click.option(
     "--from",
     "tables",
@@ -42,55 +40,33 @@ LOADS = (0.3, 0.7)
     metavar="[SIZE=]FILE",
     help="Instead of measuring: a table that was measured elsewhere, or files of perf_analyzer (repeatable).",
 )
-@click.option("--batch", default="batch", show_default=True, metavar="COLUMN", help="With --from: the batch size.")
-@click.option("--time", "time_", default="time", show_default=True, metavar="COLUMN", help="With --from: the time.")
+@click.option("--batch", metavar="COLUMN", help="With --from: the batch size.  [default: by its name]")
+@click.option("--time", "time_", metavar="COLUMN", help="With --from: the time.  [default: by its name]")
 @click.option("--unit", metavar="UNIT", help="With --from: of the times, where their column's name has none.")
 @click.option("--where", "rows", multiple=True, metavar="COLUMN=VALUE", help="With --from: which rows (repeatable).")
 @click.option("--samples", is_flag=True, help="With --from: several rows of one size are samples; their mean counts.")
+@click.option("--as", "shape", type=click.Choice(["line", "broken-line", "powers", "table"]),
+              help="With --from: the shape, in place of the one that cross-validation chooses.")  # fmt: skip
 @click.option(
-    "--as",
-    "shape",
-    type=click.Choice(["line", "broken-line", "powers", "table"]),
-    help="With --from: the shape, in place of the one that cross-validation chooses.",
-)
-@click.option(
-    "--scenario",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
+    "--server",
+    "scenario",
+    type=FILE,
+    metavar="YAML",
     help="With --from: the server of a log of requests; of a profile of steps, model and GPUs for a roofline.",
 )
-@click.option(
-    "--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...", help="Batch sizes to measure."
-)
-@click.option(
-    "--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True, help="Times each is measured."
-)
-@click.option(
-    "--device",
-    "where",
-    type=click.Choice(["auto", "cuda", "cpu"]),
-    default="auto",
-    show_default=True,
-    help="Where a PyTorch module runs.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("."),
-    metavar="DIR",
-    help="Folder for the profiles.  [default: the current one]",
-)
-@click.option(
-    "--name", metavar="NAME", help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]"
-)
+@click.option("--batches", default=DEFAULT_BATCHES, show_default=True, metavar="N,N,...",
+              help="Batch sizes to measure.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(3, 10_000), default=15, show_default=True,
+              help="Times each is measured.")  # fmt: skip
+@click.option("--device", "where", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True,
+              help="Where a PyTorch module runs.")  # fmt: skip
+@click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
+              help="Folder for the profiles.  [default: the current one]")  # fmt: skip
+@click.option("--name", metavar="NAME",
+              help="Of the profiles: NAME.service.yaml, NAME.link.yaml.  [default: the factory's]")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace profiles that exist.")
-@click.option(
-    "--verify",
-    "profile",
-    type=click.Path(path_type=Path),
-    metavar="PROFILE",
-    help="Drive the device with requests and compare measured with simulated figures.",
-)
+@click.option("--verify", "profile", type=PATH, metavar="PROFILE",
+              help="Drive the device with requests and compare measured with simulated figures.")  # fmt: skip
 @click.option(
     "--rate",
     "rates",
@@ -98,23 +74,18 @@ LOADS = (0.3, 0.7)
     type=click.FloatRange(0, min_open=True),
     help="Requests per second with --verify (repeatable).  [default: 30 % and 70 % of the capacity]",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, 3600, min_open=True),
-    default=5.0,
-    show_default=True,
-    help="How long --verify drives each rate.",
-)
+@click.option("--seconds", type=click.FloatRange(0, 3600, min_open=True), default=5.0, show_default=True,
+              help="How long --verify drives each rate.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals with --verify.")
 @JSON
 @QUIET
 @click.pass_context
 def calibrate(
     context: click.Context,
-    model: str | None, tables: tuple[str, ...], batch: str, time_: str, unit: str | None, rows: tuple[str, ...],
-    samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int, where: str, out: Path,
-    name: str | None,
-    force: bool, profile: Path | None, rates: tuple[float, ...], seconds: float, seed: int, as_json: bool, quiet: bool,
+    model: str | None, tables: tuple[str, ...], batch: str | None, time_: str | None, unit: str | None,
+    rows: tuple[str, ...], samples: bool, shape: str | None, scenario: Path | None, batches: str, repeats: int,
+    where: str, out: Path, name: str | None, force: bool, profile: Path | None, rates: tuple[float, ...],
+    seconds: float, seed: int, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Measure upload, compute and download of batches on this machine's own GPU or CPU.
 
@@ -124,7 +95,7 @@ def calibrate(
     With --from FILE nothing is measured: a line, a line with a break and a table are fitted to the times in the file,
     judged by cross-validation, and written as a service profile. Of language models FILE is a profile of steps (columns
     prompt_size, batch_size, token_size, prompt_time, token_time) or a log of requests (arrival, prompt_tokens,
-    output_tokens, ttft or first_token, latency or end), of the server that --scenario describes.
+    output_tokens, ttft or first_token, latency or end), of the server that --server describes, a scenario.
 
     `hetsim calibrate nccl FILE` turns output of nccl-tests into the curve of a link.
     """
@@ -138,14 +109,14 @@ def calibrate(
     if model is None:
         _from_tables(tables, batch, time_, unit, rows, samples, shape, scenario, out, name, force, as_json, quiet)
         return
-    from sim.calibrate.load import load_device
+    from hetsim.calibrate.load import load_device
 
     sizes = _sizes(batches)
     if profile is not None:
         service, checked = _profile(profile)
         _verify(load_device(model, where), profile, service, checked, list(rates), seconds, seed, as_json, quiet)
         return
-    from sim.experiment.directory import folder_name
+    from hetsim.experiment.directory import folder_name
 
     begin = out / folder_name(name or model.partition(":")[2])
     targets = [begin.with_name(f"{begin.name}.{kind}.yaml") for kind in ("service", "link")]
@@ -158,18 +129,17 @@ calibrate.add_command(nccl)
 
 
 def _from_tables(
-    tables: tuple[str, ...], batch: str, time: str, unit: str | None, rows: tuple[str, ...], samples: bool,
-    shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool, quiet: bool,
+    tables: tuple[str, ...], batch: str | None, time: str | None, unit: str | None, rows: tuple[str, ...],
+    samples: bool, shape: str | None, scenario: Path | None, out: Path, name: str | None, force: bool, as_json: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
-    from sim.calibrate import tables as read
-    from sim.calibrate.measure import from_elsewhere
-    from sim.calibrate.shapes import shaped
-    from sim.cli import calibrate_llm as language
-    from sim.experiment.directory import folder_name
-    from sim.model.files import write_text, write_whole
-    from sim.model.units import TIME
-    from sim.scenario.file.document import dump
+    from hetsim.calibrate import tables as read
+    from hetsim.calibrate.measure import from_elsewhere
+    from hetsim.calibrate.shapes import shaped
+    from hetsim.cli import calibrate_llm as language
+    from hetsim.experiment.directory import folder_name
+    from hetsim.model.units import TIME
 
     if unit is not None and unit not in TIME:
         raise click.UsageError(f"--unit {unit}: one of {', '.join(TIME)}")
@@ -190,7 +160,7 @@ def _from_tables(
             language.log(files[0][1], unit, _picked(rows), scenario, target, as_json, quiet)
         return
     if scenario is not None:
-        text = "--scenario is for profiles of steps and logs of requests of language models"
+        text = "--server is for profiles of steps and logs of requests of language models"
         raise click.UsageError(f"{text}; {files[0][1]} has the columns of neither")
     if shape == "powers":
         raise click.UsageError("--as powers is for the steps of language models")
@@ -203,18 +173,17 @@ def _from_tables(
     stages = {stage: shaped(tuple(times), tuple(times.values()), wanted) for stage, times in found.stages.items()}
     profile = from_elsewhere(found.what, stages)
     if as_json:
-        console.as_json({"profile": profile, "cross_validation": {s: _errors(one) for s, one in stages.items()}})
+        errors = {stage: language.errors_of(one) for stage, one in stages.items()}
+        console.as_json({"profile": profile, "cross_validation": errors})
     else:
-        console.lines(_judged(found.what, stages))
+        console.lines(language.judged_lines(found.what, stages))
     console.warnings([*found.remarks, *_few(stages), *_falling(found.stages)], quiet)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(target, partial(write_text, text=dump(profile)))
-    console.note(f"profile: {target}", quiet)
+    language.write_profile(target, profile, quiet)
 
 
 def _sized(text: str) -> tuple[int | None, Path]:
     """SIZE=FILE, or FILE alone."""
-    from sim.errors import Problem, ScenarioError
+    from hetsim.errors import Problem, ScenarioError
 
     size, sign, rest = text.partition("=")
     number = int(size) if sign and size.isdecimal() and int(size) > 0 else None
@@ -241,33 +210,11 @@ def _few(stages: dict[str, Shaped]) -> list[str]:
 
 def _falling(stages: dict[str, dict[int, float]]) -> list[str]:
     """Stages with times that fall from one size to a larger one by more than noise."""
-    from sim.model.batch_times import StageTable
-    from sim.scenario.schema.batch_tables import remarks
+    from hetsim.model.batch_times import StageTable
+    from hetsim.scenario.schema.batch_tables import remarks
 
     tables = {name: StageTable(tuple(times), tuple(times.values())) for name, times in stages.items()}
     return [text for name, table in tables.items() for text in remarks(table, name, False)]
-
-
-def _errors(one: Shaped) -> dict[str, Any]:
-    return {
-        "chosen": one.chosen,
-        "worst_deviation": one.off,
-        "shapes": {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged},
-    }
-
-
-def _judged(what: str, stages: dict[str, Shaped]) -> list[str]:
-    from sim.report import terminal
-
-    rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
-    for name, one in stages.items():
-        for judged in one.judged:
-            chosen = f"chosen; off by up to {one.off:.1%}" if judged.shape == one.chosen else ""
-            errors = [f"{judged.error:.1%} ± {judged.standard_error:.1%}", f"{judged.worst:.1%}"]
-            rows.append([name, judged.shape, *errors, str(judged.worst_size), chosen])
-        if not one.judged:
-            rows.append([name, one.chosen, "–", "–", "–", "chosen"])
-    return [what, "", *terminal.table(rows, right=range(2, 5))]
 
 
 def _sizes(text: str) -> list[int]:
@@ -289,9 +236,8 @@ def _sizes(text: str) -> list[int]:
 def _measure(
     device: MeasuredDevice, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool
 ) -> None:
-    from sim.calibrate.measure import link_profile, measure, service_profile
-    from sim.model.files import write_text, write_whole
-    from sim.scenario.file.document import dump
+    from hetsim.calibrate.measure import link_profile, measure, service_profile
+    from hetsim.cli.calibrate_llm import write_profile
 
     found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
     profiles = [service_profile(found), link_profile(found)]
@@ -301,15 +247,13 @@ def _measure(
         console.lines(_table(found))
     for remark in found.remarks:
         console.warnings([remark], quiet)
-    targets[0].parent.mkdir(parents=True, exist_ok=True)
     for target, profile in zip(targets, profiles, strict=True):
         if profile is not None:
-            write_whole(target, partial(write_text, text=dump(profile)))
-            console.note(f"profile: {target}", quiet)
+            write_profile(target, profile, quiet)
 
 
 def _table(found: MeasuredStages) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     rows = [["stage (ms)", *map(str, found.batches), "per item", "fixed", "worst fit"]]
     for name, line in found.lines.items():
@@ -324,10 +268,10 @@ def _profile(path: Path) -> tuple[dict[str, Any], Any]:
     """The service section of a profile, as written and validated."""
     from pydantic import ValidationError
 
-    from sim.errors import Problem, ScenarioError
-    from sim.scenario.file import document
-    from sim.scenario.file.problems import translate
-    from sim.scenario.schema.service import ServiceSpec
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.scenario.file import document
+    from hetsim.scenario.file.problems import translate
+    from hetsim.scenario.schema.service import ServiceSpec
 
     read = document.read(path)
     service = read.data.get("service")
@@ -345,7 +289,7 @@ def _verify(
     seed: int,
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    from sim.calibrate.verify import ServiceProfile, verify
+    from hetsim.calibrate.verify import ServiceProfile, verify
 
     about = data.get("measured")
     name = about.get("device") if isinstance(about, dict) else None
@@ -370,7 +314,7 @@ def _as_mapping(row: VerifiedRow) -> dict[str, Any]:
 
 
 def _compared(device: MeasuredDevice, rows: list[VerifiedRow]) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     table = [["policy", "rate", "", "mean ms", "p50 ms", "p99 ms", "requests/s"]]
     for row in rows:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.cli import console
+from hetsim.cli import console
 
 if TYPE_CHECKING:
-    from sim.calibrate.server_log import Fitted
-    from sim.calibrate.shapes import Shaped
+    from hetsim.calibrate.server_log import Fitted
+    from hetsim.calibrate.shapes import Shaped
 
 
 def kind_of(path: Path) -> str | None:
     """steps, log, or None for a table of batches."""
-    from sim.calibrate import request_log, step_profile
-    from sim.errors import ScenarioError
-    from sim.workload.mapped.propose import form_of
-    from sim.workload.mapped.rows import rows_of
+    from hetsim.calibrate import request_log, step_profile
+    from hetsim.errors import ScenarioError
+    from hetsim.workload.mapped.propose import form_of
+    from hetsim.workload.mapped.rows import rows_of
 
     try:
         names = list(rows_of(path, form_of(path)).names)
@@ -36,32 +36,32 @@ def steps(
     as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Write the profile of steps that were measured setting by setting, and its error on sizes left out."""
-    from sim.calibrate import step_profile as read
+    from hetsim.calibrate import step_profile as read
 
     settings = read.read(path, unit, where)
     if scenario is not None:
         _roofline(path, settings, scenario, target, as_json, quiet)
         return
     found = read.fit(str(path), settings, shape)
-    profile = read.profile(found)
+    profile, stages = read.profile(found), {"prefill": found.prefill, "decode": found.decode}
     if as_json:
-        errors = {name: _errors(one) for name, one in (("prefill", found.prefill), ("decode", found.decode))}
+        errors = {name: errors_of(one) for name, one in stages.items()}
         console.as_json({"profile": profile, "cross_validation": errors})
     else:
-        console.lines(_judged(found.what, {"prefill": found.prefill, "decode": found.decode}))
+        console.lines(judged_lines(found.what, stages))
     console.warnings(found.remarks, quiet)
-    _write(target, profile, quiet)
+    write_profile(target, profile, quiet)
 
 
 def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_json: bool, quiet: bool) -> None:
     from dataclasses import asdict
 
-    from sim.calibrate import roofline_fit
-    from sim.calibrate.logged_server import service_of
+    from hetsim.calibrate import roofline_fit
+    from hetsim.calibrate.logged_server import service_of
 
     figures = service_of(scenario).figures
     if figures is None:
-        from sim.errors import Problem, ScenarioError
+        from hetsim.errors import Problem, ScenarioError
 
         text = "names no model and no GPU; a roofline needs the figures of both: model: llama-2-70b, gpu: h100"
         raise ScenarioError(Problem(text, file=str(scenario)))
@@ -77,25 +77,25 @@ def _roofline(path: Path, settings: list[Any], scenario: Path, target: Path, as_
     if as_json:
         console.as_json({"profile": profile, "efficiency": asdict(one), "cross_validation": errors})
     else:
-        from sim.report import terminal
+        from hetsim.report import terminal
 
         rows = [["stage", "error on sizes left out", "error on all"]]
         rows.append(["prefill", f"{found.prefill_error:.1%}", f"{found.prefill_off:.1%}"])
         rows.append(["decode", f"{found.decode_error:.1%}", f"{found.decode_off:.1%}"])
         told = ", ".join(f"{name} {_value(name, value)}" for name, value in numbers.items())
         console.lines([str(path), "", *terminal.table(rows, right=range(1, 3)), "", told])
-    _write(target, profile, quiet)
+    write_profile(target, profile, quiet)
 
 
 def log(
     path: Path, unit: str | None, where: dict[str, str], scenario: Path | None, target: Path, as_json: bool, quiet: bool
 ) -> None:
     """Write the profile with which the simulation of a server gives its log, and the error on what was held back."""
-    from sim.calibrate import request_log, server_log
-    from sim.calibrate.logged_server import Server
+    from hetsim.calibrate import request_log, server_log
+    from hetsim.calibrate.logged_server import Server
 
     if scenario is None:
-        text = "a log of requests needs the server it is of: --scenario FILE (its GPUs, memory, batching)"
+        text = "a log of requests needs the server it is of: --server YAML (a scenario with its GPUs, memory, batching)"
         raise click.UsageError(text)
     server = Server(scenario, request_log.read(path, unit, where))
     found = server_log.fit(server, tell=lambda text: console.note(text, quiet))
@@ -121,7 +121,7 @@ def log(
         console.as_json({"profile": profile, "held_back": found.held_back, "figures": figures})
     else:
         console.lines(_held_back(str(path), len(server.log), found))
-    _write(target, profile, quiet)
+    write_profile(target, profile, quiet)
 
 
 def _value(name: str, value: float) -> Any:
@@ -149,13 +149,13 @@ def _in_one_line(step: dict[Any, Any]) -> str:
 
 def _service(scenario: Path) -> dict[str, Any]:
     """The service of a scenario as it is written there, without its profile."""
-    from sim.calibrate.logged_server import entry_of
+    from hetsim.calibrate.logged_server import entry_of
 
     return {key: value for key, value in entry_of(scenario)["service"].items() if key != "profile"}
 
 
 def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     rows = [[f"last {found.held_back:,} of {requests:,} requests", "measured", "simulated", "error"]]
     rows += [
@@ -167,13 +167,15 @@ def _held_back(what: str, requests: int, found: Fitted) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(1, 4)), "", told, tried]
 
 
-def _errors(one: Shaped) -> dict[str, Any]:
+def errors_of(one: Shaped) -> dict[str, Any]:
+    """How well each shape predicts a stage, for JSON."""
     shapes = {j.shape: {"error": j.error, "worst": j.worst, "worst_size": j.worst_size} for j in one.judged}
     return {"chosen": one.chosen, "worst_deviation": one.off, "shapes": shapes}
 
 
-def _judged(what: str, stages: dict[str, Shaped]) -> list[str]:
-    from sim.report import terminal
+def judged_lines(what: str, stages: dict[str, Shaped]) -> list[str]:
+    """How well each shape predicts the stages, as a table."""
+    from hetsim.report import terminal
 
     rows = [["stage", "shape", "error on sizes left out", "worst", "at", ""]]
     for name, one in stages.items():
@@ -186,9 +188,10 @@ def _judged(what: str, stages: dict[str, Shaped]) -> list[str]:
     return [what, "", *terminal.table(rows, right=range(2, 5))]
 
 
-def _write(target: Path, profile: dict[str, Any], quiet: bool) -> None:
-    from sim.model.files import write_text, write_whole
-    from sim.scenario.file.document import dump
+def write_profile(target: Path, profile: dict[str, Any], quiet: bool) -> None:
+    """Write a profile, whole or not at all, and say where."""
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.scenario.file.document import dump
 
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, partial(write_text, text=dump(profile)))

@@ -8,29 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET
+from hetsim.cli import console
+from hetsim.cli.options import FOLDER, JSON, PATH, QUIET
 
 if TYPE_CHECKING:
-    from sim.calibrate.nccl import MeasuredCollective
+    from hetsim.calibrate.nccl import MeasuredCollective
 
 
 @click.command("nccl", short_help="Turn output of nccl-tests into a curve for a cluster.")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE", type=PATH)
 @click.option("--in-place", is_flag=True, help="Take the columns measured in place, not those out of place.")
-@click.option(
-    "--as",
-    "link",
-    type=click.Choice(["nvlink", "network"]),
-    help="What was measured.  [default: nvlink if all ranks are on one host, else network]",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("."),
-    metavar="DIR",
-    help="Folder for the profile.  [default: the current one]",
-)
+@click.option("--as", "link", type=click.Choice(["nvlink", "network"]),
+              help="What was measured.  [default: nvlink if all ranks are on one host, else network]")  # fmt: skip
+@click.option("--out", type=FOLDER, default=Path("."), metavar="DIR",
+              help="Folder for the profile.  [default: the current one]")  # fmt: skip
 @click.option("--name", metavar="NAME", help="Of the profile: NAME.nvlink.yaml, NAME.network.yaml.  [default: FILE's]")
 @click.option("--force", is_flag=True, help="Replace a profile that exists.")
 @JSON
@@ -45,10 +36,10 @@ def nccl(
     NAME.nvlink.yaml} between the GPUs of a node, network: {profile: NAME.network.yaml} between nodes. Dips are
     leveled, with a note; a fall to less than half is refused.
     """
-    from sim.calibrate.nccl import read_nccl
-    from sim.experiment.directory import folder_name
-    from sim.model.files import write_text, write_whole
-    from sim.scenario.file.document import dump
+    from hetsim.calibrate.nccl import read_nccl
+    from hetsim.experiment.directory import folder_name
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.scenario.file.document import dump
 
     found = read_nccl(file, in_place)
     kind = link or _kind(found, file)
@@ -69,7 +60,7 @@ def nccl(
 
 
 def _kind(found: MeasuredCollective, file: Path) -> str:
-    from sim.errors import Problem, ScenarioError
+    from hetsim.errors import Problem, ScenarioError
 
     if not found.hosts:
         text = "no line names a rank and its host; say what was measured with --as nvlink or --as network"
@@ -79,8 +70,8 @@ def _kind(found: MeasuredCollective, file: Path) -> str:
 
 def _suits(found: MeasuredCollective, kind: str, file: Path) -> None:
     """ScenarioError for a test that does not tell the rate of this link."""
-    from sim.calibrate.nccl import RINGS
-    from sim.errors import Problem, ScenarioError
+    from hetsim.calibrate.nccl import RINGS
+    from hetsim.errors import Problem, ScenarioError
 
     if kind == "network" and found.collective and found.collective not in RINGS:
         text = f"{found.collective}_perf over nodes tells what a rank has of the network, not a node's rate; "
@@ -99,7 +90,7 @@ def _profile(found: MeasuredCollective, kind: str) -> dict[str, Any]:
 
 
 def _text(found: MeasuredCollective, kind: str) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     rows = [["size", "time", "measured", "curve"]]
     for size, seconds, measured, rate in zip(found.sizes, found.seconds, found.measured, found.curve, strict=True):

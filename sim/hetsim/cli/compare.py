@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import BY, RUNNING, SCENARIO, Share
-from sim.cli.run import default_directory
+from hetsim.cli import console
+from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, Share
+from hetsim.cli.run import default_directory
+from hetsim.experiment.options import StudyKeywords
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
 """Compared with the scenario's own policy where none are named."""
 
 USUAL_GROUPS = ("class", "gpus", "user")
+
+VERDICTS = {
+    "[^ ]+( ± [^ ]+)?( [^ ]+)? ◂": "best", "(?<=  )refuses(?=: )": "bad", "no significant difference": "unsure",
+}  # fmt: skip
 
 
 @click.command(short_help="Compare policies that meet the same load.")
@@ -32,7 +37,7 @@ USUAL_GROUPS = ("class", "gpus", "user")
 @click.option("--delta", type=Share(), metavar="SHARE",
               help="With --best: the difference, as a share of the mean, that is worth no further replication.  "
               "[default: 1%]")  # fmt: skip
-@click.option("--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", type=FOLDER, metavar="DIR",
               help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
 @RUNNING
 def compare(
@@ -45,62 +50,47 @@ def compare(
     probability: float | None,
     delta: float | None,
     out: Path | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    replications: int | None,
-    workers: int,
-    dask: str | None,
-    cache: Path | None,
-    shard: str | None,
-    fresh: bool,
-    check: bool,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
+    **options: Unpack[StudyKeywords],
 ) -> None:
     """Run a scenario under several policies with common random numbers, and say which is better.
 
     Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own
     policy and fcfs, fcfs_skip and sjf. One run of each says nothing about chance: use --replications.
+    A policy that refuses the scenario is a row with its reason.
     Nothing is written unless --out is given; a run that fails keeps its tables as `hetsim run` does.
     """
-    from sim.errors import UsageError
-    from sim.experiment.compare import asked_for, run_policies, select_best
-    from sim.experiment.directory import PICTURE, check_target, comparison_json, save_comparison
-    from sim.experiment.policies import named_policies
-    from sim.results.many_runs.compare import compare as evaluate
-    from sim.scenario.scenario import load
+    from hetsim.errors import UsageError
+    from hetsim.experiment.compare import asked_for
+    from hetsim.experiment.compare import compare as evaluate
+    from hetsim.experiment.directory import PICTURE, check_target, comparison_json, save_comparison
+    from hetsim.experiment.policies import named_policies, named_policy
+    from hetsim.results.one_run.groups import checked
+    from hetsim.scenario.scenario import load
 
     if best is None and (probability is not None or delta is not None):
         raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
-    _check_groups(by)
+    checked(by)
     chosen: Any = named_policies(policies)
-    loaded = load(scenario, overrides if chosen else ())
+    loaded = load(scenario, options["overrides"] if chosen else ())
     chosen = chosen or _default_policies(loaded.raw)
     if baseline is not None:
-        baseline = _label(baseline)
+        baseline, _ = named_policy(baseline)
     _check_names((*metrics, *([best] if best else [])), baseline, chosen)
     if out is not None:
         check_target(out)
     groups = by if out is None else USUAL_GROUPS  # what is written has all of them
-    where: dict[str, Any] = {"workers": workers, "dask": dask, "cache": cache, "shard": shard, "fresh": fresh}
-    with console.making(out, default_directory(loaded, seed), cache, as_json, quiet) as bar:
-        runs: dict[str, Any]
-        selection = None
-        if best is None:
-            runs = run_policies(
-                loaded, chosen, metrics=metrics, seed=seed, replications=replications, check=check,
-                overrides=overrides, progress=bar, by=groups, **where,
-            )  # fmt: skip
-        else:
-            runs, selection = select_best(
-                loaded, chosen, best, probability or 0.95, delta or 0.01, metrics=metrics, seed=seed,
-                replications=replications, check=check, overrides=overrides, progress=bar, by=groups, **where,
-            )  # fmt: skip
-    comparison = evaluate(runs, metrics or None, baseline=baseline, selection=selection)
-    comparison.asked = asked_for(metrics, by, best, probability, delta, replications)
-    from sim.report.overview import comparison_remarks
-    from sim.results.many_runs.groups import tables_of_groups
+    folder = default_directory(loaded, options["seed"])
+    with console.making(out, folder, options["cache"], as_json, quiet, cases=True) as options["progress"]:
+        comparison = evaluate(
+            loaded, chosen, metrics=metrics or None, baseline=baseline, best=best, probability=probability or 0.95,
+            delta=delta or 0.01, by=groups, **options,
+        )  # fmt: skip
+    runs: Any = comparison.runs
+    comparison.asked = asked_for(metrics, by, best, probability, delta, options["replications"])
+    from hetsim.report.overview import comparison_remarks
+    from hetsim.results.many_runs.groups import tables_of_groups
 
     tables = tables_of_groups(runs, groups)
     if as_json:
@@ -116,8 +106,8 @@ def compare(
 
 def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
     """Label -> policy: the scenario's sweep over policies, or its own policy and the usual ones."""
-    from sim.experiment.policies import named_policies
-    from sim.registry import policies as known
+    from hetsim.experiment.policies import named_policies
+    from hetsim.registry import policies as known
 
     sweep = raw.get("sweep")
     for key in ("policy", "policy.scheduler", "policy.scheduler.name"):
@@ -128,16 +118,10 @@ def _default_policies(raw: dict[str, Any]) -> dict[str, Any]:
     return own | {name: name for name in USUAL if name not in own and name in known("scheduler")}
 
 
-def _label(text: str) -> str:
-    from sim.experiment.policies import named_policy
-
-    return named_policy(text)[0]
-
-
 def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[str, Any]) -> None:
     """Wrong names are said before the first run."""
-    from sim.errors import UsageError, suggestion
-    from sim.results.one_run.metric_sets import check
+    from hetsim.errors import UsageError, suggestion
+    from hetsim.results.one_run.metric_sets import check
 
     for name in metrics:
         check(name)
@@ -146,19 +130,12 @@ def _check_names(metrics: tuple[str, ...], baseline: str | None, policies: dict[
         raise UsageError(f'--baseline "{baseline}" is not compared{near}')
 
 
-def _check_groups(by: tuple[str, ...]) -> None:
-    """A wrong --by is said before the first run."""
-    from sim.results.one_run.groups import checked
-
-    checked(by)
-
-
 def _show(
     comparison: Any, runs: dict[str, Any], tables: dict[str, Any], by: tuple[str, ...], metrics: tuple[str, ...]
 ) -> None:
-    from sim.report.groups import groups_lines
-    from sim.report.overview import common_remarks, comparison_headline, comparison_lines
-    from sim.results.one_run.metric_sets import by_name
+    from hetsim.report.groups import groups_lines
+    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines
+    from hetsim.results.one_run.metric_sets import by_name
 
     lines = [comparison_headline(runs), "", *comparison_lines(comparison), *common_remarks(runs)]
-    console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison, by_name(metrics))])
+    console.lines([*lines, *groups_lines(tables, by, by_name(metrics), comparison, by_name(metrics))], VERDICTS)

@@ -18,34 +18,36 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shipped scenarios by name; of a text that none begins with, and of a path, files."""
-    from sim.scenario.file.shipped import shipped
+    """The command's own commands, shipped scenarios; of a text that none begins with, and of a path, files."""
+    from hetsim.scenario.file.shipped import shipped
 
-    found = [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
+    within = getattr(context.command, "commands", {}).items()
+    found = [CompletionItem(name, help=one.short_help) for name, one in within if name.startswith(incomplete)]
+    found += [CompletionItem(one.name, help=one.description) for one in shipped() if one.name.startswith(incomplete)]
     return found if found and "/" not in incomplete else [CompletionItem(incomplete, type="file")]
 
 
 def policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Policies by name; after `+`, what can be combined with those before it."""
-    from sim import registry
+    from hetsim import registry
 
     before, plus, begun = incomplete.rpartition("+")
-    kinds = [kind for kind in registry.POLICY_KINDS if kind != "scheduler"] if plus else registry.POLICY_KINDS
+    kinds = [kind for kind in registry.POLICY_PARTS if kind != "scheduler"] if plus else registry.POLICY_PARTS
     names = sorted({name for kind in kinds for name in registry.policies(kind) if name.startswith(begun)})
     return [CompletionItem(before + plus + name) for name in names]
 
 
 def metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Metrics by name, with their units."""
-    from sim.results.formatting import unit_of
-    from sim.results.one_run.metrics import metrics as known
+    from hetsim.results.formatting import unit_of
+    from hetsim.results.one_run.metrics import metrics as known
 
     return [CompletionItem(name, help=unit_of(name)) for name in known() if name.startswith(incomplete)]
 
 
 def keys(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Paths of keys one level at a time: `cluster.`, `workload.jobs.`, ...; after `=` nothing."""
-    from sim.scenario.schema.whole import json_schema
+    from hetsim.scenario.schema.whole import json_schema
 
     if "=" in incomplete:
         return []
@@ -87,7 +89,7 @@ def _document(name: str) -> Any:
     """The scenario's YAML, for the names of its entries; None where it cannot be read."""
     import yaml
 
-    from sim.scenario.file.shipped import find
+    from hetsim.scenario.file.shipped import find
 
     for place in (lambda: name, lambda: find(name)):
         try:

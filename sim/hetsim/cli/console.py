@@ -3,72 +3,77 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings as python_warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.errors import RunError
+from hetsim.errors import RunError, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.experiment.progress import TerminalBar
+    from hetsim.experiment.progress import TerminalBar
 
 
-def lines(texts: Iterable[str]) -> None:
-    """Data, on stdout."""
-    click.echo("\n".join(texts))
+PALETTE: dict[str, dict[str, Any]] = {
+    "good": {"fg": "green"}, "unsure": {"fg": "yellow"}, "bad": {"fg": "red", "bold": True},
+    "best": {"fg": "green", "bold": True},
+}  # fmt: skip
+"""Colors of verdicts.  click leaves them out where there is no terminal, and with NO_COLOR."""
+
+
+def verdict(text: str, kind: str) -> str:
+    """A text in the color of a verdict."""
+    return click.style(text, **PALETTE[kind])
+
+
+def lines(texts: Iterable[str], verdicts: Mapping[str, str] | None = None) -> None:
+    """Data, on stdout; names that come from a file cannot write to the terminal as they like.
+
+    verdicts: patterns, and the kinds of verdict that they match, the first that does.  Colors are added to finished
+    lines, as they would count as columns of a table before.
+    """
+    text = "\n".join(map(plain, texts))
+    kinds = [*(verdicts or {}).values()]
+    if verdicts:
+        pattern = "|".join(f"(?P<v{number}>{one})" for number, one in enumerate(verdicts))
+        text = re.sub(pattern, lambda match: verdict(match[0], kinds[int(str(match.lastgroup)[1:])]), text, flags=re.M)
+    click.echo(text)
+
+
+def plain(text: str) -> str:
+    """A text of one or more lines in which nothing is hidden from a reader or obeyed by a terminal."""
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def as_json(value: Any) -> None:
     """Data, as JSON on stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    # A name of a file cannot write to the terminal here either: in JSON such characters stand only in texts.
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def note(text: str, quiet: bool = False) -> None:
     """For people, on stderr."""
     if not quiet:
-        click.echo(text, err=True)
+        click.echo(plain(text), err=True)
 
 
-def check_replaceable(target: Path, force: bool) -> None:
-    """Refuse to replace a file without --force, before anything is computed for it."""
-    if target.exists() and not force:
+def check_replaceable(target: Path | None, force: bool) -> None:
+    """Refuse to replace a file without --force, before anything is computed for it; None is no file."""
+    if target is not None and target.exists() and not force:
         raise click.UsageError(f"{target} exists; --force replaces it")
-
-
-def check_written(option: str, target: Path | None, force: bool) -> None:
-    """The same of the file of an option, if it is given, and that its folder is there."""
-    from sim.errors import UsageError
-
-    if target is None:
-        return
-    check_replaceable(target, force)
-    if not target.parent.is_dir():
-        raise UsageError(f'{option} {target}: there is no folder "{target.parent}"')
-
-
-PICTURES = (".png", ".pdf", ".svg")
-
-
-def check_picture(target: Path | None) -> None:
-    """Refuse a file of --out that cannot become a picture, before anything is computed for it."""
-    from sim.errors import UsageError
-
-    if target is not None and target.suffix.lower() not in PICTURES:
-        raise UsageError(f"--out {target}: a picture is written as .png, .pdf or .svg")
-    if target is not None and not target.parent.is_dir():
-        raise UsageError(f'--out {target}: there is no folder "{target.parent}"')
 
 
 def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False) -> None:
     """Write a figure, whole or not at all, and say where; nothing without a target."""
-    from sim.model.files import write_whole
+    from hetsim.model.files import write_whole
 
     if target is not None:
         write_whole(target, lambda file: draw().savefig(file))
@@ -77,19 +82,20 @@ def picture(target: Path | None, draw: Callable[[], Figure], quiet: bool = False
 
 def warnings(texts: Iterable[str], quiet: bool = False) -> None:
     for text in texts:
-        note(f"{click.style('warning:', fg='yellow')} {text}", quiet)
+        if not quiet:
+            click.echo(f"{verdict('warning:', 'unsure')} {plain(text)}", err=True)
 
 
 @contextmanager
 def own_warnings(quiet: bool) -> Iterator[None]:
-    """Pictures that fail to be drawn in it, and files that were damaged, are told as warnings of ours."""
-    from sim.errors import DamageWarning, PictureWarning
+    """Warnings of pictures that fail, damaged files and unknown inputs are told as ours."""
+    from hetsim.errors import DamageWarning, PictureWarning, UnknownInputs
 
     with python_warnings.catch_warnings():
         show = python_warnings.showwarning
 
         def told(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, DamageWarning | PictureWarning):
+            if issubclass(category, DamageWarning | PictureWarning | UnknownInputs):
                 warnings([str(message)], quiet)
             else:
                 show(message, category, *where)
@@ -98,13 +104,23 @@ def own_warnings(quiet: bool) -> Iterator[None]:
         yield
 
 
+class CaseLines:
+    """Progress where there is no terminal: a line on stderr for each case, in the order of cases."""
+
+    def __call__(self, share: float) -> None:
+        """The share of all work that is done, of which a pipe is not told."""
+
+    def case(self, text: str) -> None:
+        note(text)
+
+
 @contextmanager
-def progress(quiet: bool) -> Iterator[TerminalBar | None]:
-    """A progress bar if stderr is a terminal."""
+def progress(quiet: bool, cases: bool = False) -> Iterator[TerminalBar | CaseLines | None]:
+    """A progress bar if stderr is a terminal; else with `cases` a line for each of them."""
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield CaseLines() if cases and not quiet else None
         return
-    from sim.experiment.progress import TerminalBar
+    from hetsim.experiment.progress import TerminalBar
 
     bar = TerminalBar()
     try:
@@ -116,7 +132,7 @@ def progress(quiet: bool) -> Iterator[TerminalBar | None]:
 @contextmanager
 def shard_reports(to_json: bool) -> Iterator[None]:
     """Of a study that was asked for a part of its runs, print what it did, and end the command."""
-    from sim.experiment.shard import ShardOver
+    from hetsim.experiment.shard import ShardOver
 
     try:
         yield
@@ -130,22 +146,24 @@ def shard_reports(to_json: bool) -> Iterator[None]:
 
 @contextmanager
 def making(
-    directory: Path | None, otherwise: Path, cache: Path | None, to_json: bool, quiet: bool
-) -> Iterator[TerminalBar | None]:
+    directory: Path | None, otherwise: Path, cache: str | Path | None, to_json: bool, quiet: bool, cases: bool = False
+) -> Iterator[TerminalBar | CaseLines | None]:
     """What the verbs do that make runs and show their tables: those of `searching`, and the tables of a failed run."""
     kept = None if cache is None else _goes_on(cache)
-    with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet) as bar:
+    with keeping_partial(directory, otherwise, quiet), searching(kept, to_json, quiet, cases) as bar:
         yield bar
 
 
 @contextmanager
-def searching(kept: str | None, to_json: bool, quiet: bool) -> Iterator[TerminalBar | None]:
+def searching(
+    kept: str | None, to_json: bool, quiet: bool, cases: bool = False
+) -> Iterator[TerminalBar | CaseLines | None]:
     """What every verb that makes runs does: progress, warnings, shards; `kept` is said where it ends before its time.
 
-    By an interrupt, a full disk, or workers that are gone.
+    By an interrupt, a full disk, or workers that are gone.  cases: see `progress`.
     """
     try:
-        with shard_reports(to_json), own_warnings(quiet), progress(quiet) as bar:
+        with shard_reports(to_json), own_warnings(quiet), progress(quiet, cases) as bar:
             yield bar
     except (KeyboardInterrupt, OSError, RunError) as error:
         if kept is not None and getattr(error, "result", None) is None:  # not a run that fails again
@@ -153,12 +171,12 @@ def searching(kept: str | None, to_json: bool, quiet: bool) -> Iterator[Terminal
         raise
 
 
-def of_cache(cache: Path | None) -> str:
+def of_cache(cache: str | Path | None) -> str:
     """What is said where a search ends before its time."""
     return "nothing was kept; with --cache DIR it can be resumed" if cache is None else _goes_on(cache)
 
 
-def _goes_on(cache: Path) -> str:
+def _goes_on(cache: str | Path) -> str:
     return f"the runs that ended are in {cache}; the same command goes on from there"
 
 
@@ -173,7 +191,7 @@ def keeping_partial(directory: Path | None, otherwise: Path, quiet: bool) -> Ite
     except RunError as error:
         if error.result is None:
             raise
-        from sim.experiment.directory import save_partial
+        from hetsim.experiment.directory import save_partial
 
         when = f"The tables up to t = {error.time:g} s"
         try:

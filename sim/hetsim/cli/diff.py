@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, VERBOSITY, Whole
+from hetsim.cli import console
+from hetsim.cli.options import JSON, PATH, VERBOSITY, Whole
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 MAX_GROUPS = 12
@@ -16,8 +16,8 @@ MAX_SETTINGS = 10
 
 
 @click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
-@click.argument("a", type=click.Path(path_type=Path), metavar="RUN")
-@click.argument("b", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("a", type=PATH, metavar="RUN")
+@click.argument("b", type=PATH, metavar="RUN")
 @click.option(
     "--metric",
     "column",
@@ -30,13 +30,13 @@ MAX_SETTINGS = 10
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
 @JSON
 @VERBOSITY
-def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool, verbose: bool) -> None:
+def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool) -> None:
     """Set two runs side by side, which `hetsim run --out RUN` or `hetsim compare --out` wrote.
 
     Of replications the first is taken. Tasks are matched by their id.
     """
-    from sim.experiment.directory import first_run
-    from sim.results.many_runs.difference import difference
+    from hetsim.experiment.directory import first_run
+    from hetsim.results.many_runs.difference import difference
 
     for run in (a, b):
         if not run.is_dir():
@@ -49,7 +49,7 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool,
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:
-    from sim.report.terminal import wrapped
+    from hetsim.report.terminal import wrapped
 
     a, b = found.labels
     lines = [f"a: {found.a.name} · {a}", f"b: {found.b.name} · {b}", *_settings(found), ""]
@@ -78,7 +78,7 @@ def _value(value: Any) -> str:
 
 def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
     """The columns of a table, all in one unit: what is set side by side is compared at a glance."""
-    from sim.report.terminal import several, units_of
+    from hetsim.report.terminal import several, units_of
 
     units = units_of("response" if column in ("start", "finish") else column)
     texts = iter(several([value for values in columns for value in values], units))
@@ -86,7 +86,7 @@ def _written(column: str, columns: list[list[float]]) -> list[list[str]]:
 
 
 def _groups(found: Any, group: str, asked: bool) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     table = found.by(group)
     if not asked and (len(table) < 2 or not (table["gained"] + table["lost"]).any()):
@@ -102,7 +102,7 @@ def _groups(found: Any, group: str, asked: bool) -> list[str]:
 
 
 def _tasks(found: Any, top: int) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     frame = found.tasks[found.tasks["change"].fillna(0.0) != 0.0].head(top)
     if frame.empty:

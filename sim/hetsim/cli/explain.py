@@ -7,25 +7,25 @@ from typing import Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, VERBOSITY
+from hetsim.cli import console
+from hetsim.cli.options import JSON, PATH, VERBOSITY
 
 MAX_STRETCHES = 25
 
 
 @click.command(short_help="Split a task's waiting by cause, and say how it ended.")
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("run", type=PATH, metavar="RUN")
 @click.argument("task", required=False)
 @click.option("--by", metavar="class|gpus|user",
               help="Add up over the tasks of each class, number of GPUs asked for, or user.")  # fmt: skip
 @JSON
 @VERBOSITY
-def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose: bool) -> None:
+def explain(run: Path, task: str | None, by: str | None, as_json: bool) -> None:
     """Say why TASK of the run in directory RUN waited, for how long for each cause, and how it ended.
 
     RUN is what `hetsim run --out RUN` wrote; of replications the first is explained.
     """
-    from sim.experiment.directory import first_run
+    from hetsim.experiment.directory import first_run
 
     if (task is None) == (by is None):
         raise click.UsageError("give a TASK, or --by class, --by gpus or --by user")
@@ -40,9 +40,9 @@ def explain(run: Path, task: str | None, by: str | None, as_json: bool, verbose:
 
 
 def _task(result: Any, task: str, as_json: bool) -> None:
-    from sim.results.one_run.explain import ending, find_tasks
-    from sim.results.one_run.explain import explain as stretches_of
-    from sim.results.one_run.network import stretch
+    from hetsim.results.one_run.explain import ending, find_tasks
+    from hetsim.results.one_run.explain import explain as stretches_of
+    from hetsim.results.one_run.network import stretch
 
     rows = find_tasks(result, task)
     ended = ending(result, task)
@@ -79,8 +79,8 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
 
     Of several items, many of which may wait at a time, the sum can be longer than the request took: the text says so.
     """
-    from sim.model.record import STATUS_NAMES
-    from sim.report import terminal
+    from hetsim.model.record import STATUS_NAMES
+    from hetsim.report import terminal
 
     record = result.record
     tasks = record.input.tasks
@@ -124,7 +124,7 @@ def _request(result: Any, rows: list[int], table: Any, ended: dict[str, Any], as
 def _task_lines(
     result: Any, row: int, table: Any, causes: dict[str, float], wait: float, ended: dict[str, Any]
 ) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     record = result.record
     name = record.input.tasks.name(row)
@@ -157,7 +157,7 @@ def _task_lines(
 
 def _network_line(found: dict[str, float]) -> str:
     """Why a task that sends over the network computed longer than it would have in the best place, alone."""
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     names = {"placement": "for its place", "neighbors": "for others on its links", "devices": "for slow devices"}
     text = f"it computed for {terminal.seconds(found['seconds'])}: {terminal.seconds(found['alone'])} in the best place"
@@ -170,8 +170,8 @@ def _network_line(found: dict[str, float]) -> str:
 
 
 def _groups(result: Any, by: str, as_json: bool) -> None:
-    from sim.report import terminal
-    from sim.results.one_run.explain import CAUSES, explain_all
+    from hetsim.report import terminal
+    from hetsim.results.one_run.explain import CAUSES, explain_all
 
     table = explain_all(result, by)
     if as_json:
@@ -194,7 +194,7 @@ def _told(ended: dict[str, Any]) -> dict[str, Any]:
 
 def _ending_line(ended: dict[str, Any]) -> str:
     """How a task ended, why, and what came to nothing."""
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     words = {"rejected": "was rejected", "unfinished": "has not ended"}
     text = f"it {words.get(ended['status'], ended['status'])}"

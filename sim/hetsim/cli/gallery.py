@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, VERBOSITY, Whole
+from hetsim.cli import console
+from hetsim.cli.options import FOLDER, TELLING, WORKERS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.gallery import Entry, Outcome
+    from hetsim.gallery import Entry, Outcome
+
+VERDICTS = {
+    "(?P<judged>[0-9]+) of (?P=judged) figures are within the tolerance": "good",
+    "[0-9]+ of [0-9]+ figures are within the tolerance|(?<=  )outside$": "bad",
+}
 
 
 @click.command(short_help="Run published results, and compare them with the authors' figures.")
@@ -26,13 +32,10 @@ if TYPE_CHECKING:
               help="Folder with the files of an entry that do not ship.")  # fmt: skip
 @click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show what came out last time.")
 @click.option("--record", is_flag=True, help="Keep what comes out next to the entry, for --recorded and the guide.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--out", type=FOLDER, metavar="DIR",
               help="Write the comparison as CSV and pictures there.")  # fmt: skip
-@click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
-              help="Processes; the results do not depend on it.")  # fmt: skip
-@JSON
-@QUIET
-@VERBOSITY
+@WORKERS
+@TELLING
 def gallery(
     names: tuple[str, ...],
     everything: bool,
@@ -42,19 +45,18 @@ def gallery(
     as_recorded: bool,
     record: bool,
     out: Path | None,
-    workers: int,
+    workers: int | None,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
 ) -> None:
     """Published results, reproduced: what the paper says, what comes out here, and why they differ.
 
     Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
     name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
     """
-    from sim import gallery as galleries
-    from sim.errors import UsageError
-    from sim.gallery import outcome as outcomes
+    from hetsim import gallery as galleries
+    from hetsim.errors import UsageError
+    from hetsim.gallery import outcome as outcomes
 
     if not names and not everything:
         for given, option in (
@@ -95,11 +97,11 @@ def _print(done: list[tuple[Entry, Outcome, pd.DataFrame]], as_json: bool) -> No
     if as_json:
         console.as_json([_json(entry, found, table) for entry, found, table in done])
     else:
-        console.lines(line for entry, found, table in done for line in _text(entry, found, table))
+        console.lines((line for entry, found, table in done for line in _text(entry, found, table)), VERDICTS)
 
 
 def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
     found: dict[str, list[str]] = {}
     for text in cases:
@@ -112,7 +114,7 @@ def _chosen(cases: tuple[str, ...]) -> dict[str, list[str]]:
 
 def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
     """Axes and values that no table has are mistakes."""
-    from sim.errors import UsageError, suggestion
+    from hetsim.errors import UsageError, suggestion
 
     known: dict[str, dict[str, None]] = {}
     for entry in entries:
@@ -130,8 +132,8 @@ def _check_axes(entries: list[Entry], chosen: dict[str, list[str]]) -> None:
 
 
 def _list(entries: list[Entry], as_json: bool) -> None:
-    from sim.gallery import outcome as outcomes
-    from sim.report import terminal
+    from hetsim.gallery import outcome as outcomes
+    from hetsim.report import terminal
 
     rows = []
     for entry in entries:
@@ -144,7 +146,7 @@ def _list(entries: list[Entry], as_json: bool) -> None:
     for entry, found, table in rows:
         figures = int(table["paper"].notna().sum())
         lines.append([entry.name, f"{figures:,}", outcomes.sentence(table).partition(";")[0], _time(found.seconds)])
-    console.lines(terminal.table(lines, right=(1, 3)))
+    console.lines(terminal.table(lines, right=(1, 3)), VERDICTS)
     console.note("hetsim gallery NAME runs one; --short its short case; --recorded shows what came out last time")
 
 
@@ -153,8 +155,8 @@ def _time(seconds: float) -> str:
 
 
 def _text(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> list[str]:
-    from sim.gallery import outcome as outcomes
-    from sim.report import terminal
+    from hetsim.gallery import outcome as outcomes
+    from hetsim.report import terminal
 
     expected = entry.expected
     lines = [f"{entry.name}: {expected.title}", *terminal.wrapped(expected.paper), ""]
@@ -190,8 +192,8 @@ def _mark(within: Any) -> str:
 
 
 def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, Any]:
-    from sim.gallery import outcome as outcomes
-    from sim.results.as_json import json_number
+    from hetsim.gallery import outcome as outcomes
+    from hetsim.results.as_json import json_number
 
     def plain(value: Any) -> Any:
         value = value.item() if hasattr(value, "item") else value
@@ -210,13 +212,13 @@ def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, A
 
 def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bool) -> None:
     """CSV and pictures, each whole or not at all."""
-    from sim.model.files import write_text, write_whole
-    from sim.plots.gallery import bars
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.plots.gallery import bars
 
     out.mkdir(parents=True, exist_ok=True)
     for entry, _, comparison in done:
         path = out / f"{entry.name}.csv"
-        write_text(path, comparison.to_csv(index=False))
+        write_whole(path, partial(write_text, text=comparison.to_csv(index=False)))
         console.note(f"comparison: {path}", quiet)
         for table in entry.expected.tables:
             picture = bars(comparison, table)

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, VERBOSITY
-from sim.registry import POLICY_KINDS
+from hetsim.cli import console
+from hetsim.cli.options import JSON, VERBOSITY
+from hetsim.registry import POLICY_KINDS
 
 LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "models")
 
@@ -19,7 +19,7 @@ LISTS = ("policies", "scenarios", "metrics", "traces", "clusters", "arrivals", "
 @click.option("--kind", type=click.Choice(POLICY_KINDS), help="Of policies, only these.")
 @JSON
 @VERBOSITY
-def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
+def list_(what: str, kind: str | None, as_json: bool) -> None:
     """List what can be named in a scenario or on the command line, with its parameters."""
     if kind is not None and what != "policies":
         raise click.UsageError(f"--kind is for policies; {what} have none")
@@ -37,7 +37,7 @@ def list_(what: str, kind: str | None, as_json: bool, verbose: bool) -> None:
 
 
 def _policies(kind: str | None) -> list[dict[str, Any]]:
-    from sim import registry
+    from hetsim import registry
 
     return [
         _row(one, name, lambda one=one, name=name: registry.policy(one, name))
@@ -47,41 +47,41 @@ def _policies(kind: str | None) -> list[dict[str, Any]]:
 
 
 def _traces() -> list[dict[str, Any]]:
-    from sim import registry
+    from hetsim import registry
 
     return [_row("trace", name, lambda name=name: registry.entry("traces", name)) for name in registry.table("traces")]
 
 
 def _clusters() -> list[dict[str, Any]]:
-    from sim import registry
+    from hetsim import registry
 
     names = registry.table("clusters")
     return [_row("nodes", name, lambda name=name: registry.entry("clusters", name)) for name in names]
 
 
 def _arrivals() -> list[dict[str, Any]]:
-    from sim import registry
+    from hetsim import registry
 
     names = registry.table("arrivals")
     return [_row("arrivals", name, lambda name=name: registry.entry("arrivals", name)) for name in names]
 
 
 def _scenarios() -> list[dict[str, Any]]:
-    from sim.scenario.file.shipped import shipped
+    from hetsim.scenario.file.shipped import shipped
 
     return [{"name": one.name, "kind": one.theme, "summary": one.description} for one in shipped()]
 
 
 def _metrics() -> list[dict[str, Any]]:
-    from sim.results.formatting import unit_of
-    from sim.results.one_run.metrics import metrics
+    from hetsim.results.formatting import unit_of
+    from hetsim.results.one_run.metrics import metrics
 
     return [{"name": name, "kind": unit_of(name), "summary": summary(metric)} for name, metric in metrics().items()]
 
 
 def _models() -> list[dict[str, Any]]:
-    from sim.workload.costs.architectures import MODELS
-    from sim.workload.costs.roofline import DEVICES
+    from hetsim.workload.costs.architectures import MODELS
+    from hetsim.workload.costs.roofline import DEVICES
 
     found = []
     for name, one in MODELS.items():
@@ -129,12 +129,12 @@ def parameters(kind: str, item: Any) -> dict[str, Any]:
             for name, info in fields.items()
             if name != "process"
         }
-    from sim import registry
+    from hetsim import registry
 
     if kind in ("trace", "nodes"):
         found = dict(inspect.signature(item).parameters)
     elif kind == "scheduler" and not inspect.isclass(item):
-        from sim.policy.lists import ListScheduler
+        from hetsim.policy.lists import ListScheduler
 
         # An order key is scheduled by the list scheduler; the user may set its other parameters.
         found = {name: p for name, p in registry.parameters(ListScheduler).items() if name != "order"}
@@ -151,7 +151,7 @@ def _default(value: Any) -> str:
 
 _HEADINGS = {
     "scheduler": "schedulers", "placement": "placements", "admission": "admission policies",
-    "batching": "batching policies", "routing": "routing policies",
+    "batching": "batching policies", "routing": "routing policies", "predictor": "predictors",
     "model": "language models (service: {kind: llm, model: NAME})", "gpu": "GPUs (service: {kind: llm, gpu: NAME})",
     "tasks": "numbers of tasks", "s": "times, in seconds", "share": "shares, from 0 to 1", "ratio": "ratios",
     "1/s": "rates, per second", "J": "energy, in joules", "money": "cost, in the money of the prices",
@@ -162,7 +162,7 @@ _HEADINGS = {
 
 def _text(rows: list[dict[str, Any]]) -> list[str]:
     """Kinds as headings; under each its names, summaries and parameters."""
-    from sim.report.terminal import padded, width, wrapped
+    from hetsim.report.terminal import padded, width, wrapped
 
     column = max(width(row["name"]) for row in rows)
     lines: list[str] = []

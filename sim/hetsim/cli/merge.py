@@ -6,23 +6,23 @@ from pathlib import Path
 
 import click
 
-from sim.cli import console
-from sim.cli.options import QUIET, VERBOSITY
+from hetsim.cli import console
+from hetsim.cli.options import FOLDER, PATH, QUIET, VERBOSITY
 
 
 @click.command(short_help="Put finished runs of several machines into one folder.")
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
-@click.option("--into", required=True, type=click.Path(path_type=Path), metavar="DIR",
+@click.argument("sources", nargs=-1, required=True, type=PATH, metavar="DIR...")
+@click.option("--into", required=True, type=FOLDER, metavar="DIR",
               help="A cache, or the directory of a sweep; it may be one of the others.")  # fmt: skip
 @QUIET
 @VERBOSITY
-def merge(sources: tuple[Path, ...], into: Path, quiet: bool, verbose: bool) -> None:
+def merge(sources: tuple[Path, ...], into: Path, quiet: bool) -> None:
     """Copy the finished runs of caches (--cache) and of directories of sweeps (--out) into one.
 
     For shards that had no folder in common. Every file is checked; one that is damaged is named and left out. The
     command of the study, with that folder and without --shard, then makes what is missing, and the tables.
     """
-    from sim.experiment.store import merge_stores
+    from hetsim.experiment.store import merge_stores
 
     found = merge_stores(sources, into)
     console.warnings((f"{path} is damaged, and was left out" for path in found.damaged), quiet)

@@ -1,53 +1,47 @@
-"""`hetsim cluster`: node lists."""
+"""Lists of nodes for `hetsim trace convert` and `hetsim twin`: the machines of a cluster in a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import click
-
-from sim.cli import console
-from sim.cli.options import VERBOSITY
-from sim.cli.program import Verbs
+from hetsim.cli import console
 
 
-@click.group(cls=Verbs, short_help="Convert lists of nodes.")
-def cluster() -> None:
-    """Convert lists of nodes: the machines of a cluster in a file."""
+def format_of_nodes(file: str, form: str | None) -> str | None:
+    """The format of a list of nodes, named or told by the file; None of a trace."""
+    import difflib
+
+    from hetsim import registry
+    from hetsim.workload.logs.recognize import node_list
+
+    if form is None:
+        return node_list(file)
+    known = registry.table("clusters")
+    near = difflib.get_close_matches(form, [*known, *registry.table("traces")], n=1, cutoff=0.5)
+    return form if near and near[0] in known else None
 
 
-@cluster.command(short_help="Write the nodes of a list as they stand in a scenario.")
-@click.argument("file", metavar="FILE")
-@click.option("--format", "form", required=True, help="See `hetsim list clusters`.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
-              help="A parameter of the format's reader (repeatable).")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="YAML", help="Write it there.")
-@VERBOSITY
-def convert(file: str, form: str, options: tuple[str, ...], out: Path | None, verbose: bool) -> None:
-    """Write `cluster:` with the nodes of a list, equal ones as a group with its count and a name.
-
-    In a scenario the groups can be varied by name: --over cluster.nodes.a100.count=8..32.
-    """
-    from sim.model.files import write_text, write_whole
-    from sim.scenario.file.document import dump
+def convert_nodes(file: str, form: str, options: tuple[str, ...], target: Path | None) -> None:
+    """Write the nodes of a list as the `cluster:` of a scenario, or print it."""
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.scenario.file.document import dump
 
     nodes = grouped(read_nodes(file, form, options))
     text = dump({"cluster": {"nodes": nodes}})
-    if out is None:
+    if target is None:
         console.lines([text.rstrip()])
         return
-    write_whole(out, lambda path: write_text(path, text))
+    write_whole(target, lambda path: write_text(path, text))
     total = sum(node["count"] for node in nodes)
-    console.note(f"{total:,} nodes in {len(nodes):,} group{'s' if len(nodes) != 1 else ''}: {out}")
+    console.note(f"{total:,} nodes in {len(nodes):,} group{'s' if len(nodes) != 1 else ''}: {target}")
 
 
 def read_nodes(file: str, form: str, options: tuple[str, ...]) -> list[dict[str, Any]]:
     """The nodes of a list, as a scenario has them."""
-    from sim.errors import ScenarioError, UsageError
-    from sim.scenario.fields import KeyProblem
-    from sim.scenario.overrides import parse_assignment
-    from sim.scenario.schema.cluster import listed
+    from hetsim.errors import KeyProblem, ScenarioError, UsageError
+    from hetsim.scenario.overrides import parse_assignment
+    from hetsim.scenario.schema.cluster import listed
 
     if not Path(file).is_file():
         raise UsageError(f"there is no file {file}")

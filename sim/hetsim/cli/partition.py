@@ -1,4 +1,4 @@
-"""`hetsim partition`: where to cut a network into the stages of a pipeline."""
+"""`hetsim plan partition`: where to cut a network into the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, VERBOSITY
+from hetsim.cli import console
+from hetsim.cli.options import PATH, PICTURE, TELLING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.theory.layer_cuts import Cuts
-    from sim.theory.partition import EqualDevices, NetworkLevel, PipelinePartition
+    from hetsim.theory.layer_cuts import Cuts
+    from hetsim.theory.partition import EqualDevices, NetworkLevel, PipelinePartition
 
 MAX_DEVICES = 64
 """More devices on a level are refused: time grows with their square."""
@@ -25,7 +25,7 @@ MAX_UNLIKE = 32
 
 
 @click.command(short_help="Cut a network into the stages of a pipeline.")
-@click.argument("profile", metavar="PROFILE", type=click.Path(path_type=Path))
+@click.argument("profile", metavar="PROFILE", type=PATH)
 @click.option("--level", "levels", multiple=True, metavar="COUNT@RATE",
               help="Equal devices, or groups of the level before, and what joins them: 4@10GB/s (repeatable, from "
                    "inner to outer).")  # fmt: skip
@@ -39,11 +39,9 @@ MAX_UNLIKE = 32
 @click.option("--keep-order", is_flag=True, help="The devices follow each other as given. For --device.")
 @click.option("--no-replication", is_flag=True, help="One device a stage.")
 @click.option("--ignore-activations", is_flag=True, help="Sending activations takes no time. For --level.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG",
+@click.option("--picture", type=PICTURE, metavar="PNG",
               help="Draw there how micro-batches go through the stages. For one --level, or --device.")
-@JSON
-@QUIET
-@VERBOSITY
+@TELLING
 def partition(
     profile: Path,
     levels: tuple[str, ...],
@@ -54,10 +52,9 @@ def partition(
     keep_order: bool,
     no_replication: bool,
     ignore_activations: bool,
-    out: Path | None,
+    picture: Path | None,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
 ) -> None:
     """Find the stages of a pipeline that pass on an item most often.
 
@@ -68,8 +65,8 @@ def partition(
     compared with all layers on each device alone. A stage that needs more memory than its devices have is no
     candidate.
     """
-    from sim.theory.partition import pipeline_partition, unlike_partition
-    from sim.workload.readers.layer_profiles import read_profile
+    from hetsim.theory.partition import pipeline_partition, unlike_partition
+    from hetsim.workload.readers.layer_profiles import read_profile
 
     if bool(levels) == bool(devices):
         raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
@@ -79,9 +76,8 @@ def partition(
     wrong += [name for name, given in only_levels.items() if given] if devices else []
     if wrong:
         raise click.UsageError(f"{wrong[0]} belongs to {'--device' if levels else '--level'}")
-    if out is not None and len(levels) > 1:
-        raise click.UsageError("--out draws the stages on one --level, or on --device")
-    console.check_picture(out)
+    if picture is not None and len(levels) > 1:
+        raise click.UsageError("--picture draws the stages on one --level, or on --device")
     limit = math.inf if deadline is None else _time(deadline)
     room = math.inf if memory is None else _size("--memory", memory)
     joined = [_level(text) for text in levels]
@@ -102,7 +98,7 @@ def partition(
         console.as_json(_json(profile, cuts, found, alone, inference))
     else:
         console.lines(_text(profile, cuts, found, alone, inference))
-    console.picture(out, lambda: _drawn(profile, cuts, found, groups, joined, inference, ignore_activations), quiet)
+    console.picture(picture, lambda: _drawn(profile, cuts, found, groups, joined, inference, ignore_activations), quiet)
 
 
 def _drawn(
@@ -110,10 +106,10 @@ def _drawn(
     inference: bool, ignore_activations: bool,
 ) -> Figure:  # fmt: skip
     """Micro-batches in the stages: enough of them that the pipeline is full for a while."""
-    from sim.plots.pipeline import pipeline
-    from sim.report import terminal
-    from sim.theory.partition import EqualDevices, StageWay, slower_link
-    from sim.theory.pipeline_schedule import partition_schedule
+    from hetsim.plots.pipeline import pipeline
+    from hetsim.report import terminal
+    from hetsim.theory.partition import EqualDevices, StageWay, slower_link
+    from hetsim.theory.pipeline_schedule import partition_schedule
 
     devices = {one.name: one for one in groups}
     if levels:
@@ -128,7 +124,7 @@ def _drawn(
 
 
 def _time(text: str) -> float:
-    from sim.model.units import TIME, parse
+    from hetsim.model.units import TIME, parse
 
     return _parsed("--deadline", text, lambda: parse(text, TIME, "30 ms"))
 
@@ -144,13 +140,13 @@ def _parsed(option: str, text: str, parse: Any) -> float:
 
 
 def _rate(option: str, text: str) -> float:
-    from sim.model.units import BANDWIDTH, parse
+    from hetsim.model.units import BANDWIDTH, parse
 
     return _parsed(option, text, lambda: parse(text, BANDWIDTH, "12 GB/s"))
 
 
 def _size(option: str, text: str) -> float:
-    from sim.model.units import SIZE, parse
+    from hetsim.model.units import SIZE, parse
 
     return _parsed(option, text, lambda: parse(text, SIZE, "16 GB"))
 
@@ -162,7 +158,7 @@ def _count(option: str, text: str) -> int:
 
 
 def _level(text: str) -> NetworkLevel:
-    from sim.theory.partition import NetworkLevel
+    from hetsim.theory.partition import NetworkLevel
 
     count, _, rate = text.partition("@")
     if not rate:
@@ -171,8 +167,8 @@ def _level(text: str) -> NetworkLevel:
 
 
 def _groups(texts: tuple[str, ...]) -> list[EqualDevices]:
-    from sim.errors import suggestion
-    from sim.theory.partition import EqualDevices
+    from hetsim.errors import suggestion
+    from hetsim.theory.partition import EqualDevices
 
     found: list[EqualDevices] = []
     for text in texts:
@@ -213,7 +209,7 @@ def _number(text: str) -> float:
 
 def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
     """ScenarioError for devices that the profile has no times of; no groups are equal devices."""
-    from sim.errors import Problem, ScenarioError
+    from hetsim.errors import Problem, ScenarioError
 
     measured = sorted(cuts.layers[0].on or {})
     if not measured or any(one.seconds for one in cuts.layers):
@@ -228,13 +224,13 @@ def _known(cuts: Cuts, groups: list[EqualDevices], profile: Path) -> None:
 
 def _alone(cuts: Cuts, group: EqualDevices, inference: bool) -> float:
     """Seconds of all layers on one device of the group."""
-    from sim.theory.partition import seconds_on
+    from hetsim.theory.partition import seconds_on
 
     return math.fsum(seconds_on(one, group, inference) for one in cuts.layers)
 
 
 def _rows(cuts: Cuts, found: PipelinePartition, inference: bool) -> list[dict[str, Any]]:
-    from sim.theory.partition import memory_of
+    from hetsim.theory.partition import memory_of
 
     rows = []
     memory = memory_of(cuts, found, inference)
@@ -272,7 +268,7 @@ def _json(
 def _text(
     profile: Path, cuts: Cuts, found: PipelinePartition, alone: list[tuple[str, float]], inference: bool
 ) -> list[str]:  # fmt: skip
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     rows = _rows(cuts, found, inference)
     titles = {"weights_bytes": "weights", "memory_bytes": "memory", "sent_bytes": "sent"}

@@ -1,4 +1,4 @@
-"""`hetsim plan`: what a static policy would do, step by step."""
+"""`hetsim plan`: what a static policy would do, step by step; and plans of pipelines and of training."""
 
 from __future__ import annotations
 
@@ -7,43 +7,73 @@ from typing import Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
+from hetsim.cli import console
+from hetsim.cli.options import SCENARIO, SEED, SET, TABLE, TELLING
+from hetsim.cli.partition import partition
+from hetsim.cli.plan_training import training
 
 ROWS = 20
 
 
-@click.command(short_help="Show and save the plan of a static policy.")
+class Plan(click.Command):
+    """A command on a scenario that has commands of its own, by a first word that is the name of one of them."""
+
+    commands = {"partition": partition, "training": training}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if not args or args[0] not in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        name, *rest = args
+        try:
+            return self.commands[name].make_context(f"{info_name} {name}", rest, parent, **extra)
+        except click.MissingParameter as error:
+            text = f"{error.format_message()} A scenario named {name} is planned by `hetsim plan -- {name}`."
+            raise click.UsageError(text, error.ctx) from None
+
+    def format_usage(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_usage(context, formatter)
+        for name, command in self.commands.items():
+            pieces = command.collect_usage_pieces(context)
+            formatter.write_usage(f"{context.command_path} {name}", " ".join(pieces), prefix=" " * len("Usage: "))
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(context, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(90)) for name, one in self.commands.items()])
+
+
+@click.command(cls=Plan, short_help="Show and save a plan: of a static policy, a pipeline, a training.")
 @SCENARIO
 @click.option("--policy", help="Instead of the scenario's policy.")
 @SET
-@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@SEED
+@click.option("--table", type=TABLE, metavar="CSV",
               help="Write the plan for the policy replay: CSV, or Parquet if the name ends so.")  # fmt: skip
-@JSON
-@QUIET
-@VERBOSITY
+@TELLING
 def plan(
     scenario: str,
     policy: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
-    out: Path | None,
+    table: Path | None,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
 ) -> None:
     """Show what the static policy of a scenario plans, without running it.
 
     Start and finish are the planner's own timetable.  A saved plan is followed by `replay`:
     `hetsim run FILE --set policy.scheduler='{name: replay, plan: plan.csv}'`.
+
+    Two commands plan something else: `hetsim plan partition` and `hetsim plan training`.
     """
-    from sim.experiment.plan import plan as make
+    from hetsim.experiment.plan import plan as make
 
     found = make(scenario, policy=policy, overrides=overrides, seed=seed)
-    if out is not None:
-        found.save(out)
-        console.note(f"written: {out}", quiet)
+    if table is not None:
+        found.save(table)
+        console.note(f"plan: {table}", quiet)
     if as_json:
         rows = found.table.astype(object).where(found.table.notna(), None).to_dict("records")
         console.as_json({"scenario": found.name, "policy": found.policy, "plan": found.figures, "steps": rows})
@@ -52,7 +82,7 @@ def plan(
 
 
 def _lines(found: Any) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     plan = found.plan
     known = [] if plan.makespan is None else [f"planned makespan {terminal.seconds(plan.makespan)}"]
@@ -70,5 +100,5 @@ def _lines(found: Any) -> list[str]:
     table = found.table
     lines += ["", *table.head(ROWS).to_string(index=False, na_rep="").splitlines()]
     if len(table) > ROWS:
-        lines.append(f"… {len(table) - ROWS:,} more rows; --out FILE writes all")
+        lines.append(f"… {len(table) - ROWS:,} more rows; --table CSV writes all")
     return lines

@@ -1,4 +1,4 @@
-"""`hetsim plan-training`: the best degrees, schedule and micro-batch for a cluster."""
+"""`hetsim plan training`: the best degrees, schedule and micro-batch for a cluster."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
-from sim.errors import UsageError
+from hetsim.cli import console
+from hetsim.cli.options import PICTURE, SCENARIO, SET, TELLING, Whole
+from hetsim.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.experiment.training_plans import PlanCandidate
+    from hetsim.experiment.training_plans import PlanCandidate
 
 MAX_GPUS = 1_000_000
 
 
-@click.command("plan-training", short_help="Find the best degrees of parallel training for a cluster.")
+@click.command(short_help="Find the best degrees of parallel training for a cluster.")
 @SCENARIO
 @SET
 @click.option("--entry", metavar="NAME", help="The entry or class of the workload, where several train.")
@@ -30,22 +30,19 @@ MAX_GPUS = 1_000_000
               help="By the time of a step, or by GPU-hours.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N",
               help="Rows of the table, shared among the numbers of GPUs.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG",
+@click.option("--picture", type=PICTURE, metavar="PNG",
               help="Draw there the schedule of the best candidate with stages.")
-@JSON
-@QUIET
-@VERBOSITY
-def plan_training(
+@TELLING
+def training(
     scenario: str,
     overrides: tuple[str, ...],
     entry: str | None,
     gpus: str | None,
     rank: Literal["time", "cost"],
     top: int,
-    out: Path | None,
+    picture: Path | None,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
 ) -> None:
     """Compare all degrees of parallelism, schedules and micro-batches for the `training:` of a scenario.
 
@@ -53,21 +50,22 @@ def plan_training(
     bytes that a GPU sends to other nodes a step. Nothing is run. A job is on one type of GPU, in the partition of its
     entry. What does not fit into the memory is counted, the fastest of it with both figures; --json has all candidates.
     """
-    from sim.experiment.training_plans import training_plans
-    from sim.scenario.scenario import load
+    from hetsim.experiment.training_plans import training_plans
+    from hetsim.scenario.scenario import load
 
-    console.check_picture(out)
     loaded = load(scenario, overrides)
     found = training_plans(loaded, entry, gpus=None if gpus is None else _numbers(gpus), rank=rank)
     if as_json:
         console.as_json({"scenario": loaded.name, "candidates": [_figures(one) for one in found]})
     else:
         console.lines(_text(loaded.name, found, top))
+    for remark in loaded.notes:
+        console.note(remark)
     staged = next((one for one in found if one.fits and one.pipeline is not None), None)
-    if out is not None and staged is None:
-        raise UsageError("--out: no candidate that fits has more than one stage, so that there is nothing to draw")
+    if picture is not None and staged is None:
+        raise UsageError("--picture: no candidate that fits has more than one stage, so that there is nothing to draw")
     if staged is not None:
-        console.picture(out, lambda: _drawn(loaded.name, staged), quiet)
+        console.picture(picture, lambda: _drawn(loaded.name, staged), quiet)
 
 
 def _numbers(text: str) -> list[int]:
@@ -80,7 +78,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _drawn(name: str, one: PlanCandidate) -> Figure:
-    from sim.plots.pipeline import pipeline
+    from hetsim.plots.pipeline import pipeline
 
     plan = one.plan
     told = f"{name}: tensor {plan.tensor}, data {plan.data}, micro-batch {plan.micro_batch}"
@@ -102,7 +100,7 @@ def _figures(one: PlanCandidate) -> dict[str, Any]:
 
 
 def _text(name: str, found: list[PlanCandidate], top: int) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     fitting = [one for one in found if one.fits]
     sizes = sorted({one.plan.gpus for one in found})

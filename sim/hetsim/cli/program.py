@@ -19,34 +19,45 @@ from typing import Any
 
 import click
 
-from sim.cli.completion import completed
-from sim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName
+from hetsim.cli import console
+from hetsim.cli.completion import completed
+from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible
 
 VERBS = {
-    "run": "sim.cli.run:run",
-    "compare": "sim.cli.compare:compare",
-    "plan": "sim.cli.plan:plan",
-    "partition": "sim.cli.partition:partition",
-    "plan-training": "sim.cli.plan_training:plan_training",
-    "sweep": "sim.cli.sweep:sweep",
-    "tune": "sim.cli.tune:tune",
-    "merge": "sim.cli.merge:merge",
-    "cluster": "sim.cli.cluster:cluster",
-    "explain": "sim.cli.explain:explain",
-    "diff": "sim.cli.diff:diff",
-    "size": "sim.cli.size:size",
-    "theory": "sim.cli.theory:theory",
-    "gallery": "sim.cli.gallery:gallery",
-    "report": "sim.cli.report:report",
-    "validate": "sim.cli.validate:validate",
-    "calibrate": "sim.cli.calibrate:calibrate",
-    "train": "sim.cli.train:train",
-    "list": "sim.cli.listing:list_",
-    "schema": "sim.cli.schema:schema",
-    "trace": "sim.cli.trace:trace",
-    "twin": "sim.cli.twin:twin",
+    "new": "hetsim.cli.new:new",
+    "list": "hetsim.cli.listing:list_",
+    "run": "hetsim.cli.run:run",
+    "validate": "hetsim.cli.validate:validate",
+    "explain": "hetsim.cli.explain:explain",
+    "diff": "hetsim.cli.diff:diff",
+    "theory": "hetsim.cli.theory:theory",
+    "compare": "hetsim.cli.compare:compare",
+    "sweep": "hetsim.cli.sweep:sweep",
+    "merge": "hetsim.cli.merge:merge",
+    "tune": "hetsim.cli.tune:tune",
+    "size": "hetsim.cli.size:size",
+    "plan": "hetsim.cli.plan:plan",
+    "twin": "hetsim.cli.twin:twin",
+    "trace": "hetsim.cli.trace:trace",
+    "calibrate": "hetsim.cli.calibrate:calibrate",
+    "train": "hetsim.cli.train:train",
+    "schema": "hetsim.cli.schema:schema",
+    "report": "hetsim.cli.report:report",
+    "gallery": "hetsim.cli.gallery:gallery",
 }
-"""Name of each verb and where its command is; loaded when asked for."""
+"""Name of each verb and where its command is, in the order of the help; loaded when asked for."""
+
+HEADINGS = {"new": "Start", "explain": "Examine", "compare": "Decide", "trace": "Bring your own", "report": "Publish"}
+"""Headings of the help, by the first verb under each."""
+
+WITHIN = {
+    "partition": "plan partition", "plan-training": "plan training", "cluster": "trace convert",
+    "convert": "trace convert", "inspect": "trace inspect", "map": "trace map", "nccl": "calibrate nccl",
+}  # fmt: skip
+"""Names under which a command of a verb is looked for: as verbs of their own, or without their verb."""
+
+OLD_OPTIONS = ("--out", "--save", "--trace-out", "--html", "--plot", "--output", "-o")
+"""Names under which an option that writes something is looked for."""
 
 VERBOSE = "hetsim.verbose"
 """Key of the context's `meta` under which commands leave their `-v`."""
@@ -63,8 +74,9 @@ class Verbs(click.Group):
     def resolve_command(self, context: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(context, name) is None:
-            near = difflib.get_close_matches(name, self.list_commands(context), n=1, cutoff=0.5)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            others = WITHIN if context.parent is None else {}
+            near = difflib.get_close_matches(name, [*self.list_commands(context), *others], n=1, cutoff=0.5)
+            hint = f'; did you mean "{context.command_path} {others.get(near[0], near[0])}"?' if near else ""
             raise click.UsageError(f'no command "{name}"{hint}', context)
         return super().resolve_command(context, args)
 
@@ -81,6 +93,20 @@ class Program(Verbs):
         module, _, attribute = VERBS[name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return completed(command)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs under their headings, all with the same second column."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        column = max(map(len, VERBS))
+        for name in VERBS:
+            heading = HEADINGS.get(name, next(reversed(rows), ""))
+            command = self.get_command(context, name)
+            assert command is not None
+            text = command.get_short_help_str(formatter.width - column - 6)
+            rows.setdefault(heading, []).append((name.ljust(column), text))
+        for heading, under in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(under)
 
     def invoke(self, context: click.Context) -> Any:
         if os.environ.get("NO_COLOR"):
@@ -120,6 +146,11 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
         if sys.stdout is not None:  # closed by the process that started this one
             sys.stdout.flush()  # here, where a reader that is gone can still be met quietly
         return 0
+    except click.NoSuchOption as error:
+        there = _writing(error.ctx) if error.option_name in OLD_OPTIONS else []
+        if there:
+            raise click.UsageError(f"no option {error.option_name}; there is {', '.join(there)}", error.ctx) from None
+        raise
     except (click.exceptions.Exit, click.ClickException):
         raise
     except Terminated:
@@ -153,6 +184,13 @@ def guarded(context: click.Context, action: Callable[[], Any]) -> int:
         return 1
 
 
+def _writing(context: click.Context | None) -> list[str]:
+    """The options of a command that write its results: files of a kind, and --out."""
+    options = context.command.params if context is not None else ()
+    writing = [one for one in options if hasattr(one.type, "suffixes") or "--out" in one.opts]
+    return [f"{one.opts[0]} {one.metavar}" for one in writing]
+
+
 def tell(error: HetsimError) -> None:
     """An error of ours: problems of an input one a line, anything else as one sentence."""
     if isinstance(error, ScenarioError):
@@ -161,7 +199,8 @@ def tell(error: HetsimError) -> None:
             click.echo(visible(str(problem)), err=True)
         if number > MAX_PROBLEMS:
             click.echo(f"... and {number - MAX_PROBLEMS:,} more.", err=True)
-        click.echo(f"{number:,} problem{'s' if number != 1 else ''}, nothing was run.", err=True)
+        count = console.verdict(f"{number:,} problem{'s' if number != 1 else ''}", "bad")
+        click.echo(f"{count}, nothing was run.", err=True)
     elif isinstance(error, UnknownName):
         fail(str(error))
         click.echo("1 problem, nothing was run.", err=True)
@@ -172,19 +211,13 @@ def tell(error: HetsimError) -> None:
 
 
 def fail(message: str) -> None:
-    text = "\n".join(visible(line) for line in message.split("\n"))
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {text}", err=True)
-
-
-def visible(text: str) -> str:
-    """The text with what a terminal would obey, or show in another order, written as Python writes it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    click.echo(f"{console.verdict('error:', 'bad')} {console.plain(message)}", err=True)
 
 
 def defect(error: Exception) -> str:
     """One line for an unexpected exception."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if f"{os.sep}sim{os.sep}" in frame.filename] or list(frames)
+    ours = [frame for frame in frames if f"{os.sep}hetsim{os.sep}" in frame.filename] or list(frames)
     where = f" at {os.path.basename(ours[-1].filename)}:{ours[-1].lineno}" if ours else ""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}{where}: {said or 'no message'}. This is a defect of hetsim; please report it."
@@ -194,11 +227,11 @@ def defect(error: Exception) -> str:
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, "
-    "4 nothing meets the target (size, partition), 130 interrupted, 143 terminated.",
+    "4 nothing meets the target (size, plan partition), 130 interrupted, 143 terminated.",
 )
-@click.version_option(package_name=None, version=importlib.import_module("sim").__version__, prog_name="hetsim")
+@click.version_option(package_name=None, version=importlib.import_module("hetsim").__version__, prog_name="hetsim")
 def hetsim() -> None:
     """Which scheduling policy should this CPU+GPU cluster use under this load, and what will it do?
 
-    Start with `hetsim list scenarios` and `hetsim run NAME`.
+    Start with `hetsim new`, or with `hetsim list scenarios` and `hetsim run NAME`.
     """

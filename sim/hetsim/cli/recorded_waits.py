@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim.cli import console
+from hetsim.cli import console
 
 if TYPE_CHECKING:
-    from sim.experiment.from_log import Compared
-    from sim.workload.logs.waits import Explained
-    from sim.workload.traces import TaskTable
+    from hetsim.experiment.from_log import Compared
+    from hetsim.workload.logs.waits import Explained
+    from hetsim.workload.traces import TaskTable
 
 MAX_JOBS = 50_000
 """Jobs of which the waits are explained; larger logs need a window."""
@@ -33,7 +33,7 @@ class Subject:
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
     """The scenario of a log: as given where it has a cluster, else on one that the log shows."""
-    from sim.experiment.from_log import POLICY, document_of, inferred_nodes
+    from hetsim.experiment.from_log import POLICY, document_of, inferred_nodes
 
     if document is not None and "cluster" in document:
         whole = dict(document)
@@ -59,10 +59,10 @@ def told(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
     """Explain the recorded waits of a log; simulate and write what follows from them where asked."""
-    from sim.experiment.from_log import compare, variants
-    from sim.scenario.scenario import load
-    from sim.workload.logs.recorded_log import jobs_of
-    from sim.workload.logs.waits import explain
+    from hetsim.experiment.from_log import compare, variants
+    from hetsim.scenario.scenario import load
+    from hetsim.workload.logs.recorded_log import jobs_of
+    from hetsim.workload.logs.waits import explain
 
     jobs = jobs_of(subject.table)
     if jobs is not None and len(jobs) > MAX_JOBS:
@@ -99,8 +99,8 @@ def _capacity(run: Any, unit: str) -> float:
 
 
 def _write(document: dict[str, Any], out: Path) -> None:
-    from sim.model.files import write_text, write_whole
-    from sim.scenario.file.document import dump
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.scenario.file.document import dump
 
     moved = _moved(document, out.parent)
     write_whole(out, partial(write_text, text=dump(moved)))

@@ -6,27 +6,25 @@ from pathlib import Path
 
 import click
 
-from sim.cli import console
-from sim.cli.options import QUIET, VERBOSITY
+from hetsim.cli import console
+from hetsim.cli.options import PAGE, PATH, QUIET, VERBOSITY
 
 
 @click.command(short_help="Write one self-contained HTML page about a run, a comparison or a sweep.")
-@click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where to write it; DIR/report.html without."
-)
+@click.argument("directory", type=PATH, metavar="DIR")
+@click.option("--page", type=PAGE, metavar="HTML", help="Where to write it; DIR/report.html without.")
 @QUIET
 @VERBOSITY
-def report(directory: Path, out: Path | None, quiet: bool, verbose: bool) -> None:
+def report(directory: Path, page: Path | None, quiet: bool) -> None:
     """Write a page with the figures, tables and pictures of DIR, which `run`, `compare` or `sweep` wrote with --out.
 
     The page needs no network and no other file.
     """
-    from sim.experiment.directory import load_any
-    from sim.report.html import NAME, write_report
+    from hetsim.experiment.directory import load_any
+    from hetsim.report.html import NAME, write_report
 
     if not directory.is_dir():
         raise click.UsageError(f'there is no directory "{directory}"; `hetsim run --out` writes one')
     with console.own_warnings(quiet):
-        path = write_report(load_any(directory), out or directory / NAME, folder=str(directory))
+        path = write_report(load_any(directory), page or directory / NAME, folder=str(directory))
     console.note(f"report: {path}", quiet)

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import BY, RUNNING, SCENARIO, Share
+from hetsim.cli import console
+from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, TIMELINE, Share
+from hetsim.cli.program import VERBOSE
+from hetsim.experiment.options import StudyKeywords, StudyOptions
+from hetsim.results.declared import DEFAULT_METRIC
+
+if TYPE_CHECKING:
+    from hetsim.results.many_runs.replications import Replications
 
 
 @click.command(short_help="Run a scenario and print the figures that matter.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or sjf+predicted_wait.")
 @click.option(
-    "--out", "--save", "out", type=click.Path(path_type=Path), metavar="DIR",
+    "--out", type=FOLDER, metavar="DIR",
     help="Write tables, summary and a picture there.",
 )  # fmt: skip
-@click.option(
-    "--trace-out",
-    "trace",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write what ran where and when for Perfetto's viewer: run.json.gz (of the first replication).",
-)
+@click.option("--perfetto", type=TIMELINE, metavar="JSON",
+              help="Write what ran where and when, for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
               help="A further metric (or a set: cluster, all) to print, or that of --batch-means or --plan-precision "
               "(repeatable).")  # fmt: skip
@@ -47,54 +48,53 @@ def run(
     scenario: str,
     policy: str | None,
     out: Path | None,
-    trace: Path | None,
+    perfetto: Path | None,
     metrics: tuple[str, ...],
     by: tuple[str, ...],
     batched: bool,
     precision: float | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    replications: int | None,
-    workers: int,
-    dask: str | None,
-    cache: Path | None,
-    shard: str | None,
-    fresh: bool,
-    check: bool,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
+    **options: Unpack[StudyKeywords],
 ) -> None:
     """Run a scenario, a file or a shipped one by name, and print the figures that matter.
 
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
     (without --out in runs/NAME-HASH/partial).
     """
-    from sim.experiment.directory import PICTURE, check_target, save
-    from sim.experiment.run import prepare
-    from sim.experiment.run import run as run_scenario
-    from sim.report.perfetto import check_trace_file, write_trace
-    from sim.results.one_run.result import Result
+    from hetsim.errors import UsageError
+    from hetsim.experiment.directory import PICTURE, check_target, save
+    from hetsim.experiment.run import one_run, prepare, replicate
+    from hetsim.experiment.stopping import checked_amount
+    from hetsim.report.perfetto import check_trace_file, write_trace
+    from hetsim.results.one_run.result import Result
 
     _check(metrics, by, batched or precision is not None)
-    loaded = prepare(scenario, policy, overrides)
+    loaded = prepare(scenario, policy, options.pop("overrides"))
     if precision is not None:
-        _plan(loaded, precision, metrics, batched, out, seed, replications, workers, as_json, quiet)
+        if batched or out is not None:
+            raise UsageError(
+                "--plan-precision only says what a precision costs: it takes neither --batch-means nor --out"
+            )
+        _plan(loaded, precision, metrics, options, as_json, quiet)
         return
     if batched:
-        _one_run(loaded, replications)
+        _one_run(options)
     if out is not None:
         check_target(out)
-    if trace is not None:
-        check_trace_file(trace)
-    with console.making(out, default_directory(loaded, seed), cache, as_json, quiet) as bar:
-        outcome = run_scenario(
-            loaded, seed=seed, replications=1 if batched else replications, check=check, workers=workers, dask=dask,
-            cache=cache, shard=shard, fresh=fresh, progress=bar, metrics=metrics, by=by,
-        )  # fmt: skip
-    from sim.report.groups import groups_lines
-    from sim.report.overview import remarks
-    from sim.results.many_runs.groups import tables_of_groups
+    if perfetto is not None:
+        check_trace_file(perfetto)
+    folder = default_directory(loaded, options["seed"])
+    with console.making(out, folder, options["cache"], as_json, quiet) as options["progress"]:
+        outcome: Result | Replications
+        if checked_amount(loaded, options["replications"]).most == 1 and options["shard"] is None:
+            chosen = StudyOptions(seed=options["seed"], check=options["check"], progress=options["progress"])
+            outcome = one_run(loaded, chosen)
+        else:
+            outcome = replicate(loaded, metrics=metrics, by=by, **options)
+    from hetsim.report.groups import groups_lines
+    from hetsim.report.overview import remarks
+    from hetsim.results.many_runs.groups import tables_of_groups
 
     further = _batched(outcome, metrics) if batched else {}
     tables = tables_of_groups({outcome.policy or "run": outcome}, by)
@@ -108,22 +108,22 @@ def run(
             console.lines(groups_lines(tables, by, metrics))
 
     console.warnings(remarks(outcome), quiet)
-    if verbose:
+    if click.get_current_context().meta.get(VERBOSE):
         _details(outcome, loaded)
     if out is not None:  # after the figures: a full disk does not take them away
         with console.own_warnings(quiet):
             folder = save(outcome, out, groups=tables)
         console.note(f"{'tables and picture' if (folder / PICTURE).is_file() else 'tables'}: {folder}", quiet)
-    if trace is not None:
+    if perfetto is not None:
         first = outcome if isinstance(outcome, Result) else outcome.results[0]
-        console.note(f"trace: {write_trace(first, trace)}", quiet)
+        console.note(f"timeline: {write_trace(first, perfetto)}", quiet)
 
 
 def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> None:
     """Wrong names are said before the first run.  `one_by_one`: no sets of metrics."""
-    from sim.results.one_run.groups import checked
-    from sim.results.one_run.metric_sets import check
-    from sim.results.one_run.metrics import metric
+    from hetsim.results.one_run.groups import checked
+    from hetsim.results.one_run.metric_sets import check
+    from hetsim.results.one_run.metrics import metric
 
     checked(by)
     for name in metrics:
@@ -131,31 +131,20 @@ def _check(metrics: tuple[str, ...], by: tuple[str, ...], one_by_one: bool) -> N
 
 
 def _plan(
-    scenario: Any, precision: float, metrics: tuple[str, ...], batched: bool, out: Path | None, seed: int | None,
-    replications: int | None, workers: int, as_json: bool, quiet: bool,
-) -> None:  # fmt: skip
+    scenario: Any, precision: float, metrics: tuple[str, ...], options: StudyKeywords, as_json: bool, quiet: bool
+) -> None:
     """What a precision of each metric costs."""
-    from sim.errors import UsageError
-    from sim.experiment.precision import PILOT, plan_precision
-    from sim.report.overview import remarks
-    from sim.report.terminal import wrapped
+    from hetsim.experiment.precision import PILOT, plan_precision
+    from hetsim.report.overview import remarks
+    from hetsim.report.terminal import wrapped
 
-    if batched or out is not None:
-        raise UsageError("--plan-precision only says what a precision costs: it takes neither --batch-means nor --out")
+    pilot: Any = options["replications"] or PILOT
     plans = []
-    for name in metrics or ("response_mean",):
+    for name in metrics or (DEFAULT_METRIC,):
         with console.progress(quiet) as bar:
-            plans.append(
-                plan_precision(
-                    scenario,
-                    precision,
-                    name,
-                    pilot=PILOT if replications is None else replications,
-                    seed=seed,
-                    workers=workers,
-                    progress=bar,
-                )  # fmt: skip
-            )
+            plans.append(plan_precision(
+                scenario, precision, name, pilot=pilot, seed=options["seed"], workers=options["workers"], progress=bar
+            ))  # fmt: skip
     if as_json:
         console.as_json([plan.to_json() for plan in plans])
     for number, plan in enumerate(plans if not as_json else []):
@@ -164,18 +153,19 @@ def _plan(
     console.warnings(remarks(plans[0].runs), quiet)
 
 
-def _one_run(scenario: Any, replications: int | None) -> None:
-    from sim.errors import UsageError
+def _one_run(options: StudyKeywords) -> None:
+    from hetsim.errors import UsageError
 
-    if replications is not None and replications > 1:
+    if options["replications"] not in (None, 1):
         raise UsageError("--batch-means is for one long run; with --replications the intervals are over replications")
+    options["replications"] = 1
 
 
 def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
     """Batch means of the metrics asked for, else of the usual ones, as lines and as JSON; UsageError without any."""
-    from sim.errors import UsageError
-    from sim.report import terminal
-    from sim.results.one_run.batch_means import METHOD, candidates
+    from hetsim.errors import UsageError
+    from hetsim.report import terminal
+    from hetsim.results.one_run.batch_means import METHOD, candidates
 
     found, refused, rows = {}, [], []
     for name in metrics or candidates(outcome):
@@ -197,19 +187,19 @@ def _batched(outcome: Any, metrics: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], tables: dict[str, Any]) -> dict[str, Any]:
-    from sim.results.one_run.metric_sets import expanded
+    from hetsim.results.one_run.metric_sets import expanded
 
     found: dict[str, Any] = outcome.to_json()
     many = hasattr(outcome, "column")
     if tables:
-        from sim.results.many_runs.groups import groups_json
+        from hetsim.results.many_runs.groups import groups_json
 
         by_policy = groups_json(tables, many)
         found["groups"] = {name: next(iter(policies.values())) for name, policies in by_policy.items()}
     if batched:
         found["batch_means"] = batched["json"]
     elif metrics and not many:
-        from sim.results.as_json import json_values
+        from hetsim.results.as_json import json_values
 
         found["summary"] |= json_values(outcome.values(expanded(metrics)))
     return found
@@ -219,15 +209,15 @@ def default_directory(scenario: Any, seed: int | None) -> Path:
     """`runs/NAME-HASH`: four digits that differ where the scenario or the seed does."""
     import hashlib
 
-    from sim.experiment.directory import folder_name
+    from hetsim.experiment.directory import folder_name
 
     what = f"{scenario.content_hash} {seed}"
     return Path("runs") / f"{folder_name(scenario.name)}-{hashlib.sha256(what.encode()).hexdigest()[:4]}"
 
 
 def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
-    from sim.report.overview import asked, headline, overview
-    from sim.report.terminal import wrapped
+    from hetsim.report.overview import asked, headline, overview
+    from hetsim.report.terminal import wrapped
 
     description = ["", *wrapped(scenario.description)] if scenario.description else []
     console.lines([headline(outcome), *description, "", *overview(outcome)])
@@ -237,7 +227,7 @@ def _show(outcome: Any, scenario: Any, metrics: tuple[str, ...] = ()) -> None:
 
 def _details(outcome: Any, scenario: Any) -> None:
     """What -v tells: how much work the run was."""
-    from sim.report.overview import first_of
+    from hetsim.report.overview import first_of
 
     first = first_of(outcome)
     stats = ", ".join(f"{value:,.0f} {name}" for name, value in first.record.stats.items())

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import FRESH, JSON, QUIET, SCENARIO, SET, VERBOSITY, WORKING, Share, Whole
-from sim.cli.sweep import WORKERS
+from hetsim.cli import console, options
+from hetsim.cli.options import SCENARIO, TELLING, Share, Whole, study_options
+from hetsim.experiment.options import SearchKeywords
 
 MARK = "decision.json"
 
 
 MAX_ROWS = 60
+VERDICTS = {
+    "met ◂$": "best", "(?<=  )met$": "good", "(?<=  )missed(?= [(]|$)": "bad", "(?<=  )open(?= [(]|$)": "unsure"
+}  # fmt: skip
 
 
 @click.command(short_help="Find the smallest or cheapest cluster that meets targets.")
@@ -35,7 +38,10 @@ MAX_ROWS = 60
     help="The whole number to find: cluster.nodes.0.count; or with values, 1..16 or 2,4,8, one of several "
     "(repeatable: all combinations).",
 )
-@click.option("--from", "least", type=Whole(min=1), default=1, show_default=True, metavar="N", help="The least tried.")
+@click.option(
+    "--from", "least", type=Whole(min=1), metavar="N",
+    help="The least tried.  [default: 1, or where queues of services do not grow too long]",
+)  # fmt: skip
 @click.option(
     "--to",
     "most",
@@ -69,31 +75,22 @@ MAX_ROWS = 60
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=options.FOLDER,
     metavar="DIR",
     help="Write candidates.csv, decision.json and picture.png there (of combinations).",
 )
-@SET
-@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
-@click.option(
-    "--replications",
-    type=Whole(min=2, max=10_000),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Of each size; four times as many where these leave it open.",
-)
-@WORKERS
-@WORKING
-@FRESH
-@JSON
-@QUIET
-@VERBOSITY
+@study_options(
+    SearchKeywords,
+    replications={
+        "type": Whole(min=2, max=10_000), "default": 10, "show_default": True,
+        "help": "Of each size; a third where these settle it, four times as many where all leave it open.",
+    },
+)  # fmt: skip
+@TELLING
 def size(
-    scenario: str, targets: tuple[str, ...], over: tuple[str, ...], least: int, most: int | None, minimize: str | None,
-    confidence: float, delta: float, policies: tuple[str, ...], out: Path | None, overrides: tuple[str, ...],
-    seed: int | None, replications: int, workers: int | None, dask: str | None, cache: Path | None, shard: str | None,
-    fresh: bool, as_json: bool, quiet: bool, verbose: bool,
+    scenario: str, targets: tuple[str, ...], over: tuple[str, ...], least: int | None, most: int | None,
+    minimize: str | None, confidence: float, delta: float, policies: tuple[str, ...], out: Path | None,
+    replications: int, as_json: bool, quiet: bool, **options: Unpack[SearchKeywords],
 ) -> None:  # fmt: skip
     """Find the smallest value of a whole number in a scenario, such as how many nodes there are, that meets a target;
     or, of several numbers, policies and targets, the cheapest combination that meets all.
@@ -103,63 +100,51 @@ def size(
     itself. A size at which something can never fit is missed, with its reason. Exit code 4 if nothing within bounds is
     shown to meet the targets; what was tried is printed all the same.
     """
-    from sim.errors import NothingMeets, UsageError
-    from sim.experiment.size import size as search
-    from sim.experiment.workers import cores
+    from hetsim.errors import NothingMeets
+    from hetsim.experiment.size import size as search
 
-    if dask is not None and workers is not None:
-        raise UsageError("a Dask cluster has workers of its own: leave out --workers")
     keys: Any = _over(over, least, most)
-    told = _teller(quiet or as_json)
-    with console.searching(console.of_cache(cache), as_json, quiet) as bar:
+    told = None if quiet else _tell
+    with console.searching(console.of_cache(options["cache"]), as_json, quiet) as options["progress"]:
         found = search(
             scenario, targets, keys, least=least, most=most, minimize=minimize, confidence=confidence, delta=delta,
             policy=policies[0] if len(policies) == 1 else None, policies=policies if len(policies) > 1 else None,
-            seed=seed, replications=replications, overrides=overrides, workers=1 if dask else workers or cores(),
-            dask=dask, cache=cache, fresh=fresh, shard=shard, tell=told, progress=bar,
+            replications=replications, tell=told, **options,
         )  # fmt: skip
     if as_json:
         console.as_json(found.to_json())
     else:
-        console.lines(_decision_lines(found) if hasattr(found, "candidates") else _lines(found))
+        console.lines(_decision_lines(found) if hasattr(found, "candidates") else _lines(found), VERDICTS)
     if out is not None:
         _write(found, out, quiet)
     if not found.met:  # what was tried is printed all the same
         click.get_current_context().exit(NothingMeets.exit_code)
 
 
-def _over(texts: tuple[str, ...], least: int, most: int | None) -> Any:
+def _over(texts: tuple[str, ...], least: int | None, most: int | None) -> Any:
     """One key that is searched by bisection, or keys with their values."""
-    from sim.cli.sweep import over_given
+    from hetsim.cli.sweep import over_given
 
     plain = [text for text in texts if "=" not in text]
     if len(texts) == 1 and plain:
         return texts[0]
     found: dict[str, Any] = over_given(tuple(text for text in texts if "=" in text)) or {}
-    given = {text: range(least, most + 1) if most is not None else None for text in plain}
+    given = {text: range(least or 1, most + 1) if most is not None else None for text in plain}
     return {text.partition("=")[0]: (found | given)[text.partition("=")[0]] for text in texts}
 
 
-def _teller(quiet: bool) -> Any:
-    """A function that prints each trial as it is done; None if quiet, or if stderr is no terminal."""
-    import sys
-
-    if quiet or not sys.stderr.isatty():
-        return None
-
-    def tell(one: Any) -> None:
-        label = one.label if hasattr(one, "label") else str(one.size)
-        trial = getattr(one, "trial", one)
-        console.note(f"{label}: {trial.verdict}, n = {trial.replications}")
-
-    return tell
+def _tell(one: Any) -> None:
+    """Print a trial as it is decided."""
+    label = one.label if hasattr(one, "label") else str(one.size)
+    trial = getattr(one, "trial", one)
+    console.note(f"{label}: {trial.verdict}, n = {trial.replications}")
 
 
 def _write(found: Any, out: Path, quiet: bool) -> None:
-    from sim.errors import UsageError
-    from sim.results.one_run.store import write_csv, write_directory
-    from sim.results.pictures import write_picture
-    from sim.results.sealed import sealed
+    from hetsim.errors import UsageError
+    from hetsim.results.one_run.store import write_csv, write_directory
+    from hetsim.results.pictures import write_picture
+    from hetsim.results.sealed import sealed
 
     if not hasattr(found, "candidates"):
         raise UsageError("--out is of combinations: give values (--over KEY=1..16), or several targets or policies")
@@ -175,7 +160,7 @@ def _write(found: Any, out: Path, quiet: bool) -> None:
 
 
 def _decision_lines(found: Any) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     rows = found.shown()
     lines = terminal.table(rows[: MAX_ROWS + 1], right=range(len(rows[0]) - 1))
@@ -185,7 +170,7 @@ def _decision_lines(found: Any) -> list[str]:
 
 
 def _lines(found: Any) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     units = terminal.units_of(found.target.metric)
     texts = [terminal.several([trial.mean], units, [trial.half])[0] for trial in found.trials]  # each in its own unit

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, WORKING, Whole
+from hetsim.cli import console
+from hetsim.cli.options import FOLDER, PATH, SCENARIO, TELLING, Whole, study_options
+from hetsim.experiment.options import StudyKeywords
 
 SHOWN_POINTS = 20
-
-WORKERS = click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
-                       help="Processes of this machine.  [default: one a core]")  # fmt: skip
 
 
 @click.command(short_help="Run a scenario at many points; one table.")
@@ -24,12 +23,7 @@ WORKERS = click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
     metavar="KEY=VALUES",
     help="A key and what to try: 8,16,32 or, for samples, a range: '10/s..900/s log' (repeatable).",
 )
-@click.option(
-    "--points",
-    type=click.Path(path_type=Path),
-    metavar="FILE.csv",
-    help="Points from a table: a column a key, a row a point.",
-)
+@click.option("--points", type=PATH, metavar="FILE.csv", help="Points from a table: a column a key, a row a point.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Run each point under it (repeatable).")
 @click.option(
     "--sample",
@@ -44,24 +38,19 @@ WORKERS = click.option("--workers", type=Whole(min=1, max=1000), metavar="N",
 @click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
 @click.option(
     "--out",
-    "--save",
-    "out",
-    type=click.Path(path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     help="Keep finished runs and tables there; an interrupted sweep goes on from it.",
 )
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: there must be one.")
-@click.option("--fresh", is_flag=True, help="Make every run again, and replace the sweep in --out.")
 @click.option("--dry-run", is_flag=True, help="Print the points and an estimate of the time; write nothing.")
-@WORKERS
-@WORKING
-@SET
-@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
-@click.option("--replications", type=Whole(min=1, max=100_000), metavar="N", help="Of every point; adds intervals.")
-@click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower).")
-@JSON
-@QUIET
-@VERBOSITY
+@study_options(
+    StudyKeywords,
+    replications={"help": "Of every point; adds intervals."},
+    cache={"help": "Keep finished runs there and look them up; without it in DIR/runs of --out."},
+    fresh={"help": "Make every run again, and replace the sweep in --out."},
+)
+@TELLING
 def sweep(
     scenario: str,
     over: tuple[str, ...],
@@ -74,19 +63,10 @@ def sweep(
     by_replication: bool,
     out: Path | None,
     resume: bool,
-    fresh: bool,
     dry_run: bool,
-    workers: int | None,
-    dask: str | None,
-    cache: Path | None,
-    shard: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    replications: int | None,
-    check: bool,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
+    **options: Unpack[StudyKeywords],
 ) -> None:
     """Run a scenario at many points and under several policies, with common random numbers.
 
@@ -97,27 +77,22 @@ def sweep(
     Replications may be a precision (--set 'replications={precision: 5%, metric: response_mean}'), and the warm-up auto;
     each is then found for every row as `hetsim compare` does it at that point.
     """
-    from sim.errors import UsageError
-    from sim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
-    from sim.experiment.workers import cores
+    from hetsim.errors import UsageError
+    from hetsim.experiment.points import read_points
+    from hetsim.experiment.sweep import estimate_sweep, plan_sweep, sweep_plan
 
     if by_replication and not as_json:
         raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
-    if dask is not None and workers is not None:
-        raise UsageError("a Dask cluster has workers of its own: leave out --workers")
-    number = 1 if dask is not None else workers or cores()
     plan = plan_sweep(
-        scenario, over_given(over), points=_points(points), policies=list(policies) or None, sample=sample, n=n,
-        sample_seed=sample_seed, replications=replications, seed=seed, metrics=metrics, check=check,
-        overrides=overrides,
+        scenario, over_given(over), points=None if points is None else read_points(points), sample=sample, n=n,
+        policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, **options,
     )  # fmt: skip
     if dry_run:
-        found = estimate_sweep(plan, out, cache, resume=resume, fresh=fresh, workers=number)
-        _show_plan(plan, found, as_json)
+        _show_plan(plan, estimate_sweep(plan, out, resume), as_json)
         return
-    place = {"out": out, "cache": cache, "resume": resume, "fresh": fresh, "shard": shard}
-    with console.searching(_interrupted(out, cache), as_json, quiet) as bar:
-        outcome = sweep_plan(plan, **place, workers=number, dask=dask, progress=bar)  # type: ignore[arg-type]
+    with console.searching(_interrupted(out, options["cache"]), as_json, quiet, cases=True) as bar:
+        plan.options = replace(plan.options, progress=bar)
+        outcome = sweep_plan(plan, out, resume)
     if as_json:
         console.as_json(outcome.to_json(by_replication))
     else:
@@ -131,8 +106,8 @@ def sweep(
 
 
 def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
-    from sim.errors import UsageError
-    from sim.experiment.points import parse_over
+    from hetsim.errors import UsageError
+    from hetsim.experiment.points import parse_over
 
     found: dict[str, Any] = {}
     for key, values in map(parse_over, texts):
@@ -142,21 +117,15 @@ def over_given(texts: tuple[str, ...]) -> dict[str, Any] | None:
     return found or None
 
 
-def _points(path: Path | None) -> list[dict[str, Any]] | None:
-    from sim.experiment.points import read_points
-
-    return None if path is None else read_points(path)
-
-
-def _interrupted(out: Path | None, cache: Path | None) -> str:
+def _interrupted(out: Path | None, cache: str | Path | None) -> str:
     if out is not None:
         return f"the runs that ended are in {out}; the same command with --resume goes on from there"
     return "nothing was kept; with --out DIR a sweep can be resumed" if cache is None else console.of_cache(cache)
 
 
 def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
-    from sim.report import terminal
-    from sim.scenario.schema.whole import MIN_FOR_PRECISION
+    from hetsim.report import terminal
+    from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
     shown = plan.table
     if as_json:
@@ -183,7 +152,7 @@ def _show_plan(plan: Any, found: Any, as_json: bool) -> None:
 
 
 def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     titles, rows = outcome.shown()
     right = set(range(len(outcome.keys) + 2, len(titles)))
@@ -198,12 +167,12 @@ def _show(outcome: Any, metrics: tuple[str, ...]) -> None:
 
 def _best(outcome: Any) -> list[str]:
     """Which row is best by each metric shown, as lines."""
-    from sim.report import terminal
-    from sim.results.one_run.metrics import NO_DIRECTION
+    from hetsim.report import terminal
+    from hetsim.results.declared import has_direction
 
     found = []
     for name in outcome.shown_metrics:
-        if name in NO_DIRECTION or not outcome.table[name].notna().any():
+        if not has_direction(name) or not outcome.table[name].notna().any():
             continue
         row = outcome.best(name)
         which = ", ".join(f"{key}={outcome.points.loc[row['point'], key]}" for key in outcome.keys)

@@ -2,72 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
+from hetsim.cli import console
+from hetsim.cli.options import SCENARIO, TELLING, Whole, study_options
+from hetsim.experiment.options import LocalKeywords, StudyKeywords
 
 if TYPE_CHECKING:
-    from sim.queueing.facts import Match
-    from sim.queueing.model_check import PredictionCheck
+    from hetsim.queueing.facts import Match
+    from hetsim.queueing.model_check import PredictionCheck
+
+VERDICTS = {
+    "the prediction is exact|^holds(?= )|(?<!not )covered$": "good",
+    "is nearly|is only approximated by|^near(?= )": "unsure",
+    "matches no exact model|has no steady state|^FAILS(?= )|not covered$": "bad",
+}
+
+
+MOST_NAMED = 6
+"""Assumptions that the first sentence names; the table below it has all."""
 
 
 @click.command(short_help="Compare a scenario with the exact model that it matches.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy.")
-@SET
-@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
-@click.option(
-    "--replications", type=Whole(min=2, max=100_000), metavar="N", help="Independent runs; the scenario's own, or 10."
-)
-@click.option(
-    "--workers",
-    type=Whole(min=1, max=1000),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Processes for replications.",
+@study_options(
+    LocalKeywords,
+    seed={},
+    replications={"type": Whole(min=2, max=100_000), "help": "Independent runs; the scenario's own, or 10."},
 )
 @click.option("--predict-only", is_flag=True, help="Do not simulate.")
-@JSON
-@QUIET
-@VERBOSITY
+@TELLING
 def theory(
     scenario: str,
     policy: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    replications: int | None,
-    workers: int,
     predict_only: bool,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
+    **options: Unpack[StudyKeywords],
 ) -> None:
-    """Find the exact model that a scenario matches, or nearly matches, and compare its prediction with simulation.
+    """Find the model that a scenario matches, exactly or with an error, and compare its prediction with simulation.
 
     Every assumption of the model is listed with whether it holds. Where a hard one fails there is no prediction.
+    A scenario nearly matches where the error of the prediction is known to be 10 % at most.
     """
-    from sim.experiment.run import prepare
-    from sim.queueing.matching import match
-    from sim.queueing.model_check import simulate
+    from hetsim.experiment.run import prepare
+    from hetsim.queueing.matching import match
+    from hetsim.queueing.model_check import simulate
 
-    loaded = prepare(scenario, policy, overrides)
+    loaded = prepare(scenario, policy, options.pop("overrides"))
     found = match(loaded)
     beside: list[PredictionCheck] = []
     if found.rows and not predict_only:
-        with console.progress(quiet) as bar:
-            beside = simulate(loaded, found.rows, replications=replications, seed=seed, workers=workers, progress=bar)
+        with console.progress(quiet) as options["progress"]:
+            beside = simulate(loaded, found.rows, **options)
     if as_json:
         console.as_json(_json(loaded, found, beside))
     else:
-        console.lines(_text(loaded, found, beside))
+        console.lines(_text(loaded, found, beside), VERDICTS)
 
 
 def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[str, Any]:
-    from sim.results.as_json import json_number
+    from hetsim.results.as_json import json_number
 
     intervals = {one.row: one for one in beside}
     figures = []
@@ -87,19 +86,21 @@ def _json(scenario: Any, found: Match, beside: list[PredictionCheck]) -> dict[st
         "scenario": scenario.name,
         "model": found.model,
         "verdict": found.verdict,
-        "approximate": found.approximate,
-        "assumptions": [one._asdict() for one in found.assumptions],
+        "error": json_number(found.error),
+        "formula_error": json_number(found.formula_error),
+        "assumptions": [{**one._asdict(), "error": json_number(one.error)} for one in found.assumptions],
         "figures": figures,
     }
 
 
 def _text(scenario: Any, found: Match, beside: list[PredictionCheck]) -> list[str]:
-    from sim.report import terminal
+    from hetsim.queueing.facts import NEARLY
+    from hetsim.report import terminal
 
-    rows = [
-        ["holds" if one.holds else "near" if one.soft else "FAILS", one.text, f"{one.key}: {one.found}".strip(": ")]
-        for one in found.assumptions
-    ]
+    rows = []
+    for one in found.assumptions:
+        state = "holds" if one.holds else "near" if one.soft and one.error <= NEARLY else "FAILS"
+        rows.append([state, one.text, f"{one.key}: {one.found}".strip(": ")])
     lines = [*terminal.wrapped(_headline(scenario, found)), "", *terminal.table(rows)]
     if found.rows:
         lines += ["", *_figures(found, beside)]
@@ -107,14 +108,16 @@ def _text(scenario: Any, found: Match, beside: list[PredictionCheck]) -> list[st
 
 
 def _headline(scenario: Any, found: Match) -> str:
-    from sim.queueing.facts import STABLE
+    from hetsim.queueing.facts import STABLE
 
     if found.verdict == "matches":
         return f"{scenario.name} is {found.model}: every assumption holds, and the prediction is exact."
-    if found.verdict == "nearly":
-        why = [one.text for one in found.failed]
-        near = f"these hold only nearly: {'; '.join(why)}" if why else "the formula is an approximation"
-        return f"{scenario.name} is nearly {found.model}; {near}."
+    if found.verdict != "none":
+        parts = [f'"{one.text}" does not hold ({_error(one.error)})' for one in found.failed]
+        if found.formula_error:
+            parts.insert(0, f"the mean wait by its formula is not exact ({_error(found.formula_error)})")
+        near = "is nearly" if found.verdict == "nearly" else "is only approximated by"
+        return f"{scenario.name} {near} {found.model}: {'; '.join(parts)}."
     load = next((one for one in found.failed if one.text == STABLE), None)
     if load is not None and sum(not one.soft for one in found.failed) == 1:
         return (
@@ -123,12 +126,19 @@ def _headline(scenario: Any, found: Match) -> str:
         )
     hard = [f"{one.text} ({one.key}: {one.found})" for one in found.failed if not one.soft]
     first = f"{scenario.name} matches no exact model. The nearest is {found.model}, and of its assumptions fail: "
-    return first + "; ".join(hard)
+    more = [f"{len(hard) - MOST_NAMED} more"] if len(hard) > MOST_NAMED else []
+    return first + "; ".join(hard[:MOST_NAMED] + more)
+
+
+def _error(error: float) -> str:
+    from hetsim.results.formatting import share
+
+    return "error not known" if error == math.inf else f"error about {share(error)}"
 
 
 def _figures(found: Match, beside: list[PredictionCheck]) -> list[str]:
-    from sim.report import terminal
-    from sim.results.formatting import PERCENT
+    from hetsim.report import terminal
+    from hetsim.results.formatting import PERCENT
 
     first = beside[0].interval if beside else None
     simulated = [] if first is None else [f"simulated ({first.confidence:.0%}, n = {first.n})", ""]

@@ -1,4 +1,4 @@
-"""`hetsim trace`: look at, check and convert traces."""
+"""`hetsim trace`: look at, check and convert traces, and lists of nodes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, VERBOSITY, together
-from sim.cli.program import Verbs
-from sim.cli.trace_contents import contents, rows_word, text_of
+from hetsim.cli import console
+from hetsim.cli.node_lists import convert_nodes, format_of_nodes
+from hetsim.cli.options import FILE, JSON, PAGE, PATH, PICTURE, VERBOSITY, YAML, together
+from hetsim.cli.program import Verbs
+from hetsim.cli.trace_contents import contents, rows_word, text_of
+from hetsim.cli.validate import VALID
 
 if TYPE_CHECKING:
-    from sim.scenario.schema.trace import TraceSpec
-    from sim.workload.traces import TaskTable
+    from hetsim.scenario.schema.trace import TraceSpec
+    from hetsim.workload.traces import TaskTable
 
 AS_FAR_AS_IT_GOES = {"unfit": "leave_out", "span": "recorded"}
 """How a log is replayed on a list of nodes: gangs over several nodes where they were, without what fits nowhere."""
@@ -34,29 +36,28 @@ READING = together(
 )  # fmt: skip
 
 
-@click.group(cls=Verbs, short_help="Inspect, check and convert traces.")
+@click.group(cls=Verbs, short_help="Inspect, map, check and convert logs of jobs and lists of nodes.")
 def trace() -> None:
-    """Inspect, check and convert traces: recorded tasks in a file."""
+    """Inspect, map, check and convert traces (recorded tasks in a file), and convert lists of nodes."""
 
 
 @trace.command(short_help="Say what is in a trace.")
 @READING
 @JSON
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="PNG", help="Draw it there.")
+@click.option("--picture", type=PICTURE, metavar="PNG", help="Draw it there.")
 def inspect(
-    file: str, form: str | None, options: tuple[str, ...], verbose: bool, as_json: bool, out: Path | None
+    file: str, form: str | None, options: tuple[str, ...], as_json: bool, picture: Path | None
 ) -> None:
     """Say what is in a trace: how many tasks (or requests), when, how long, how large, which columns.
 
     The load over time counts every task from its recorded start, or from its submission where there is none, for as
     long as it takes.
     """
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
-    console.check_picture(out)
     table = read(file, form, options)
-    if out is not None and table.requests:
-        raise UsageError("--out draws the tasks of a trace; this one has requests")
+    if picture is not None and table.requests:
+        raise UsageError("--picture draws the tasks of a trace; this one has requests")
     found = contents(table)
     if as_json:
         console.as_json(found)
@@ -64,10 +65,10 @@ def inspect(
         console.lines(text_of(found))
     for remark in table.notes:
         console.note(remark)
-    if out is not None:
-        from sim.plots.trace import trace as draw
+    if picture is not None:
+        from hetsim.plots.trace import trace as draw
 
-        console.picture(out, lambda: draw(table))
+        console.picture(picture, lambda: draw(table))
 
 
 @trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
@@ -79,29 +80,28 @@ def inspect(
     help="Without it, told from the file's name and first sign.",
 )
 @click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="YAML", help="Write it there.")
+@click.option("--mapping", type=YAML, metavar="YAML", help="Write it there.")
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
 @JSON
 @VERBOSITY
 def map_(
-    file: str, form: str | None, separator: str | None, out: Path | None, force: bool, as_json: bool, verbose: bool
+    file: str, form: str | None, separator: str | None, mapping: Path | None, force: bool, as_json: bool
 ) -> None:
     """Propose how the columns of a log map to what jobs are, from its header and first rows.
 
     Prints the workload of a scenario as YAML to paste, with what is unsure and what is missing in comments.
-    `hetsim trace inspect` and `validate` take the YAML that --out writes in place of a trace.
+    `hetsim trace inspect` and `validate` take the YAML that --mapping writes in place of a trace.
     """
-    from sim.errors import Problem, ScenarioError
-    from sim.model.files import write_text, write_whole
-    from sim.workload.logs.recognize import node_list, recognize
-    from sim.workload.mapped.proposal_text import written
-    from sim.workload.mapped.propose import proposal_of
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.model.files import write_text, write_whole
+    from hetsim.workload.logs.recognize import node_list, recognize
+    from hetsim.workload.mapped.proposal_text import written
+    from hetsim.workload.mapped.propose import proposal_of
 
     path = Path(file)
     if not path.is_file():
         raise ScenarioError(Problem("there is no such file", file=file))
-    if out is not None:
-        console.check_replaceable(out, force)
+    console.check_replaceable(mapping, force)
     nodes = node_list(path)
     if nodes is not None:
         text = f"looks like a list of nodes, which cluster: {{trace: {{format: {nodes}, path: ...}}}} reads"
@@ -113,16 +113,16 @@ def map_(
     proposal = proposal_of(path, form, {"tab": "\t", "space": " "}.get(separator or "", separator), known)
     if separator is not None:
         proposal.keys["separator"] = separator
-    if out is not None:
-        proposal.keys["path"] = os.path.relpath(path, out.parent)
+    if mapping is not None:
+        proposal.keys["path"] = os.path.relpath(path, mapping.parent)
     if as_json:
         console.as_json({"trace": proposal.keys, "unsure": proposal.unsure, "missing": proposal.missing,
                          "not_used": proposal.unused, "rows": proposal.looked_at})  # fmt: skip
-    elif out is None:
+    elif mapping is None:
         console.lines(written(proposal).splitlines())
-    if out is not None:
-        write_whole(out, lambda temporary: write_text(temporary, text=written(proposal)))
-        console.note(f"mapping: {out}")
+    if mapping is not None:
+        write_whole(mapping, lambda temporary: write_text(temporary, text=written(proposal)))
+        console.note(f"mapping: {mapping}")
         for kind, texts in (("unsure", proposal.unsure), ("missing", proposal.missing)):
             for text in texts:
                 console.note(f"{kind}: {text}")
@@ -137,14 +137,14 @@ def map_(
 )
 @click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    "--scenario",
+    type=YAML,
     metavar="YAML",
     help="Write the scenario with what was inferred there.",
 )
 @click.option(
     "--page",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PAGE,
     metavar="HTML",
     help="Write what it says of recorded waits there, with a picture.",
 )
@@ -154,10 +154,9 @@ def validate(
     file: str,
     form: str | None,
     options: tuple[str, ...],
-    verbose: bool,
     cluster: str | None,
     policy: str | None,
-    out: Path | None,
+    scenario: Path | None,
     page: Path | None,
     force: bool,
     as_json: bool,
@@ -171,12 +170,12 @@ def validate(
     simulated wait, response and allocation are printed next to the recorded ones.  Gangs use several nodes where the
     record says so, or names no node and they fit on none; what can never run there is left out, and told with the
     reason.  Then, and where FILE is a mapping (.yaml without a cluster), waits under --policy are simulated with what
-    was inferred, step by step; --out writes the last of these scenarios.
+    was inferred, step by step; --scenario writes the last of these scenarios.
     """
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
-    console.check_written("--out", out, force)
-    console.check_written("--page", page, force)
+    console.check_replaceable(scenario, force)
+    console.check_replaceable(page, force)
     if not _in_yaml(file):
         form = format_of(file, form)
     source = _source(file, form, options, cluster)
@@ -190,10 +189,10 @@ def validate(
         told.lines.append(f"{file}: valid; {len(table):,} {rows_word(table)}")
         told.remarks += table.notes
     if not table.requests and (source is None or _one_trace(source)):
-        waits = _Waits(file, source, _trace_of(file, form, options), table, policy, out, page)
+        waits = _Waits(file, source, _trace_of(file, form, options), table, policy, scenario, page)
         waits.tell(told, as_json)
-    elif out is not None or page is not None:
-        raise UsageError("--out and --page are for one log of jobs; this is none")
+    elif scenario is not None or page is not None:
+        raise UsageError("--scenario and --page are for one log of jobs; this is none")
     told.print(as_json)
 
 
@@ -209,7 +208,7 @@ class _Told:
         if as_json:
             console.as_json(self.mapping)
         else:
-            console.lines(self.lines)
+            console.lines(self.lines, VALID)
         for remark in self.remarks:
             console.note(remark)
 
@@ -223,19 +222,19 @@ class _Waits:
     trace: dict[str, Any]
     table: TaskTable
     policy: str | None
-    out: Path | None
+    scenario: Path | None
     page: Path | None
 
     def tell(self, told: _Told, as_json: bool) -> None:
         """Add what there is to say of the waits, and write the page."""
-        from sim.cli import recorded_waits
-        from sim.errors import UsageError
-        from sim.report import recorded_waits as report
-        from sim.report.html.of_waits import write_waits
+        from hetsim.cli import recorded_waits
+        from hetsim.errors import UsageError
+        from hetsim.report import recorded_waits as report
+        from hetsim.report.html.of_waits import write_waits
 
-        simulate = (self.source is not None or self.out is not None) and self.policy != "as_recorded"
+        simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
         subject = recorded_waits.subject_of(Path(self.file), self.source, self.trace, self.table)
-        explained, compared = recorded_waits.told(subject, self.policy, simulate, self.out, as_json)
+        explained, compared = recorded_waits.told(subject, self.policy, simulate, self.scenario, as_json)
         if explained is not None:
             told.mapping["waits"] = report.mapping(explained, compared, simulate)
             told.lines += report.lines(explained, compared, simulate)
@@ -255,8 +254,8 @@ def _in_yaml(file: str) -> bool:
 
 def _source(file: str, form: str | None, options: tuple[str, ...], cluster: str | None) -> dict[str, Any] | None:
     """The scenario that a file is, or that the log makes on a list of nodes; None of a log alone."""
-    from sim.errors import UsageError
-    from sim.scenario.file import document
+    from hetsim.errors import UsageError
+    from hetsim.scenario.file import document
 
     if _in_yaml(file):
         if cluster is not None:
@@ -284,7 +283,7 @@ def _one_trace(source: dict[str, Any]) -> bool:
 
 def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str, Any]:
     """The keys of `trace:`, with the path from here."""
-    from sim.scenario.file import document
+    from hetsim.scenario.file import document
 
     if not _in_yaml(file):
         return {"format": format_of(file, form), "path": file, **_given(options)}
@@ -296,12 +295,11 @@ def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str
 
 def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
     """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
-    from sim.experiment.run import prepare
-    from sim.experiment.run import run as run_scenario
-    from sim.results.one_run.recorded import against_record
+    from hetsim.experiment.run import one_run, prepare
+    from hetsim.results.one_run.recorded import against_record
 
     loaded = prepare(file if _in_yaml(file) else source, policy or "as_recorded", ())
-    outcome: Any = run_scenario(loaded, replications=1)
+    outcome = one_run(loaded)
     table = against_record(outcome)
     notes = {name: value for name, value in outcome.record.notes.items() if isinstance(value, int | float)}
     warnings = list(outcome.record.input.warnings)
@@ -315,7 +313,7 @@ def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) 
 
 
 def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     rows = [["", "recorded", "simulated", "difference"]]
     for name, row in table.iterrows():
@@ -331,24 +329,41 @@ def _compared(file: str, table: Any, notes: dict[str, Any]) -> list[str]:
             *terminal.table(told)]  # fmt: skip
 
 
-@trace.command(short_help="Write a trace as a plain table.")
+@trace.command(short_help="Write a trace as a plain table, or a list of nodes as a cluster.")
 @READING
-@click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
+@click.argument("target", metavar="[TARGET]", required=False, type=FILE)
 @click.option("--force", is_flag=True, help="Replace TARGET if it exists.")
-def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool, target: Path, force: bool) -> None:
-    """Write a trace as a plain table.
+@click.pass_context
+def convert(
+    context: click.Context, file: str, form: str | None, options: tuple[str, ...], target: Path | None,
+    force: bool,
+) -> None:  # fmt: skip
+    """Write a trace as a plain table, or a list of nodes as the cluster of a scenario.
 
     Tasks become a task table, CSV or (with the suffix .parquet) Parquet; requests a request table (format: requests),
     which is CSV.  Logs of jobs are written part by part, however many they are: rows wait in an unnamed file next to
     TARGET until the last one is read.
+
+    A list of nodes (`hetsim list clusters`) becomes `cluster:`, as YAML, printed without TARGET. Equal nodes are a
+    group with its count and a name, by which it can be varied: --over cluster.nodes.a100.count=8..32.
     """
+    nodes = None if _in_yaml(file) else format_of_nodes(file, form)
+    if nodes is not None:
+        if target is not None:
+            YAML.convert(target, None, context)
+        console.check_replaceable(target, force)
+        convert_nodes(file, nodes, options, target)
+        return
+    if target is None or target.suffix.lower() in YAML.suffixes:
+        text = "a trace is written as a table: give TARGET as a name that ends in .csv or .parquet"
+        raise click.UsageError(f"{text} (hetsim trace map proposes a mapping, as YAML)")
     _converted(file, form, options, target, force)
 
 
 @trace.command(short_help="Public logs: where they are; verify and convert a downloaded one.")
 @click.argument("name", required=False)
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.argument("target", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PATH)
+@click.argument("target", required=False, type=PATH)
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE",
               help="A parameter of the format's reader (repeatable).")  # fmt: skip
 @click.option("--sha256", metavar="HEX", help="What the file's content should have, where you know better.")
@@ -357,14 +372,14 @@ def convert(file: str, form: str | None, options: tuple[str, ...], verbose: bool
 @VERBOSITY
 def fetch(
     name: str | None, file: Path | None, target: Path | None, options: tuple[str, ...], sha256: str | None, force: bool,
-    as_json: bool, verbose: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """List the public logs that are too large to ship; with NAME and FILE verify a downloaded one.
 
     Nothing is downloaded: get the file from its URL yourself, under its license. With TARGET (.csv, .parquet) it is
     also converted to a plain table. The SHA-256 is that of the content, unpacked if it is compressed with gzip.
     """
-    from sim.workload.logs.public_logs import LOGS, public_log, verify
+    from hetsim.workload.logs.public_logs import LOGS, public_log, verify
 
     if name is None:
         _logs(list(LOGS.values()), as_json)
@@ -389,7 +404,7 @@ def fetch(
 def _logs(logs: list[Any], as_json: bool) -> None:
     from dataclasses import asdict
 
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     if as_json:
         console.as_json([asdict(log) for log in logs])
@@ -405,9 +420,9 @@ def _logs(logs: list[Any], as_json: bool) -> None:
 
 def _converted(file: str, form: str | None, options: tuple[str, ...], target: Path, force: bool) -> None:
     """Write a trace as a plain table; see `convert`."""
-    from sim.errors import UsageError
-    from sim.model.files import naming
-    from sim.workload.readers.task_table import PARQUET, write, write_parts
+    from hetsim.errors import UsageError
+    from hetsim.model.files import naming
+    from hetsim.workload.readers.task_table import PARQUET, write, write_parts
 
     console.check_replaceable(target, force)
     if not target.parent.is_dir():
@@ -433,9 +448,9 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
 
 def format_of(file: str, form: str | None) -> str:
     """The format that was named, or else what the file looks like; a task table where nothing speaks against it."""
-    from sim import registry
-    from sim.errors import UsageError
-    from sim.workload.logs.recognize import maybe_table, recognize
+    from hetsim import registry
+    from hetsim.errors import UsageError
+    from hetsim.workload.logs.recognize import maybe_table, recognize
 
     if form is not None:
         return form
@@ -458,9 +473,9 @@ def read(file: str, form: str | None, options: tuple[str, ...]) -> TaskTable:
 def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     from dataclasses import replace
 
-    from sim.errors import ScenarioError
-    from sim.scenario.file import document
-    from sim.scenario.schema.trace import check_traces
+    from hetsim.errors import ScenarioError
+    from hetsim.scenario.file import document
+    from hetsim.scenario.schema.trace import check_traces
 
     if _in_yaml(file):
         return _spec_of_scenario(file, form, options)
@@ -474,9 +489,9 @@ def _spec(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
 
 def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> TraceSpec:
     """The trace of a scenario, or of a mapping that `trace map` wrote."""
-    from sim.errors import Problem, ScenarioError, UsageError
-    from sim.scenario.file import document
-    from sim.scenario.schema.trace import check_traces
+    from hetsim.errors import Problem, ScenarioError, UsageError
+    from hetsim.scenario.file import document
+    from hetsim.scenario.schema.trace import check_traces
 
     if form is not None or options:
         raise UsageError(f"{file} says how its trace is read; --format and --option are for traces themselves")
@@ -492,8 +507,8 @@ def _spec_of_scenario(file: str, form: str | None, options: tuple[str, ...]) -> 
 
 def _given(options: tuple[str, ...]) -> dict[str, Any]:
     """The values of --option."""
-    from sim.errors import ScenarioError, UsageError
-    from sim.scenario.file import document
+    from hetsim.errors import ScenarioError, UsageError
+    from hetsim.scenario.file import document
 
     given: dict[str, Any] = {}
     for text in options:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim.workload.traces import TaskTable
+    from hetsim.workload.traces import TaskTable
 
 
 def rows_word(table: TaskTable) -> str:
@@ -47,7 +47,7 @@ def contents(table: TaskTable) -> dict[str, Any]:
 
 def _amounts(table: TaskTable) -> dict[str, Any]:
     """Sizes, and the load over time."""
-    from sim.workload.logs import summary
+    from hetsim.workload.logs import summary
 
     return {"sizes": summary.sizes(table), **summary.shares(table), "load": summary.load(table)}
 
@@ -80,7 +80,7 @@ def _counts(values: Any) -> dict[str, int]:
 
 
 def text_of(found: dict[str, Any]) -> list[str]:
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     first, last = found["first_arrival"], found["last_arrival"]
     rows_are = "requests" if "tokens" in found else "tasks"
@@ -118,7 +118,7 @@ def text_of(found: dict[str, Any]) -> list[str]:
 
 def _sizes_text(found: dict[str, Any]) -> list[str]:
     """Tasks by size: GPUs, or cores where none holds a GPU."""
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     on_cores = all("cores" in row for row in found["sizes"])
     if on_cores and len(found["sizes"]) < 2:
@@ -139,7 +139,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 def _load_text(found: dict[str, Any]) -> list[str]:
     """The load over time, as bars of text."""
-    from sim.report import terminal
+    from hetsim.report import terminal
 
     load = found["load"]
     lines = []

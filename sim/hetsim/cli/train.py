@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, SCENARIO, SET, VERBOSITY, Whole
+from hetsim.cli import console
+from hetsim.cli.options import LEARNED, SCENARIO, TELLING, Whole, study_options
+from hetsim.experiment.options import LocalKeywords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,26 +31,23 @@ if TYPE_CHECKING:
               help="Waiting tasks that are shown, by arrival.")  # fmt: skip
 @click.option("--setting", "settings", multiple=True, metavar="KEY=VALUE",
               help="Of the agent, such as rate=0.0005 or hidden=[64, 64] (repeatable; docs/learning.md).")  # fmt: skip
-@click.option("--seed", type=Whole(min=0, max=999_999), default=0, show_default=True,
-              help="Of everything random in training.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
+@click.option("--file", type=LEARNED, metavar="NPZ",
               help="Where the policy goes; its learning curve goes next to it, as .png.  "
               "[default: SCENARIO-AGENT.npz, SCENARIO-admission-AGENT.npz]")  # fmt: skip
-@click.option("--checkpoint", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.npz",
+@click.option("--checkpoint", type=LEARNED, metavar="NPZ",
               help="Keep the state of training there; if the file exists, go on from it.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--baseline", "baselines", multiple=True, metavar="NAME",
               help="A policy to compare with, of admission one that goes with the scenario's scheduler (repeatable).  "
               "[default: fcfs, random, sjf; the admission policies that suit the scenario]")  # fmt: skip
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to compare (repeatable).")
-@click.option("--replications", type=Whole(min=1, max=100_000), metavar="N",
-              help="Runs of each in the comparison, instead of the scenario's number.")  # fmt: skip
-@click.option("--workers", type=Whole(min=1, max=1000), default=1, show_default=True, metavar="N",
-              help="Processes for the replications of the comparison.")  # fmt: skip
-@SET
-@JSON
-@QUIET
-@VERBOSITY
+@study_options(
+    LocalKeywords,
+    seed={"type": Whole(min=0, max=999_999), "default": 0, "show_default": True,
+          "help": "Of everything random in training."},
+    replications={"help": "Runs of each in the comparison, instead of the scenario's number."},
+)  # fmt: skip
+@TELLING
 def train(
     scenario: str,
     decides: str,
@@ -59,17 +57,15 @@ def train(
     window: int,
     settings: tuple[str, ...],
     seed: int,
-    out: Path | None,
+    file: Path | None,
     checkpoint: Path | None,
     force: bool,
     baselines: tuple[str, ...],
     metrics: tuple[str, ...],
     replications: int | None,
-    workers: int,
-    overrides: tuple[str, ...],
     as_json: bool,
     quiet: bool,
-    verbose: bool,
+    **options: Unpack[LocalKeywords],
 ) -> None:
     """Learn which waiting task goes on which type of device, or with --decides admission which tasks may wait at all
     under the scenario's own scheduler; and compare what was learned with other policies.
@@ -78,28 +74,27 @@ def train(
     seed, which it has not met.  A scenario runs the file under policy: {scheduler: {name: learned, path: FILE.npz}},
     or {admission: {name: learned, path: FILE.npz}}.
     """
-    from sim.experiment.directory import comparison_json, folder_name
-    from sim.learning.training.train import make_agent
-    from sim.learning.training.train import train as learn
-    from sim.scenario.scenario import load
+    from hetsim.experiment.directory import comparison_json, folder_name
+    from hetsim.learning.training.train import make_agent
+    from hetsim.learning.training.train import train as learn
+    from hetsim.results.one_run.metrics import metric
+    from hetsim.scenario.scenario import load
 
     chosen = _settings(settings)
     make_agent(agent, chosen)  # what is missing is said before anything is read or run
-    loaded = load(scenario, overrides)
+    loaded = load(scenario, options.pop("overrides"))
     for name in metrics:
-        _check_metric(name)
+        metric(name)
     part = "" if decides == "scheduling" else f"{decides}-"
-    file = out if out is not None else Path(f"{folder_name(loaded.name)}-{part}{agent}.npz")
-    if file.suffix != ".npz":
-        raise click.UsageError(f"--out {file}: the policy is a file NAME.npz, and its learning curve NAME.png")
+    file = file or Path(f"{folder_name(loaded.name)}-{part}{agent}.npz")
     picture = file.with_suffix(".png")
     for target in (file, picture):
         _check_target(target, force)
-    with console.progress(quiet) as bar:
+    with console.progress(quiet) as options["progress"]:
         found = learn(
             loaded, agent, steps, decides=decides, seed=seed, window=window, reward=_reward(reward),
             baselines=baselines or None, settings=chosen, metrics=metrics, replications=replications, out=file,
-            checkpoint=checkpoint, workers=workers, progress=bar,
+            checkpoint=checkpoint, **options,
         )  # fmt: skip
     assert found.comparison is not None
     if as_json:
@@ -110,10 +105,10 @@ def train(
         })  # fmt: skip
     else:
         _show(found)
-    from sim.report.overview import comparison_remarks
+    from hetsim.report.overview import comparison_remarks
 
     console.warnings(comparison_remarks(found.runs), quiet)
-    from sim.results.pictures import write_picture
+    from hetsim.results.pictures import write_picture
 
     with console.own_warnings(quiet):
         drawn = write_picture(found.plot, picture)
@@ -122,8 +117,8 @@ def train(
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
     """`key=value`, the value as in YAML."""
-    from sim.errors import ScenarioError
-    from sim.scenario.file.document import parse_value
+    from hetsim.errors import ScenarioError
+    from hetsim.scenario.file.document import parse_value
 
     found: dict[str, Any] = {}
     for text in texts:
@@ -141,8 +136,8 @@ def _reward(text: str | None) -> Any:
     """A name, or a mapping in YAML."""
     if text is None or not text.lstrip().startswith("{"):
         return text
-    from sim.errors import ScenarioError
-    from sim.scenario.file.document import parse_value
+    from hetsim.errors import ScenarioError
+    from hetsim.scenario.file.document import parse_value
 
     try:
         return parse_value(text)
@@ -150,34 +145,29 @@ def _reward(text: str | None) -> Any:
         raise click.UsageError(f"--reward {text} {error.problems[0].message}") from None
 
 
-def _check_metric(name: str) -> None:
-    from sim.results.one_run.metrics import metric
-
-    metric(name)
-
-
 def _check_target(target: Path, force: bool) -> None:
     """Said before an hour of training rather than after it."""
-    from sim.learning.training.train import check_writable
+    from hetsim.learning.training.train import check_writable
 
     console.check_replaceable(target, force)
     check_writable(target)
 
 
 def _show(found: Any) -> None:
-    from sim.report.overview import common_remarks, comparison_headline, comparison_lines
+    from hetsim.cli.compare import VERDICTS
+    from hetsim.report.overview import common_remarks, comparison_headline, comparison_lines
 
     about = found.policy.training
     said = f"{found.policy.agent}: {about['steps']:,} steps, the network after {about['kept_after']:,} is kept"
     lines = [comparison_headline(found.runs), "", *comparison_lines(found.comparison), *common_remarks(found.runs)]
-    console.lines([said, *lines])
+    console.lines([said, *lines], VERDICTS)
     if found.earned is not None:
         console.lines(["", *_earned(found.earned)])
 
 
 def _earned(earned: pd.DataFrame) -> list[str]:
     """The reward per task of every policy, and its difference from what was learned."""
-    from sim.results.statistics import student_interval
+    from hetsim.results.statistics import student_interval
 
     width = max(map(len, earned.columns))
     lines = [f"{'reward per task':{width}}  mean         learned - other (paired, 95 %)"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Unpack
 
 import click
 
-from sim.cli import console
-from sim.cli.options import FRESH, JSON, QUIET, SCENARIO, SET, VERBOSITY, WORKING, Whole
-from sim.cli.sweep import WORKERS
+from hetsim.cli import console
+from hetsim.cli.options import SCENARIO, TELLING, Whole, study_options
+from hetsim.experiment.options import SearchKeywords
+from hetsim.results.declared import DEFAULT_METRIC
 
 
 @click.command(short_help="Find the best parameters of a policy.")
@@ -21,7 +22,7 @@ from sim.cli.sweep import WORKERS
     metavar="PARAMETER=VALUES",
     help="A parameter and what to try: 8,16,32 or a range: '10 s..10 min log' (repeatable).",
 )
-@click.option("--metric", default="response_mean", show_default=True, metavar="NAME", help="By which.")
+@click.option("--metric", default=DEFAULT_METRIC, show_default=True, metavar="NAME", help="By which.")
 @click.option(
     "--sample",
     type=click.Choice(["grid", "random", "latin_hypercube", "sobol"]),
@@ -45,15 +46,8 @@ from sim.cli.sweep import WORKERS
     metavar="N",
     help="Replications for the winner's interval, none of them used for the choice.",
 )
-@FRESH
-@WORKERS
-@WORKING
-@SET
-@click.option("--seed", type=Whole(min=0), help="Instead of the scenario's seed.")
-@click.option("--check", is_flag=True, help="Verify the simulator's invariants after every round (slower).")
-@JSON
-@QUIET
-@VERBOSITY
+@study_options(SearchKeywords)
+@TELLING
 def tune(
     scenario: str,
     policy: str | None,
@@ -64,36 +58,24 @@ def tune(
     sample_seed: int,
     first: int,
     final: int,
-    fresh: bool,
-    workers: int | None,
-    dask: str | None,
-    cache: Path | None,
-    shard: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    check: bool,
     as_json: bool,
     quiet: bool,
-    verbose: bool,
+    **options: Unpack[SearchKeywords],
 ) -> None:
     """Find the best parameters of a policy: settings are dropped by and by as replications tell (successive halving).
 
     All settings meet the same replications. The winner's figure is from further ones that had no part in the choice,
     compared with that of the present setting.
     """
-    from sim.cli.sweep import over_given
-    from sim.errors import UsageError
-    from sim.experiment.tune import tune as search
-    from sim.experiment.workers import cores
+    from hetsim.cli.sweep import over_given
+    from hetsim.experiment.tune import tune as search
 
-    if dask is not None and workers is not None:
-        raise UsageError("a Dask cluster has workers of its own: leave out --workers")
-    number = 1 if dask is not None else workers or cores()
-    with console.searching(console.of_cache(cache), as_json, quiet) as bar:
+    with console.searching(
+        console.of_cache(options["cache"]), as_json, quiet, cases=True
+    ) as options["progress"]:  # fmt: skip
         found = search(
             scenario, policy, over=over_given(over) or {}, metric=metric, n=n, sample=sample, sample_seed=sample_seed,
-            first=first, final=final, seed=seed, check=check, overrides=overrides, cache=cache, fresh=fresh,
-            workers=number, dask=dask, shard=shard, progress=bar,
+            first=first, final=final, **options,
         )  # fmt: skip
     console.warnings(found.warnings, quiet)
     if as_json:
@@ -103,9 +85,9 @@ def tune(
 
 
 def _show(found: object) -> None:
-    from sim.report import terminal
-    from sim.results.many_runs.tuning import Tuning
-    from sim.scenario.file.document import dump
+    from hetsim.report import terminal
+    from hetsim.results.many_runs.tuning import Tuning
+    from hetsim.scenario.file.document import dump
 
     assert isinstance(found, Tuning)
     shown = found.shown()

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.cli import console
-from sim.cli.options import JSON, QUIET, SET, VERBOSITY, Whole
+from hetsim.cli import console
+from hetsim.cli.options import FILE, PAGE, SET, TELLING, Whole
 
 if TYPE_CHECKING:
-    from sim.experiment.twin import SnapshotCluster
-    from sim.workload.logs.history import JobHistory
-    from sim.workload.readers.snapshot import Snapshot, SnapshotJob
+    from hetsim.experiment.twin import SnapshotCluster
+    from hetsim.workload.logs.history import JobHistory
+    from hetsim.workload.readers.snapshot import Snapshot, SnapshotJob
 
-FILE = click.Path(path_type=Path, dir_okay=False)
 EARLIER_SAMPLES = 20
 """Of each earlier snapshot: what is learned is off by more than their number tells."""
+VERDICTS = {"never fits|(?<=  )[+](?!0.0 )[0-9.]+ h$": "bad", "(?<=  )-(?!0.0 )[0-9.]+ h$": "good"}
+"""Of what if: jobs that start later, and earlier."""
 LOCAL = "1970-01-02"
 """From which the times of a log with dates are counted, so that they are those of the snapshot's clock."""
 
@@ -46,15 +47,13 @@ LOCAL = "1970-01-02"
 @click.option("--job", "only", multiple=True, metavar="ID", help="Print only this job (repeatable).")
 @click.option("--judge", type=Whole(min=1, max=1000), metavar="N",
               help="Instead: stop the history at N instants, predict starts from there, and compare with the record.")
-@click.option("--out", type=FILE, metavar="HTML", help="Write a page with a picture there.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write a page with a picture there.")
 @click.option("--force", is_flag=True, help="Replace HTML if it exists.")
-@JSON
-@QUIET
-@VERBOSITY
+@TELLING
 def twin(
     squeue: Path | None, nodes: str | None, history: str, now: str | None, hours: float, samples: int, seed: int,
     look_back: int, policy: str, overrides: tuple[str, ...], site: Path | None, changes: tuple[str, ...],
-    only: tuple[str, ...], judge: int | None, out: Path | None, force: bool, as_json: bool, quiet: bool, verbose: bool,
+    only: tuple[str, ...], judge: int | None, page: Path | None, force: bool, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast a live Slurm cluster: when waiting jobs start, when nodes are free for maintenance, and what if.
 
@@ -63,20 +62,20 @@ def twin(
     scontrol show node > nodes.txt
     sacct --allusers --parsable2 --starttime=now-30days --state=CD,F,TO,CA,OOM,NF > sacct.txt \\
           --format=JobID,User,Account,Partition,Submit,Start,End,State,Timelimit,ReqTRES,AllocTRES,NodeList,QOS
-    hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --out forecast.html
+    hetsim twin --squeue squeue.txt --nodes nodes.txt --history sacct.txt --page forecast.html
 
     Run times and arrivals are drawn from the history, by user and class; jobs are scheduled by --policy with their time
     limits, as on the cluster.  How good the models were on the history itself is printed with the forecast; --judge
     says how good predicted starts were.
     """
-    console.check_written("--out", out, force)
+    console.check_replaceable(page, force)
     if judge is None and (squeue is None or nodes is None):
         raise click.UsageError("a forecast needs --squeue and --nodes; --judge N judges forecasts on the history")
     log, table = _history(history)
     more = _site(site)
     if judge is not None:
-        if out is not None or changes or only or now is not None or squeue is not None:
-            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --out are for forecasts"
+        if page is not None or changes or only or now is not None or squeue is not None:
+            text = "--judge looks at the history alone; --squeue, --now, --job, --what-if and --page are for forecasts"
             raise click.UsageError(text)
         _judge(log, table, nodes, more, (judge, hours * 3600, samples, policy, seed), overrides, as_json, quiet)
         return
@@ -93,16 +92,16 @@ def twin(
         one.widening = widened
     notes = [*snapshot.notes, *made[0].notes, *before, *table.notes]
     notes += [f"what if: {note}" for one in made[1:] for note in one.notes if note not in made[0].notes]
-    _report(made, known, changes, only, notes, out, as_json)
+    _report(made, known, changes, only, notes, page, as_json)
     for remark in notes:
         console.note(remark, quiet)
-    if out is not None:
-        console.note(f"page: {out}", quiet)
+    if page is not None:
+        console.note(f"page: {page}", quiet)
 
 
 def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]:
     """The nodes that are in use, and the jobs there."""
-    from sim.workload.readers import snapshot
+    from hetsim.workload.readers import snapshot
 
     listed = _nodes(nodes)
     found = snapshot.read(_there(squeue), {str(node.get("name", "")): node.get("partitions", []) for node in listed})
@@ -111,7 +110,7 @@ def _snapshot(squeue: Path, nodes: str) -> tuple[list[dict[str, Any]], Snapshot]
 
 def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> None:
     """Refuse to tell the start of a job that does not wait."""
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
     waiting = {job.id for job in snapshot.jobs if not job.runs}
     unknown = [name for name in only if name not in waiting]
@@ -121,7 +120,7 @@ def _check_waiting(only: tuple[str, ...], snapshot: Snapshot, squeue: Path) -> N
 
 def _time_of(snapshot: Snapshot, now: str | None) -> float:
     """When a snapshot was made: at `now`, or at the latest time that stands in it."""
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
     instant = _instant(now) if now is not None else snapshot.latest
     late = sum(job.runs and job.start > instant for job in snapshot.jobs)
@@ -132,21 +131,21 @@ def _time_of(snapshot: Snapshot, now: str | None) -> float:
 
 def _report(
     made: list[Any], known: _Known, changes: tuple[str, ...], only: tuple[str, ...], notes: list[str],
-    out: Path | None, as_json: bool,
+    page: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the forecast, with that of the changed cluster if there is one, and write the page."""
-    from sim.report import twin as report
-    from sim.report.html.of_twin import write_twin
-    from sim.workload.logs.history import forecast_errors
+    from hetsim.report import twin as report
+    from hetsim.report.html.of_twin import write_twin
+    from hetsim.workload.logs.history import forecast_errors
 
     told, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
     errors = forecast_errors(known.log, known.hours * 3600)
-    if out is not None:
-        write_twin(out, told, known.now, errors, beside, changed, notes)
+    if page is not None:
+        write_twin(page, told, known.now, errors, beside, changed, notes)
     if as_json:
         console.as_json(report.mapping(told, known.now, errors, beside, changed))
     else:
-        console.lines(report.lines(told, known.now, errors, beside, changed, only))
+        console.lines(report.lines(told, known.now, errors, beside, changed, only), VERDICTS)
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,8 @@ class _Known:
 
     def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
         """What comes on these nodes."""
-        from sim.errors import ScenarioError
-        from sim.experiment.twin import Twin
+        from hetsim.errors import ScenarioError
+        from hetsim.experiment.twin import Twin
 
         overrides = (*self.overrides, *altered)
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
@@ -179,8 +178,8 @@ class _Known:
         self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
     ) -> tuple[Any, list[str]]:
         """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
-        from sim.experiment.twin_judge import earlier_instants, look_back
-        from sim.experiment.widening import ENOUGH_STARTS, widening
+        from hetsim.experiment.twin_judge import earlier_instants, look_back
+        from hetsim.experiment.widening import ENOUGH_STARTS, widening
 
         if not count:
             return None, []
@@ -198,20 +197,20 @@ class _Known:
 
 
 def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
-    from sim.experiment.twin import SnapshotCluster
+    from hetsim.experiment.twin import SnapshotCluster
 
     return SnapshotCluster(nodes, more)
 
 
 def _policy(text: str) -> Any:
     """The policy as a scenario has it."""
-    from sim.experiment.policies import named_policy
+    from hetsim.experiment.policies import named_policy
 
     return named_policy(text)[1]
 
 
 def _there(path: Path) -> Path:
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
     if not path.is_file():
         raise UsageError(f"there is no file {path}")
@@ -226,8 +225,8 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 def _history(given: str) -> tuple[JobHistory, Any]:
     """The jobs of the log, on the clock of the snapshot where it has dates."""
-    from sim.cli.trace import read
-    from sim.workload.logs.history import history_of
+    from hetsim.cli.trace import read
+    from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
     _there(Path(file))
@@ -245,7 +244,7 @@ def _history(given: str) -> tuple[JobHistory, Any]:
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
     """The nodes of a list; `down`: also those that are down, drained or draining, where the format knows them."""
-    from sim.cli.cluster import read_nodes
+    from hetsim.cli.node_lists import read_nodes
 
     form, file = _split(given, "slurm_nodes")
     return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
@@ -268,8 +267,8 @@ def _in_use(listed: list[dict[str, Any]], up: list[dict[str, Any]], jobs: list[S
 
 def _site(path: Path | None) -> dict[str, Any]:
     """The `site:` of a file, and nothing else of it."""
-    from sim.errors import Problem, ScenarioError
-    from sim.scenario.file.document import read
+    from hetsim.errors import Problem, ScenarioError
+    from hetsim.scenario.file.document import read
 
     if path is None:
         return {}
@@ -280,8 +279,8 @@ def _site(path: Path | None) -> dict[str, Any]:
 
 
 def _instant(text: str) -> float:
-    from sim.errors import UsageError
-    from sim.workload.rows.job_log import seconds_of
+    from hetsim.errors import UsageError
+    from hetsim.workload.rows.job_log import seconds_of
 
     try:
         return seconds_of(text)
@@ -293,8 +292,8 @@ def _changed(
     listed: list[dict[str, Any]], changes: tuple[str, ...], policy: str
 ) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The nodes that are left, the policy and the other values of a changed cluster."""
-    from sim.errors import UsageError
-    from sim.workload.readers.slurm import hosts
+    from hetsim.errors import UsageError
+    from hetsim.workload.readers.slurm import hosts
 
     kept, altered = listed, []
     for change in changes:
@@ -322,9 +321,9 @@ def _judge(
     log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
     overrides: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    from sim.experiment.from_log import inferred_nodes
-    from sim.experiment.twin_judge import first_instant, judge, with_limits
-    from sim.report import twin as report
+    from hetsim.experiment.from_log import inferred_nodes
+    from hetsim.experiment.twin_judge import first_instant, judge, with_limits
+    from hetsim.report import twin as report
 
     listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
     instants, horizon, samples, policy, seed = asked

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
-from sim.cli import console
-from sim.cli.options import QUIET, SET, VERBOSITY
+from hetsim.cli import console
+from hetsim.cli.options import QUIET, SET, VERBOSITY
+
+VALID = {"(?<=: )valid(?=;)": "good"}
 
 
 @click.command(short_help="Check scenarios without running them.")
@@ -14,16 +16,14 @@ from sim.cli.options import QUIET, SET, VERBOSITY
 @SET
 @QUIET
 @VERBOSITY
-def validate(
-    scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], quiet: bool, verbose: bool
-) -> None:
+def validate(scenarios: tuple[str, ...], policy: str | None, overrides: tuple[str, ...], quiet: bool) -> None:
     """Check scenarios and the files they name, without running them.
 
     Does all that a run does before its clock starts (traces are read, static policies make their plans), so what is
     valid here is not refused there. Every problem is listed with its file, line and column.
     """
-    from sim.errors import Problem, ScenarioError, UnknownName
-    from sim.experiment.run import prepare, rehearse
+    from hetsim.errors import Problem, ScenarioError, UnknownName
+    from hetsim.experiment.run import prepare, rehearse
 
     problems: list[Problem] = []
     for name in scenarios:
@@ -38,7 +38,7 @@ def validate(
             if not quiet:
                 number = run.tasks.request_count
                 tasks = f"{number:,} task{'s' if number != 1 else ''}"
-                console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"])
+                console.lines([f"{name}: valid; {run.cluster.describe()}, {tasks}, {scenario.policies.label}"], VALID)
             for remark in scenario.notes:
                 console.note(f"{name}: {remark}", quiet)
     if problems:

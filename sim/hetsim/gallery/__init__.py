@@ -1,10 +1,11 @@
 """The gallery: published results with their authors' own inputs and figures, run here and set side by side.
 
 An entry is a scenario, and a folder with what is expected of it (`expected.yaml`), the authors' figures, their inputs
-and the notice of their license.  Entries that ship lie in `scenarios/published`; any other `expected.yaml` works alike.
+and the notice of their license.  Entries that ship lie in `scenarios/hetsim_scenarios/published`; any other
+`expected.yaml` works alike.
 """
 
-from sim.gallery.entry import Entry, entries, entry
-from sim.gallery.outcome import Outcome, run
+from hetsim.gallery.entry import Entry, entries, entry
+from hetsim.gallery.outcome import Outcome, run
 
 __all__ = ["Entry", "Outcome", "entries", "entry", "run"]

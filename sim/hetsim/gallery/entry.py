@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from sim.errors import Problem, ScenarioError, UnknownName, UsageError
-from sim.gallery.schema import Axis, AxisValue, Expected, FiguresTable
-from sim.scenario.file import document as documents
-from sim.scenario.file.problems import translate
+from hetsim.errors import Problem, ScenarioError, UnknownName, UsageError
+from hetsim.gallery.schema import Axis, AxisValue, Expected, FiguresTable
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.file.problems import translate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,7 @@ class Entry:
             if not path.exists():
                 raise self.problem(key, f"there is no file {path}")
             return path
-        from sim.scenario.file.shipped import find
+        from hetsim.scenario.file.shipped import find
 
         try:
             return find(given)
@@ -249,7 +249,7 @@ class Entry:
 
         ScenarioError if the file is there with another SHA-256 than the stated one.
         """
-        from sim.workload.logs.public_logs import content_hash
+        from hetsim.workload.logs.public_logs import content_hash
 
         for place, needed in enumerate(self.expected.inputs):
             path = (self.inputs or self.folder).resolve() / needed.file
@@ -279,8 +279,8 @@ class Entry:
             raise ScenarioError(list(dict.fromkeys(problems)))
 
     def _check_table(self, number: int, table: FiguresTable) -> None:
-        from sim.scenario.scenario import load
-        from sim.scenario.schema.policy import long_form
+        from hetsim.scenario.scenario import load
+        from hetsim.scenario.schema.policy import long_form
 
         if table.seeds is None and table.tolerance.deviations is not None:
             raise self.problem(
@@ -347,7 +347,7 @@ def replace_way(way: AxisValue, set_: dict[str, Any], policy: Any) -> AxisValue:
 
 def shipped() -> dict[str, Path]:
     """The expected files that ship, by name of the entry."""
-    from sim.scenario.file.shipped import _folder
+    from hetsim.scenario.file.shipped import _folder
 
     folder = _folder()
     found = sorted(folder.glob(f"published/*/{EXPECTED}")) if folder is not None else []

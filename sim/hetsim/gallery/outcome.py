@@ -6,16 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from sim.gallery.entry import RECORDED, Entry, TableCase
-from sim.gallery.schema import FiguresTable, FigureValue, Tolerance
+from hetsim.gallery.entry import RECORDED, Entry, TableCase
+from hetsim.gallery.schema import FiguresTable, FigureValue, Tolerance
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 EQUAL = 1e-6
 """Seconds by which two times of a task may differ and be the same."""
@@ -197,13 +198,14 @@ def run(
     chosen: Mapping[str, list[str]] | None = None,
     *,
     short: bool = False,
-    workers: int = 1,
+    workers: int | None = 1,
     told: Callable[[str], None] | None = None,
     keep: bool = False,
 ) -> Outcome:
     """Run all cases of an entry, those with the chosen values of axes, or its short ones.
 
-    workers: processes; what comes out does not depend on their number.  told: called with a line for each case.
+    workers: processes, None for one a core; what comes out does not depend on their number.  told: called with a
+        line for each case.
     keep: write each case that is done next to the entry (`record`), so that an interrupted run loses nothing.
     Cases are left out if their inputs do not ship and are not there.
     """
@@ -231,9 +233,12 @@ def frame(rows: Iterable[Mapping[Any, Any]]) -> pd.DataFrame:
     return pd.DataFrame(list(rows), columns=list(COLUMNS))
 
 
-def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: int) -> Iterator[Ran]:
+def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: int | None) -> Iterator[Ran]:
+    from hetsim.experiment.workers import Workers, as_worker, process_pool
+
+    processes = Workers(workers).workers
     jobs = [(entry, case, count) for case, count in work]
-    if workers == 1 or len(jobs) < 2:
+    if processes == 1 or len(jobs) < 2:
         known: dict[str, Ran] = {}
         for job in jobs:
             same = _sameness(*job)  # two tables may look at the same runs
@@ -242,9 +247,7 @@ def _ran(entry: Entry, work: Sequence[tuple[TableCase, int | None]], workers: in
             known[same] = ran
             yield ran
         return
-    from sim.experiment.workers import as_worker, process_pool
-
-    pool: ProcessPoolExecutor = process_pool(min(workers, len(jobs)), as_worker)
+    pool: ProcessPoolExecutor = process_pool(min(processes, len(jobs)), as_worker)
     with pool:
         yield from pool.map(_ran_job, jobs)
 
@@ -262,8 +265,8 @@ def _ran_job(job: tuple[Entry, TableCase, int | None]) -> Ran:
 
 def ran_case(entry: Entry, case: TableCase, count: int | None = None) -> Ran:
     """Run the replications of a case, and measure them."""
-    from sim.experiment.run import prepare
-    from sim.experiment.work import RunJob, simulate
+    from hetsim.experiment.run import prepare
+    from hetsim.experiment.work import RunJob, simulate
 
     begun = perf_counter()
     table = entry.table(case.table)
@@ -286,8 +289,8 @@ def measured(
         return float(_equal(entry, table, case, result, column, value))
     assert value.metric is not None
     if value.start is not None and value.to is not None:
-        from sim.results.one_run.metrics import Measured, metric
-        from sim.results.one_run.usage import usage
+        from hetsim.results.one_run.metrics import Measured, metric
+        from hetsim.results.one_run.usage import usage
 
         window = Measured(result)
         window.low, window.high = value.start, value.to
@@ -356,7 +359,7 @@ def record(outcome: Outcome) -> None:
     """Keep what came out next to the entry; cases that were not run again stay."""
     import pandas as pd
 
-    from sim.model.files import write_text
+    from hetsim.model.files import write_text, write_whole
 
     before = recorded(outcome.entry).recorded
     key = ["table", "case", "value"]
@@ -368,7 +371,7 @@ def record(outcome: Outcome) -> None:
         together.to_dict("records"), key=lambda row: order.get((row["table"], row["case"]), len(order))
     )
     rows = [row for row in rows if (row["table"], row["case"]) in order]
-    write_text(outcome.entry.folder / RECORDED, frame(rows).to_csv(index=False))
+    write_whole(outcome.entry.folder / RECORDED, partial(write_text, text=frame(rows).to_csv(index=False)))
 
 
 # In words ---------------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from sim.model.units import Seconds
-from sim.scenario.fields import Count, KeyProblem, Model, Name, NotNegative, Number
+from hetsim.errors import KeyProblem
+from hetsim.model.units import Count, Name, NotNegative, Number, Seconds
+from hetsim.scenario.fields import Model
 
 Cell = str | int | float
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from sim.errors import UsageError, suggestion
-from sim.model.record import UNFINISHED
-from sim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, own_axes, tidy, time_axis
+from hetsim.errors import UsageError, suggestion
+from hetsim.model.record import UNFINISHED
+from hetsim.plots.style import INK, MUTED, describe, line_looks, log_time_axis, own_axes, tidy, time_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 MAX_POINTS = 2000
 FEW_LINES = 6
@@ -32,6 +32,10 @@ def cdf(
     """Draw the share of tasks with `column` at most x, a line for every run.
 
     Of tasks in the window.  Unfinished tasks count as +∞: a line that ends below 100 % has some.
+
+    Parameters: results: runs, with labels if in a mapping; column: of `tasks`; ax: axes to draw on, else those of a new
+        figure.
+    Returns: the axes.
     """
     lines = {label: _values(result, column) for label, result in labeled(results).items()}
     ax = own_axes(ax)

@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy
-from sim.results.formatting import figures, finite, fitting, metric_name, units_of
+from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy
+from hetsim.results.formatting import figures, finite, fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.compare import Comparison
 
 COLUMNS = 3
 
 
 def comparison(found: Comparison) -> Figure:
-    """Draw a panel a metric: a dot and its interval for every policy; a policy shown to be best stands out."""
+    """Draw a panel a metric: a dot and its interval for every policy; a policy shown to be best stands out.
+
+    Parameters: found: what `compare` gave.
+    Returns: the figure.
+    """
     metrics = found.metrics
     policies = [str(name) for name in found.table.index]
     names = [plain(short(name)) for name in policies]

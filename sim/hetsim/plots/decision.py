@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy, title
-from sim.plots.sweeps import key_name
-from sim.results.formatting import fitting, metric_name, units_of
+from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, figure, plain, short, tidy, title
+from hetsim.plots.sweeps import key_name
+from hetsim.results.formatting import fitting, metric_name, units_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.experiment.decide import Candidate, Decision
-    from sim.experiment.targets import Target
+    from hetsim.experiment.decide import Candidate, Decision
+    from hetsim.experiment.targets import Target
 
 LOOKS = {"met": ("o", BLUE), "missed": ("x", MUTED), "open": ("D", INK), "not defined": ("s", MUTED)}
 WIDE = 20.0

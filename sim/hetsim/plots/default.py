@@ -8,30 +8,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from sim.plots.cdf import cdf
-from sim.plots.gantt import gantt
-from sim.plots.style import BLUE, INK, MUTED, figure, tidy, title
-from sim.plots.timeline import timeline
+from hetsim.plots.cdf import cdf
+from hetsim.plots.gantt import gantt
+from hetsim.plots.style import BLUE, INK, MUTED, figure, tidy, title
+from hetsim.plots.timeline import timeline
+from hetsim.results.declared import DEFAULT_METRIC
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.result import Result
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.one_run.result import Result
 
 FEW_LAUNCHES = 250
 FEW_DEVICES = 32
 
 
 def default(outcome: Result | Replications) -> Figure:
-    """A figure of a run or of replications.
+    """Draw what suits a run, or replications.
 
     A small run is shown as a Gantt chart; a large one, or one of language models (their launches are busy periods that
     tell little), as its timeline and the distributions of response and wait; replications as the first run's timeline,
     with the mean response of each next to it.
+
+    Parameters: outcome: the run, or the replications.
+    Returns: the figure.
     """
-    from sim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.replications import Replications
 
     if not isinstance(outcome, Replications):
         return _of_run(outcome)
@@ -80,12 +84,12 @@ def _of_replications(runs: Replications) -> Figure:
 
 def _spread(runs: Replications, ax: Axes) -> None:
     """The mean response of every replication, and the interval for its expectation."""
-    from sim.results.formatting import SECONDS, fitting, pair, with_unit
+    from hetsim.results.formatting import SECONDS, fitting, pair, with_unit
 
-    values = runs.values["response_mean"]
+    values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
     ax.plot(values.index, values / factor, "o", color=BLUE, markersize=4, alpha=0.8)
-    found = runs.interval("response_mean") if values.notna().sum() > 1 else None
+    found = runs.interval(DEFAULT_METRIC) if values.notna().sum() > 1 else None
     if found is not None and math.isfinite(found.mean):
         mean, half = found.mean / factor, found.half_width / factor
         ax.axhline(mean, color=INK, linewidth=1)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.plots.cdf import cdf
-from sim.plots.style import figure, legend_above, title
+from hetsim.plots.cdf import cdf
+from hetsim.plots.style import figure, legend_above, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 
 def distributions(
@@ -21,9 +21,11 @@ def distributions(
 ) -> Figure:
     """Draw a panel a column of the task table with a line for every run, and one legend above.
 
-    Without `columns` these are response, wait (where any task waits) and the bounded slowdown.
+    Parameters: results: runs, with labels if in a mapping; columns: without them response, wait (where any task waits)
+        and the bounded slowdown.
+    Returns: the figure.
     """
-    from sim.plots.cdf import labeled
+    from hetsim.plots.cdf import labeled
 
     runs = labeled(results)
     chosen = _usual(list(runs.values())) if columns is None else list(columns)

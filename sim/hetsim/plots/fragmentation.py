@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.plots.steps import averaged, intervals, steps_label
-from sim.plots.style import BLUE, INK, VERMILION, describe, figure, tidy, time_axis, title
+from hetsim.errors import UsageError
+from hetsim.plots.steps import averaged, intervals, steps_label
+from hetsim.plots.style import BLUE, INK, VERMILION, describe, figure, tidy, time_axis, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 
 def fragmentation(result: Result, ax: Axes | None = None) -> Axes:
     """Draw the allocated GPUs, and on top of them the free ones that the workload's mix of requests cannot use.
 
     Both are in percent of the GPUs that are up; what lies between the upper line and 100 % is free and of use.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure.
+    Returns: the axes.
+    Raises: UsageError: the cluster has no GPUs.
     """
     if not any(device.type.kind != "cpu" for device in result.record.input.cluster.devices):
         raise UsageError("there are no GPUs here, so none of them can be left over")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.plots import style
+from hetsim.plots import style
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.gallery.schema import FiguresTable
+    from hetsim.gallery.schema import FiguresTable
 
 PAPER, OURS = "#9aa4b1", "#1f6fb4"
 BOTH = {"paper": PAPER, "hetsim": OURS}

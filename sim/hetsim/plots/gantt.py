@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from sim.plots.style import (
+from hetsim.plots.style import (
     BLUE,
     GREEN,
     INK,
@@ -24,14 +24,14 @@ from sim.plots.style import (
     time_axis,
     title,
 )
-from sim.results.one_run.gantt_rows import device_bars, fill_lanes
-from sim.results.one_run.launches import FUSED
+from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
+from hetsim.results.one_run.launches import FUSED
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 STAGES = (
     ("upload", "upload_start", "upload_end", ORANGE),
@@ -51,11 +51,16 @@ NAMED_LINES = 100
 def gantt(result: Result, ax: Axes | None = None, *, devices: int = MAX_DEVICES, until: float | None = None) -> Axes:
     """Draw every launch of a run on the lines of its devices.
 
-    A device has a line for each launch that it served at a time, and a node a line for each core where the policy
-    named the cores.  Of clusters with more than `devices` devices the busiest are drawn, and the title says so.
-    Accelerators that share a node with others of another type have their type next to their name.
-    `until`: where the time axis ends, for pictures of several runs that are looked at side by side, or to look at the
-    beginning of a long one; the title then tells the makespan.  What begins later is not drawn.
+    A device has a line for each launch that it served at a time, and a node a line for each core where the policy named
+    the cores.  Accelerators that share a node with others of another type have their type next to their name.
+
+    Parameters:
+        result: a run.
+        ax: axes to draw on, else those of a new figure.
+        devices: of clusters with more the busiest are drawn, and the title says so.
+        until: where the time axis ends, for pictures of several runs that are looked at side by side, or to look at the
+            beginning of a long one; the title then tells the makespan.  What begins later is not drawn.
+    Returns: the axes.
     """
     bars = device_bars(result)
     chosen, left_out = _choose(result, bars, devices)

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from sim.errors import UsageError
-from sim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
-from sim.results.formatting import SECONDS, fitting, metric_name, units_of
-from sim.results.one_run.groups import group_metrics, title
+from hetsim.errors import UsageError
+from hetsim.plots.style import INK, MUTED, PALETTE, figure, known_times, legend_above, plain, short, tidy
+from hetsim.results.declared import in_set
+from hetsim.results.formatting import SECONDS, fitting, metric_name, units_of
+from hetsim.results.one_run.groups import title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,10 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     """Draw the table of `Comparison.by`: a panel a metric, in it a bar for every group and policy, with its interval.
 
     Where values lie far apart the axis is logarithmic, with dots in place of bars.
-    Without `metrics` these are the means of wait, response and bounded slowdown.
+
+    Parameters: table: of groups; metrics: without them the means of wait, response and bounded slowdown.
+    Returns: the figure.
+    Raises: UsageError: the table has no groups.
     """
     if "policy" not in table.index.names or table.empty:
         raise UsageError("there are no groups to draw: this takes the table of Comparison.by, with two groups or more")
@@ -56,8 +60,7 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
 
 
 def _usual(table: pd.DataFrame) -> list[str]:
-    bounded = next(name for name in group_metrics() if name.startswith("bounded"))
-    return [name for name in ("wait_mean", "response_mean", bounded) if name in table]
+    return [name for name in in_set("group_rows") if name.endswith("_mean") and name in table]
 
 
 def _short(name: str) -> str:

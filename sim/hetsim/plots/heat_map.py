@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.plots.steps import means_told
-from sim.plots.style import INK, describe, figure, plain, short, time_axis, title
-from sim.results.one_run.over_bins import GROUPS, busy_over_time
+from hetsim.errors import UsageError
+from hetsim.plots.steps import means_told
+from hetsim.plots.style import INK, describe, figure, plain, short, time_axis, title
+from hetsim.results.one_run.over_bins import GROUPS, busy_over_time
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 MAX_ROWS = 64
 MAX_NAMES = 40
@@ -24,7 +24,10 @@ MAX_NAMES = 40
 def heat_map(result: Result, ax: Axes | None = None, *, by: str | None = None, bins: int = 120) -> Axes:
     """Draw the share that computed in each stretch of time, dark for idle and bright for busy.
 
-    by: rows are each "device", "node" or "type"; without it the finest of these with at most 64 rows.
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time; by: rows are
+        each "device", "node" or "type"; without it the finest of these with at most 64 rows.
+    Returns: the axes.
+    Raises: UsageError: another `by`.
     """
     if by is not None and by not in GROUPS:
         raise UsageError(f'a heat map has a row a {", ".join(GROUPS[:-1])} or {GROUPS[-1]}, not a "{by}"')

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sim.plots.style import BLUE, DASHES, INK, PALETTE, figure, tidy, title
+from hetsim.plots.style import BLUE, DASHES, INK, PALETTE, figure, tidy, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from sim.learning.training.train import Training
+    from hetsim.learning.training.train import Training
 
 NAMES = {
     "slowdown": ("mean slowdown", -1.0), "response": ("mean response (s)", -1.0),

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.model.exchange import link_names
-from sim.plots.steps import averaged, means_told
-from sim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
-from sim.results.one_run.network import series
+from hetsim.errors import UsageError
+from hetsim.model.exchange import link_names
+from hetsim.plots.steps import averaged, means_told
+from hetsim.plots.style import INK, VERMILION, describe, figure, plain, short, time_axis, title
+from hetsim.results.one_run.network import series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 MAX_ROWS = 32
 
@@ -24,6 +24,10 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     """Draw the utilization of each link over time, bright for busy; a line on top where two jobs or more share it.
 
     Links that jobs shared come first, then the busiest; uplinks are named by their rack.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
+    Returns: the axes.
+    Raises: UsageError: no job sends anything between nodes.
     """
     found = series(result.record)
     if not found:

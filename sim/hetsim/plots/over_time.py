@@ -1,4 +1,4 @@
-"""What several policies made of the same load over time: GPUs, queue and fragmentation, one above the other."""
+"""What several policies made of the same load over time: GPUs, queue and fragmentation; or batches."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
+from scipy.stats import binned_statistic
 
-from sim.plots.cdf import labeled
-from sim.plots.steps import averaged, means_told
-from sim.plots.style import INK, figure, legend_above, line_looks, tidy, time_axis
+from hetsim.errors import UsageError
+from hetsim.plots.cdf import labeled
+from hetsim.plots.steps import averaged, means_told
+from hetsim.plots.style import INK, figure, legend_above, line_looks, look, tidy, time_axis, title
+from hetsim.results.formatting import SECONDS, fitting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 STRETCHES = 150
 """Lines are means over this many equal stretches of time: steps of several policies over one another hide all."""
@@ -27,6 +30,9 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
 
     On clusters without GPUs the cores take their place.  Lines are means over 150th parts of the longest run;
     fragmentation is drawn where some request asks for GPUs.
+
+    Parameters: results: runs, with labels if in a mapping.
+    Returns: the figure.
     """
     runs = labeled(results)
     end = max(run.end for run in runs.values())
@@ -106,3 +112,46 @@ def _close(ax: Axes) -> None:
     if top < 60:
         ax.set_ylim(0, max(1.1 * top, 1.0))
         ax.yaxis.set_major_locator(MaxNLocator(4))
+
+
+BATCH_STRETCHES, TIMES = 60, ("GPU time a batch", "latency")
+
+
+def batches(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figure:
+    """Draw batch size, GPU time a batch, latency and throughput over time; runs stand side by side, to one scale.
+
+    Batches count where their upload starts, latencies where the request arrives, throughput where it ends.
+
+    Parameters: results: runs, with labels if in a mapping.
+    Returns: the figure.
+    """
+    runs = labeled(results)
+    edges = np.linspace(0.0, max(run.end for run in runs.values()), BATCH_STRETCHES + 1)
+    lines = [_batch_lines(run, edges) for run in runs.values()]
+    picture = figure(1.0 + 4.0 * len(runs), 8.2)
+    columns = picture.subplots(4, len(runs), sharex=True, sharey="row", squeeze=False).T
+    for number, (label, panels) in enumerate(zip(runs, columns, strict=True)):
+        for ax, (name, values) in zip(panels, lines[number].items(), strict=True):
+            factor, unit = fitting([np.nanmax(one[name]) for one in lines], SECONDS) if name in TIMES else (1.0, "")
+            ax.plot((edges[:-1] + edges[1:]) / 2, values / factor, color=look(number)["color"])
+            ax.set_ylabel("" if number else f"{name} ({unit})" if unit else name, fontsize=9, color=INK)
+            ax.set_ylim(bottom=0)
+            tidy(ax)
+        title(panels[0], label)
+        time_axis(panels[-1], 0.0, edges[-1], told=means_told(edges))
+    return picture
+
+
+def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
+    """Each quantity of a run as means over the stretches between the edges; NaN where nothing happened."""
+    tasks, rows = run.tasks[run.tasks["batch"].notna()], run.launches
+    if not len(tasks):
+        raise UsageError("there is a run without batches, which only services have")
+    rows, done = rows[rows["launch"].isin(tasks["batch"])], tasks[tasks["finish"].notna()]
+    means = {
+        "requests a batch": (rows["upload_start"], rows["members"]),
+        "GPU time a batch": (rows["upload_start"], rows["compute_end"] - rows["compute_start"]),
+        "latency": (done["arrival"], done["response"]),
+    }
+    found = {name: binned_statistic(*columns, bins=edges).statistic for name, columns in means.items()}
+    return found | {"requests served a second": np.histogram(done["finish"], edges)[0] / np.diff(edges)}

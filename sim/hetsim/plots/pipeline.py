@@ -9,8 +9,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from sim.plots.gantt import bar_boxes, label_lanes
-from sim.plots.style import (
+from hetsim.plots.gantt import bar_boxes, label_lanes
+from hetsim.plots.style import (
     BLUE,
     GREEN,
     INK,
@@ -22,14 +22,14 @@ from sim.plots.style import (
     time_axis,
     title,
 )
-from sim.results.formatting import SECONDS, several
-from sim.results.one_run.training_pipelines import training_pipeline
-from sim.theory.pipeline_schedule import PipelineSchedule
+from hetsim.results.formatting import SECONDS, several
+from hetsim.results.one_run.training_pipelines import training_pipeline
+from hetsim.theory.pipeline_schedule import PipelineSchedule
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 IDLE, UPDATE = "#E9E9E9", "#7F7F7F"
 NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "interleaved", "forward": "forward only"}
@@ -45,11 +45,14 @@ WIDE = 60
 def pipeline(found: Result | PipelineSchedule, ax: Axes | None = None, *, task: Any = None) -> Axes:
     """Draw one step of a training job's pipeline: a row a stage, a bar a micro-batch, forward and backward.
 
-    Of a run that is the job with the most GPU time, or `task`, where it ran and with the links to itself; a schedule
-    (`sim.theory.pipeline_schedule`) is drawn as it is.  What is grey is the bubble.  The passes contain the all-reduces
-    of tensor parallelism; stages send and receive between them, or, of a partition, behind computing (between the
-    rows).  Later chunks of an interleaved pipeline are lighter.  Of a stream of requests (`forward`) the first are
-    drawn, and no bubble is told: it would depend on how many are drawn.
+    What is grey is the bubble.  The passes contain the all-reduces of tensor parallelism; stages send and receive
+    between them, or, of a partition, behind computing (between the rows).  Later chunks of an interleaved pipeline are
+    lighter.  Of a stream of requests (`forward`) the first are drawn, and no bubble is told: it would depend on how
+    many are drawn.
+
+    Parameters: found: a run, or a schedule (`hetsim.theory.pipeline_schedule`), which is drawn as it is; task: of a
+        run, without it the job with the most GPU time; ax: axes to draw on, else those of a new figure.
+    Returns: the axes.
     """
     if isinstance(found, PipelineSchedule):
         schedule, name = found, found.name

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.plots.steps import means_told
-from sim.plots.style import INK, PALETTE, describe, own_axes, plain, short, tidy, time_axis, title
-from sim.results.formatting import energy, fitting
-from sim.results.one_run.over_bins import power_over_time
+from hetsim.plots.steps import means_told
+from hetsim.plots.style import INK, PALETTE, describe, own_axes, plain, short, tidy, time_axis, title
+from hetsim.results.formatting import energy, fitting
+from hetsim.results.one_run.over_bins import power_over_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 WATTS = ((1.0, "W"), (1e3, "kW"), (1e6, "MW"))
 _PARTS = (("sleep", 0.25), ("idle", 0.5), ("work", 1.0))
@@ -25,6 +25,9 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
     """Draw the watts of each device type, stacked: asleep, idle, and above idle for work.
 
     The title tells the energy of the whole run, which is the area.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure; bins: stretches of time.
+    Returns: the axes.
     """
     ax = own_axes(ax)
     table = power_over_time(result, bins)

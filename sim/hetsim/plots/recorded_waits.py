@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.plots.steps import draw_steps, intervals, steps_label
-from sim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
-from sim.workload.logs.recorded_log import HeldOverTime
-from sim.workload.logs.waits import REASONS
+from hetsim.plots.steps import draw_steps, intervals, steps_label
+from hetsim.plots.style import BLUE, GRID, INK, MUTED, VERMILION, figure, log_time_axis, look, tidy, time_axis, title
+from hetsim.workload.logs.recorded_log import HeldOverTime
+from hetsim.workload.logs.waits import REASONS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.experiment.from_log import Compared
-    from sim.workload.logs.waits import Explained
+    from hetsim.experiment.from_log import Compared
+    from hetsim.workload.logs.waits import Explained
 
 SHORTEST = 1.0
 """Seconds as which no wait at all is drawn."""

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.plots.steps import means_told
-from sim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
-from sim.results.formatting import SECONDS, fitting
-from sim.results.one_run.steps import weighted_quantile
+from hetsim.errors import UsageError
+from hetsim.plots.steps import means_told
+from hetsim.plots.style import BLUE, GREEN, INK, MUTED, VERMILION, describe, figure, tidy, time_axis, title
+from hetsim.results.formatting import SECONDS, fitting
+from hetsim.results.one_run.steps import weighted_quantile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 STRETCHES = 400
 """Lines are means over this many equal stretches of time."""
@@ -28,6 +28,10 @@ def serving(result: Result) -> Figure:
 
     Lines are means over 400th parts of the run, over all replicas; requests are sums.  The upper KV line is the fullest
     moment of any replica in each part.  Where memory sets no limit that panel is left out.
+
+    Parameters: result: a run.
+    Returns: the figure.
+    Raises: UsageError: there are no language models.
     """
     rows = result.steps
     if not len(rows):

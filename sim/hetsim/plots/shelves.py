@@ -9,17 +9,17 @@ import numpy as np
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from sim.errors import UsageError
-from sim.plots.gantt import bar_boxes, label_lanes
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, short, tidy, time_axis, title
-from sim.results.formatting import seconds
-from sim.results.one_run.gantt_rows import device_bars
+from hetsim.errors import UsageError
+from hetsim.plots.gantt import bar_boxes, label_lanes
+from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, SKY, VERMILION, describe, figure, short, tidy, time_axis, title
+from hetsim.results.formatting import seconds
+from hetsim.results.one_run.gantt_rows import device_bars
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 CLASSES = (("long: more than 2λ/3", 2 / 3, BLUE), ("medium: more than λ/3", 1 / 3, ORANGE), ("small", 0.0, SKY))
 LINES = (("λ/3", 1 / 3), ("2λ/3", 2 / 3), ("λ", 1.0), ("4λ/3", 4 / 3))
@@ -30,9 +30,13 @@ ROUNDING = 1e-9
 def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = None) -> Axes:
     """Draw the schedule of `dual_approximation` as its proof sees it: a line a core or GPU, and λ, 2λ/3 and λ/3.
 
-    λ is the guess that the algorithm accepted last (`result.notes["guess"]`), or `guess` in seconds.  A task is long,
-    medium or small by its time on the device where it ran: the proof gives a device one long task or two medium ones
-    at most, and fills up with small ones to 4λ/3.  UsageError for a run of a policy that tells no guess.
+    A task is long, medium or small by its time on the device where it ran: the proof gives a device one long task or
+    two medium ones at most, and fills up with small ones to 4λ/3.
+
+    Parameters: result: a run; ax: axes to draw on, else those of a new figure; guess: λ in seconds, without it the one
+        that the algorithm accepted last (`result.notes["guess"]`).
+    Returns: the axes.
+    Raises: UsageError: the policy tells no guess, or it is not above 0.
     """
     guess = _guess(result) if guess is None else guess
     if not (guess > 0 and math.isfinite(guess)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.results.formatting import seconds
+from hetsim.results.formatting import seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,28 +9,30 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import FuncFormatter
 
-from sim.errors import UsageError
-from sim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
-from sim.results.formatting import figures, fitting, metric_name, units_of
-from sim.results.many_runs.point_values import rows_where
-from sim.results.one_run.metrics import HIGHER_IS_BETTER
+from hetsim.errors import UsageError
+from hetsim.plots.style import INK, line_looks, own_axes, plain, possible, short, tidy, title
+from hetsim.results.declared import DEFAULT_METRIC, higher_is_better
+from hetsim.results.formatting import figures, fitting, metric_name, units_of
+from hetsim.results.many_runs.point_values import rows_where
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep import Sweep
 
 WIDE = 50.0
 """Above this ratio of the largest to the least value an axis is logarithmic."""
 
 
 def against(
-    sweep: Sweep, x: str, metric: str = "response_mean", ax: Axes | None = None, *, by: str = "policy",
+    sweep: Sweep, x: str, metric: str = DEFAULT_METRIC, ax: Axes | None = None, *, by: str = "policy",
     where: Mapping[str, Any] | None = None,
 ) -> Axes:  # fmt: skip
     """Draw a metric against a key (latency against load), a line for each policy, with 95 % intervals.
 
-    by: another key may tell the lines apart.  where: fixes other columns of the sweep's table.
+    Parameters: sweep: its result; x, metric: what is drawn; ax: axes to draw on, else those of a new figure; by:
+        another key may tell the lines apart; where: fixes other columns of the sweep's table.
+    Returns: the axes.
     """
     frame = _chosen(sweep, metric, where)
     _needs(sweep, frame, (x, by))
@@ -64,12 +66,14 @@ def against(
 
 
 def sweep_map(
-    sweep: Sweep, x: str, y: str, metric: str = "response_mean", ax: Axes | None = None, *,
+    sweep: Sweep, x: str, y: str, metric: str = DEFAULT_METRIC, ax: Axes | None = None, *,
     where: Mapping[str, Any] | None = None,
 ) -> Axes:  # fmt: skip
     """Draw a metric over two keys as shades with the values in them; the best is framed where there is a best.
 
-    where: fixes other columns of the sweep's table; of a sweep over policies one: {"policy": "sjf"}.
+    Parameters: sweep: its result; x, y, metric: what is drawn; ax: axes to draw on, else those of a new figure; where:
+        fixes other columns of the sweep's table, of a sweep over policies one ({"policy": "sjf"}).
+    Returns: the axes.
     """
     frame = _chosen(sweep, metric, where)
     _needs(sweep, frame, (x, y))
@@ -77,7 +81,7 @@ def sweep_map(
     factor, unit = fitting(grid.to_numpy().ravel().tolist(), units_of(metric))
     values = grid.to_numpy(dtype=float) / factor
     if ax is None:
-        from sim.plots.style import figure
+        from hetsim.plots.style import figure
 
         ax = figure(2.6 + 0.85 * grid.shape[1], 1.6 + 0.42 * grid.shape[0]).add_subplot()
     sound = values[np.isfinite(values)]
@@ -108,11 +112,11 @@ def sweep_map(
 def _frame_best(ax: Axes, metric: str, values: np.ndarray) -> None:
     from matplotlib.patches import Rectangle
 
-    from sim.results.one_run.metrics import NO_DIRECTION
+    from hetsim.results.declared import has_direction
 
-    if metric in NO_DIRECTION or not np.isfinite(values).any():
+    if not has_direction(metric) or not np.isfinite(values).any():
         return
-    find = np.nanargmax if metric in HIGHER_IS_BETTER else np.nanargmin
+    find = np.nanargmax if higher_is_better(metric) else np.nanargmin
     row, column = np.unravel_index(find(np.where(np.isfinite(values), values, np.nan)), values.shape)
     box = Rectangle((float(column) - 0.5, float(row) - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=2)
     ax.add_patch(box)

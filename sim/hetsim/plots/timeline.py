@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
-from sim.plots.steps import draw_steps, intervals, steps_label
-from sim.plots.style import (
+from hetsim.plots.steps import draw_steps, intervals, steps_label
+from hetsim.plots.style import (
     BLUE,
     INK,
     MUTED,
@@ -26,13 +26,16 @@ from sim.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sim.results.one_run.result import Result
+    from hetsim.results.one_run.result import Result
 
 
 def timeline(result: Result, axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
     """Draw the tasks that wait (above) and the share of each device type that computes (below).
 
     A panel with more changes than can be told apart shows means over equal intervals, and says so at its axis.
+
+    Parameters: result: a run; axes: two to draw on, else those of a new figure.
+    Returns: both axes.
     """
     if axes is None:
         upper, lower = figure(9, 5).subplots(2, 1, sharex=True, height_ratios=[1, 1])

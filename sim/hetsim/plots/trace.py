@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import PercentFormatter
 
-from sim.plots.steps import means_told
-from sim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, tidy, time_axis, title
-from sim.workload.logs import summary
-from sim.workload.traces import TaskTable
+from hetsim.plots.steps import means_told
+from hetsim.plots.style import BLUE, INK, ORANGE, figure, log_time_axis, tidy, time_axis, title
+from hetsim.workload.logs import summary
+from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from sim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, possible, short, tidy, title
-from sim.plots.sweeps import key_name
-from sim.results.formatting import fitting, metric_name, units_of
-from sim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
+from hetsim.plots.style import BLUE, INK, MUTED, ORANGE, PALETTE, figure, own_axes, plain, possible, short, tidy, title
+from hetsim.plots.sweeps import key_name
+from hetsim.results.declared import DEFAULT_METRIC
+from hetsim.results.formatting import fitting, metric_name, units_of
+from hetsim.results.many_runs.tradeoff import Better, front, more_is_better, regrets
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from sim.results.many_runs.compare import Comparison
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.sweep import Sweep
 
 MAX_NAMED = 16
 """Of more points only those of the front have their names next to them."""
@@ -30,8 +31,12 @@ WIDE = 20.0
 def pareto(found: Comparison | Sweep, x: str, y: str, ax: Axes | None = None, *, better: Better | None = None) -> Axes:
     """Draw two metrics of every policy (of a sweep: of every row), and the front of those that none beats in both.
 
-    Intervals are drawn where there are replications; the front goes by the means.  Of a sweep x or y may be a key with
-    numbers.  better: {"gpu_utilization": "more"} for metrics of which neither way is better by itself.
+    Intervals are drawn where there are replications; the front goes by the means.
+
+    Parameters: found: a comparison, or a sweep, of which x or y may be a key with numbers; x, y: metrics; better:
+        {"gpu_utilization": "more"} for metrics of which neither way is better by itself; ax: axes to draw on, else
+        those of a new figure.
+    Returns: the axes.
     """
     ax = own_axes(ax, 7.5, 5)
     table = front(found, x, y, better)
@@ -202,9 +207,14 @@ def _overlap(one: Box, other: Box) -> bool:
     return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
 
 
-def regret(found: Comparison | Sweep, metric: str = "response_mean", ax: Axes | None = None) -> Axes:
-    """Draw how far each policy is from the best of them, in per cent of the best: a dot for every replication of a
-    comparison or every point of a sweep, and the mean as a line."""
+def regret(found: Comparison | Sweep, metric: str = DEFAULT_METRIC, ax: Axes | None = None) -> Axes:
+    """Draw how far each policy is from the best of them, in percent of the best.
+
+    A dot for every replication of a comparison or every point of a sweep, and the mean as a line.
+
+    Parameters: found: a comparison or a sweep; metric: by which; ax: axes to draw on, else those of a new figure.
+    Returns: the axes.
+    """
     table = regrets(found, metric)
     policies = [str(name) for name in table.columns]
     if ax is None:

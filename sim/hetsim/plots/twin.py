@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.plots.style import BLUE, INK, MUTED, VERMILION, figure, plain, short, tidy, time_axis, title
+from hetsim.plots.style import BLUE, INK, MUTED, VERMILION, figure, plain, short, tidy, time_axis, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from sim.experiment.twin import TwinForecast
+    from hetsim.experiment.twin import TwinForecast
 
 MOST = 25
 """Jobs and nodes that are drawn."""

@@ -1,4 +1,4 @@
-"""What became of each group of tasks, as text: made from the tables of `sim.results.one_run.groups`."""
+"""What became of each group of tasks, as text: made from the tables of `hetsim.results.one_run.groups`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from sim.report import terminal
-from sim.report.overview import beside
-from sim.results.many_runs.group_differences import SHOWN_MARK, difference_cells, difference_note
-from sim.results.many_runs.groups import telling
-from sim.results.one_run.groups import TITLES, checked, group_metrics, title
-from sim.results.one_run.metrics import RUN_ONLY
+from hetsim.report import terminal
+from hetsim.report.overview import beside
+from hetsim.results.declared import in_set, of_groups
+from hetsim.results.many_runs.group_differences import SHOWN_MARK, difference_cells, difference_note
+from hetsim.results.many_runs.groups import telling
+from hetsim.results.one_run.groups import TITLES, checked, title
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.compare import Comparison
-
-SHOWN = ("tasks", "rejected", "expired", "failed", "unfinished", "wait_mean", "response_mean", "response_p95",
-         "bounded", "slo_attainment", "rho_p95", "preemptions", "gpu_seconds", "energy_of_tasks_j",
-         "cost_held")  # fmt: skip
-"""What a terminal shows of each group, where it tells something; files have more."""
-
+    from hetsim.results.many_runs.compare import Comparison
 
 def groups_lines(
     tables: Mapping[str, pd.DataFrame], by: Iterable[str], further: Iterable[str] = (),
@@ -47,9 +41,8 @@ def groups_lines(
 
 def _shown(table: pd.DataFrame, further: Sequence[str]) -> list[str]:
     """The metrics that a terminal shows."""
-    bounded = next(name for name in group_metrics() if name.startswith("bounded"))
-    wanted = [bounded if name == "bounded" else name for name in SHOWN]
-    wanted += [name for name in further if name not in RUN_ONLY and name not in wanted]
+    wanted = in_set("group_rows")
+    wanted += [name for name in further if of_groups(name) and name not in wanted]
     return [name for name in wanted if name in telling(table) or (name in further and name in table)]
 
 

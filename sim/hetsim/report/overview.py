@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.report import terminal
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run import metric_sets
-from sim.results.one_run.forecasts import forecasts
-from sim.results.one_run.load import offered_load
-from sim.results.one_run.metrics import NO_DIRECTION
-from sim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
-from sim.results.one_run.result import Result
+from hetsim.report import terminal
+from hetsim.results.declared import has_direction
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run import metric_sets
+from hetsim.results.one_run.forecasts import forecasts
+from hetsim.results.one_run.load import offered_load
+from hetsim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
+from hetsim.results.one_run.result import Result
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.compare import Comparison
-    from sim.results.many_runs.findings import Finding
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.findings import Finding
 
 Outcome = Result | Replications
 
@@ -57,7 +57,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks, the time over which they arrive, and the load (`sim.results.one_run.load`)."""
+    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.load`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()
@@ -403,7 +403,17 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     """
     columns = [_marked([terminal.metric_name(m), *comparison.cells(m)]) for m in comparison.metrics]
     usual = _beside(list(comparison.table.index), columns)
-    return [*usual, *_notes(comparison), "", *_plans(comparison), *_said(comparison)]
+    return [*usual, *_refused(comparison), *_notes(comparison), "", *_plans(comparison), *_said(comparison)]
+
+
+def _refused(comparison: Comparison) -> list[str]:
+    """A row for each policy that refused the scenario, with its reason."""
+    longest = max(map(terminal.width, ["policy", *comparison.table.index, *comparison.refused]))
+    room = min(longest, LONGEST_LABEL)
+    lines = []
+    for label, reason in comparison.refused.items():
+        lines += terminal.wrapped(f"{label}{' ' * (room - terminal.width(label) + GAP)}refuses: {reason}", indent=2)
+    return lines
 
 
 def _plans(comparison: Comparison) -> list[str]:
@@ -487,7 +497,7 @@ def _said(comparison: Comparison) -> list[str]:
             return ["One run of each policy says nothing about chance; --replications 10 would."]
     groups: dict[tuple[str, str], list[Finding]] = {}
     for row in comparison.findings:
-        if row.metric not in NO_DIRECTION:
+        if has_direction(row.metric):
             groups.setdefault((row.metric, row.policy), []).append(row)
     lines = [line for rows in groups.values() for line in terminal.wrapped(_sentence(rows), indent=2)]
     numbers = sorted({row.n for row in comparison.findings if row.n > 1})
@@ -503,6 +513,8 @@ def _said(comparison: Comparison) -> list[str]:
 
 
 def _undefined(comparison: Comparison) -> str:
+    if len(comparison.table) == 1:
+        return f"Nothing can be compared: all policies but {comparison.table.index[0]} refuse the scenario."
     names = [terminal.metric_name(name) for name in comparison.metrics]
     where = "in the run of any policy" if comparison.single else "in any run of any policy"
     return f"Nothing can be compared: {', '.join(names)} {'is' if len(names) == 1 else 'are'} not defined {where}."

@@ -27,16 +27,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sim.errors import UsageError
-from sim.model.files import write_whole
-from sim.model.units import shown
-from sim.results.one_run.gantt_rows import device_bars, fill_lanes
+from hetsim.errors import UsageError
+from hetsim.model.files import write_whole
+from hetsim.model.units import shown
+from hetsim.results.one_run.gantt_rows import device_bars, fill_lanes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sim.model.service import LanguageService
-    from sim.results.one_run.result import Result
+    from hetsim.model.service import LanguageService
+    from hetsim.results.one_run.result import Result
 
 STAGES = (
     ("upload", "upload_start", "upload_end"),
@@ -103,8 +103,8 @@ def write_trace(result: Result, path: str | Path) -> Path:
 
 
 def _check_one_run(result: object) -> None:
-    from sim.results.many_runs.replications import Replications
-    from sim.results.one_run.result import Result
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.one_run.result import Result
 
     if isinstance(result, Replications):
         raise UsageError(

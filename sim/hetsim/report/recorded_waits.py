@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sim.report import terminal
+from hetsim.report import terminal
 
 if TYPE_CHECKING:
-    from sim.experiment.from_log import Compared
-    from sim.workload.logs.waits import Explained
+    from hetsim.experiment.from_log import Compared
+    from hetsim.workload.logs.waits import Explained
 
 MEANING = {
     "no room": "did not fit into what was free of the cluster",

@@ -1,4 +1,4 @@
-"""Aligned tables of text for a terminal, in addition to the numbers of `sim.results.formatting`.
+"""Aligned tables of text for a terminal, in addition to the numbers of `hetsim.results.formatting`.
 
 Nothing heavy is imported here, and nothing is printed: every function gives text.
 """
@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from sim.results.formatting import (
+from hetsim.results.formatting import (
     BYTES,
     JOULES,
     PER_TIME,

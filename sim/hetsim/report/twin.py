@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.report import terminal
+from hetsim.report import terminal
 
 if TYPE_CHECKING:
-    from sim.experiment.twin import TwinForecast
-    from sim.experiment.twin_judge import JudgedForecasts
+    from hetsim.experiment.twin import TwinForecast
+    from hetsim.experiment.twin_judge import JudgedForecasts
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 20
@@ -109,7 +109,7 @@ def lines(
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
     found += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
     if len(rows) > SHOWN:
-        found.append(f"... and {len(rows) - SHOWN:,} more jobs (--out or --json tells all)")
+        found.append(f"... and {len(rows) - SHOWN:,} more jobs (--page or --json has all)")
     found += ["", *terminal.table([FREE_HEADS, *free_rows(told, now)[:SHOWN]], right=(1, 2))]
     if other is not None:
         changes = [row for row in what_if_rows(told, other, now) if not only or row[0] in only]

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, Device
-from sim.model.fusion import fused_mode
-from sim.model.plan import cores_on
-from sim.model.record import (
+from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.fusion import fused_mode
+from hetsim.model.plan import cores_on
+from hetsim.model.record import (
     COMPLETED,
     LAUNCH_COMPLETED,
     LAUNCH_LOST,
@@ -24,8 +24,8 @@ from sim.model.record import (
     UNFINISHED,
     Record,
 )
-from sim.model.tasks import Mode
-from sim.results.one_run.language import rows_of
+from hetsim.model.tasks import Mode
+from hetsim.results.one_run.language import rows_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Checks a Chrome trace as `hetsim run --trace-out` writes it, or as another program did.
+"""Checks a Chrome trace as `hetsim run --perfetto` writes it, or as another program did.
 
     problems = check_trace("run.json.gz")     # [] if all is well
 
@@ -36,9 +36,11 @@ def _grain(time: float) -> float:
 
 
 def check_trace(path: str | Path, *, overlap: bool = False) -> list[str]:
-    """What is wrong with a trace file, one sentence each.
+    """Find what is wrong with a trace file for Perfetto's viewer.
 
-    overlap: are slices that lie one inside the other on a thread allowed?  hetsim never writes such.
+    Parameters: path: the file; overlap: allow slices that lie one inside the other on a thread, which hetsim never
+        writes.
+    Returns: a sentence for each mistake.
     """
     try:
         data = Path(path).read_bytes()

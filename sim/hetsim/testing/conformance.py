@@ -23,20 +23,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sim.engine.simulation import Simulation
-from sim.errors import InvariantError, RunError, ScenarioError
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
-from sim.model.tasks import RUNNING, WAITING, Task
-from sim.policy.batching import Counter
-from sim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
-from sim.policy.iterating import WantedReplica
-from sim.policy.request_queue import Requests
-from sim.testing.audit import audit
-from sim.testing.served import ServedScenario, served_systems
-from sim.testing.systems import System, small_systems
-from sim.testing.witness import Witness
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import InvariantError, RunError, ScenarioError
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
+from hetsim.model.tasks import RUNNING, WAITING, Task
+from hetsim.policy.batching import Counter
+from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
+from hetsim.policy.iterating import WantedReplica
+from hetsim.policy.request_queue import Requests
+from hetsim.testing.audit import audit
+from hetsim.testing.served import ServedScenario, served_systems
+from hetsim.testing.systems import System, small_systems
+from hetsim.testing.witness import Witness
 
 MakeFor = Callable[[System], Any]
 ROUND_LIMIT = 20_000
@@ -68,12 +68,16 @@ def check_policy(
     hash_seed: bool = True,
     admission: Callable[[], Any] | None = None,
 ) -> None:
-    """Raise AssertionError with a sentence for every rule that the policies made by `factory` break.
+    """Try a policy on small systems, and tell every rule that it breaks.
 
-    may_reject: rejecting tasks is this policy's business; else every task has to complete.
-    admission: makes an admission policy that stands before it; then tasks may be rejected.
-    hash_seed: compare with a run in another process under another hash seed (a second or so; only where the
-        factory can be pickled, which a lambda cannot).
+    Parameters:
+        factory: makes the policy.
+        systems: to try it on; without them those of the conformance suite.
+        may_reject: rejecting tasks is this policy's business; else every task has to complete.
+        admission: makes an admission policy that stands before it; then tasks may be rejected.
+        hash_seed: compare with a run in another process under another hash seed (a second or so; only where the factory
+            can be pickled, which a lambda cannot).
+    Raises: AssertionError: a sentence for every rule that is broken.
     """
     systems = all_systems() if systems is None else list(systems)
     gate = None if admission is None else lambda _: admission()
@@ -471,7 +475,7 @@ _CHILD = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
 jobs = pickle.load(sys.stdin.buffer)
-from sim.testing.conformance import fingerprints
+from hetsim.testing.conformance import fingerprints
 sys.stdout.buffer.write(pickle.dumps(fingerprints(jobs)))
 """
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharing
-from sim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
-from sim.testing.systems import CPU, GB, System, cpu_mode, gpu_mode
+from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec, Power, Sharing
+from hetsim.model.slices import Slice, full_layouts
+from hetsim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
+from hetsim.testing.systems import CPU, GB, System, cpu_mode, gpu_mode
 
 FEATURES = (
     "gangs", "fractions", "memory", "transfers", "streams", "sharing", "items", "graph", "stops", "estimates",
@@ -24,9 +26,11 @@ ITEM = GB // 4
 
 
 def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Collection[str] | None = None) -> System:
-    """A system in which every task can run; the same for the same arguments on one platform.
+    """Make a system in which every task can run; the same for the same arguments on one platform.
 
-    features: those of FEATURES it may have; None: each with probability one half.
+    Parameters: seed: of what is drawn; nodes, tasks: their numbers; features: those of FEATURES it may have; without
+        them each with probability one half.
+    Returns: the cluster and its tasks.
     """
     random = np.random.default_rng(seed)
     if features is None:
@@ -37,7 +41,11 @@ def random_system(seed: int, *, nodes: int = 3, tasks: int = 25, features: Colle
 
 
 def systems(max_tasks: int = 25, max_nodes: int = 4) -> Any:
-    """A hypothesis strategy of random systems; it shrinks towards few tasks, few nodes and few features."""
+    """Make a hypothesis strategy of random systems; it shrinks towards few tasks, few nodes and few features.
+
+    Parameters: max_tasks, max_nodes: of a system.
+    Returns: the strategy.
+    """
     from hypothesis import strategies
 
     return strategies.builds(
@@ -96,7 +104,9 @@ class _Maker:
         if sharing.kind == "timeslice":
             streams = 4
         if sharing.kind == "mig":
-            streams = 1
+            streams, uneven = 1, ((1.0,), (Slice(0.5, 2 * GB), Slice(0.25, 5 * GB), Slice(0.25, GB)))
+            layouts = self.one_of(sharing.layouts, uneven, full_layouts("A100-40"))
+            sharing = replace(sharing, layouts=layouts, recut=self.one_of("empty", "idle"))
         power = Power(idle=20, busy=200)
         return DeviceType(name, memory=GPU_MEMORY, streams=streams, link=link, sharing=sharing, power=power)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import Cluster, DeviceType
-from sim.model.tasks import Shape, Stopping
-from sim.testing.systems import System, cpu_mode, gpu_mode, node, workload
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.tasks import Shape, Stopping
+from hetsim.testing.systems import System, cpu_mode, gpu_mode, node, workload
 
 Times = tuple[np.ndarray, np.ndarray]
 Instance = tuple[np.ndarray, np.ndarray, int, int]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sim.model.record import RunInput
-from sim.testing.systems import System
+from hetsim.model.record import RunInput
+from hetsim.testing.systems import System
 
 if TYPE_CHECKING:
-    from sim.scenario.scenario import Scenario
+    from hetsim.scenario.scenario import Scenario
 
 SERVICE = {
     "upload": {"per_item": "2 ms"}, "compute": {"per_item": "10 ms", "fixed": "50 ms"}, "download": {"fixed": "1 ms"},
@@ -63,7 +63,7 @@ def _entry(name: str, count: int, rate: str, more: dict[str, Any]) -> dict[str, 
 
 
 def _served(name: str, gpu: dict[str, Any], workload: list[dict[str, Any]]) -> ServedScenario:
-    from sim.scenario.scenario import load  # pydantic takes its time
+    from hetsim.scenario.scenario import load  # pydantic takes its time
 
     node = {"cpus": 4, "gpus": gpu, "pcie": {"upload": "5 GB/s"}}
     described = {"name": "served", "seed": 1, "cluster": {"nodes": [node]}, "workload": workload}

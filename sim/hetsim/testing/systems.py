@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import (
+from hetsim.model.cluster import (
     WHOLE,
     Cluster,
     DeviceType,
@@ -20,9 +20,10 @@ from sim.model.cluster import (
     Sharing,
     micro_share,
 )
-from sim.model.randomness import RandomTree
-from sim.model.record import RunInput
-from sim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
+from hetsim.model.randomness import RandomTree
+from hetsim.model.record import RunInput
+from hetsim.model.slices import Slice
+from hetsim.model.tasks import Item, Mode, Shape, StageTime, Stopping, Tasks
 
 GB = 10**9
 CPU = DeviceType("cpu", kind="cpu", power=Power(idle=1, busy=10))
@@ -195,10 +196,11 @@ def multi_process() -> System:
 
 
 def instances() -> System:
-    sharing = Sharing("mig", layouts=((1.0,), (0.5, 0.5), (0.5, 0.25, 0.25)), reconfigure=0.5)
-    gpu = DeviceType("g", sharing=sharing)
+    uneven = Slice(0.5, 2 * GB), Slice(0.25, 4 * GB), Slice(0.25, 2 * GB)
+    sharing = Sharing("mig", layouts=((1.0,), (0.5, 0.5), uneven), reconfigure=0.5, recut="idle")
+    gpu = DeviceType("g", memory=8 * GB, sharing=sharing)
     rows = [(0, 0, 2), (0, 0, 3), (0, 1, 2), (1, 1, 1), (1, 0, 2), (1, 2, 1), (2, 0, 1), (2, 1, 3)]
-    shapes = [Shape([gpu_mode(gpu, share)]) for share in (0.25, 0.5, 1)]
+    shapes = [Shape([gpu_mode(gpu, share, gpu_memory=size * GB)]) for share, size in ((0.25, 3), (0.5, 1), (1, 0))]
     return System("GPU instances", Cluster([node(accelerators=((gpu, 2),))]), workload(rows, shapes))
 
 

@@ -3,8 +3,8 @@
 What waits and runs is reckoned from the launches of the record, when the run is over; what is free and what fits, from
 what runs, with none of the engine's bookkeeping.  So a verb that lies is found in whatever round it does.
 
-Requests to language models are reckoned from the steps of their replicas (`sim.testing.witness_language`).  Tasks that
-were stopped, and shared devices, are checked for what is certain of them.
+Requests to language models are reckoned from the steps of their replicas (`hetsim.testing.witness_language`).  Tasks
+that were stopped, and shared devices, are checked for what is certain of them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, Cluster
-from sim.model.plan import Placement
-from sim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
-from sim.model.service import LanguageService
-from sim.model.tasks import Mode, Task
-from sim.policy.contract import View
-from sim.results.one_run.language import rows_of
-from sim.testing.witness_language import (
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.plan import Placement
+from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy.contract import View
+from hetsim.results.one_run.language import rows_of
+from hetsim.testing.witness_language import (
     LanguageLives,
     device_indexes,
     held_by_replicas,

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement
-from sim.model.record import COMPLETED, Record
-from sim.model.service import LanguageService
-from sim.model.tasks import Task
-from sim.policy.contract import View
-from sim.results.one_run.language import periods
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import Placement
+from hetsim.model.record import COMPLETED, Record
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Task
+from hetsim.policy.contract import View
+from hetsim.results.one_run.language import periods
 
 CLOSE = 1e-6
 

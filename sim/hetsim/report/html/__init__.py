@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.errors import UsageError
-from sim.model.files import write_whole
+from hetsim.errors import UsageError
+from hetsim.model.files import write_whole
 
 if TYPE_CHECKING:
-    from sim.results.many_runs.compare import Comparison
-    from sim.results.many_runs.replications import Replications
-    from sim.results.many_runs.sweep import Sweep
-    from sim.results.one_run.result import Result
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.replications import Replications
+    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.one_run.result import Result
 
 NAME = "report.html"
 
@@ -33,13 +33,13 @@ def write_report(outcome: Result | Replications | Comparison | Sweep, path: str 
 
 def report(outcome: Result | Replications | Comparison | Sweep, folder: str = "") -> str:
     """The page as text."""
-    from sim import __version__
-    from sim.report.html import elements
-    from sim.report.html.of_comparison import of_comparison
-    from sim.report.html.of_run import of_run
-    from sim.report.html.of_sweep import of_sweep
-    from sim.results.many_runs.compare import Comparison
-    from sim.results.many_runs.sweep import Sweep
+    from hetsim import __version__
+    from hetsim.report.html import elements
+    from hetsim.report.html.of_comparison import of_comparison
+    from hetsim.report.html.of_run import of_run
+    from hetsim.report.html.of_sweep import of_sweep
+    from hetsim.results.many_runs.compare import Comparison
+    from hetsim.results.many_runs.sweep import Sweep
 
     if isinstance(outcome, Comparison):
         parts = of_comparison(outcome, folder)

@@ -10,13 +10,13 @@ from itertools import product
 from shlex import quote
 from typing import Any
 
-from sim.errors import HetsimError, UsageError
-from sim.experiment.points import parse_over
-from sim.experiment.policies import written
-from sim.report.html import elements
-from sim.report.html.common import policy_option, policy_text, scenario_file
-from sim.results.many_runs.sweep import Sweep
-from sim.scenario.file.document import parse_value
+from hetsim.errors import HetsimError, UsageError
+from hetsim.experiment.points import parse_over
+from hetsim.experiment.policies import written
+from hetsim.report.html import elements
+from hetsim.report.html.common import policy_option, policy_text, scenario_file
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.scenario.file.document import parse_value
 
 
 def again(found: Sweep, folder: str) -> str:

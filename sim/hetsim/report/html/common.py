@@ -11,16 +11,16 @@ from typing import Any
 
 import pandas as pd
 
-from sim.experiment.policies import written
-from sim.report.html import elements
-from sim.report.html.elements import Cell, Section
-from sim.results.formatting import figures, metric_name, pair
-from sim.results.many_runs.compare import Comparison
-from sim.results.many_runs.findings import Finding, better
-from sim.results.many_runs.group_differences import difference_cells
-from sim.results.many_runs.sweep import Sweep
-from sim.results.one_run.metrics import NO_DIRECTION
-from sim.results.one_run.result import Result
+from hetsim.experiment.policies import written
+from hetsim.report.html import elements
+from hetsim.report.html.elements import Cell, Section
+from hetsim.results.declared import has_direction
+from hetsim.results.formatting import figures, metric_name, pair
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.findings import Finding, better
+from hetsim.results.many_runs.group_differences import difference_cells
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.one_run.result import Result
 
 Parts = tuple[str, list[str], list[Section]]
 """Title, lines below it, sections."""
@@ -43,7 +43,7 @@ def scenario_of(first: Result) -> str:
 
 def commands(first: Result, folder: str, verb: str, replications: int | None = None, more: Iterable[str] = ()) -> str:
     """How to make the runs again: the command, and the versions that give the same bytes."""
-    from sim.results.one_run.store import versions
+    from hetsim.results.one_run.store import versions
 
     if first.scenario is None:
         return ""
@@ -76,7 +76,7 @@ def better_sentence(finding: Finding, base: float) -> str:
     """
     if finding.shown != "different" or not (base != 0 and math.isfinite(base)):
         return finding.sentence
-    if finding.metric in NO_DIRECTION:
+    if not has_direction(finding.metric):
         word = "higher" if finding.difference > 0 else "lower"
     else:
         word = "better" if better(finding.metric, finding.difference) else "worse"
@@ -107,7 +107,7 @@ def difference_rows(metric: str, rows: pd.DataFrame) -> list[list[str | Cell]]:
 
 def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     """How far each policy is from the best, in the first metric for which that can be said."""
-    from sim import plots
+    from hetsim import plots
 
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
@@ -119,7 +119,7 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
 def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
     """The front of the first two metrics that are no two sides of one thing."""
-    from sim import plots
+    from hetsim import plots
 
     for one, other in combinations(metrics, 2):
         if one.rpartition("_")[0] == other.rpartition("_")[0]:

@@ -8,8 +8,8 @@ from html import escape
 from io import BytesIO
 from typing import Any, NamedTuple
 
-from sim.errors import UsageError
-from sim.results.pictures import attempt
+from hetsim.errors import UsageError
+from hetsim.results.pictures import attempt
 
 STYLE = """
 :root { color-scheme: light; --ink: #222; --muted: #666; --line: #e2e2e2; --mark: #0072b2; }
@@ -161,7 +161,7 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
                 raise
             return
         whole = (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
-        whole.savefig(data, format="png", dpi=PICTURE_DPI, metadata={"Software": None})
+        whole.savefig(data, format="png", dpi=PICTURE_DPI)
 
     failed = attempt(f'"{alt}"', write)
     if failed is not None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from sim.errors import UsageError
-from sim.report.html import elements
-from sim.report.html.common import (
+from hetsim.errors import UsageError
+from hetsim.report.html import elements
+from hetsim.report.html.common import (
     DIFFERENCE_TITLES,
     HOLM_OF_METRIC,
     Parts,
@@ -23,14 +23,14 @@ from sim.report.html.common import (
     regret_picture,
     scenario_of,
 )
-from sim.report.html.elements import Cell, Section
-from sim.report.overview import comparison_headline, comparison_remarks, first_of
-from sim.results.formatting import metric_name, several, units_of
-from sim.results.many_runs.compare import Comparison
-from sim.results.many_runs.findings import Finding
-from sim.results.many_runs.group_differences import difference_cells, difference_note
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from hetsim.report.html.elements import Cell, Section
+from hetsim.report.overview import comparison_headline, comparison_remarks, first_of
+from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_better, in_set
+from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.many_runs.compare import Comparison
+from hetsim.results.many_runs.findings import Finding
+from hetsim.results.many_runs.group_differences import difference_cells, difference_note
+from hetsim.results.many_runs.replications import Replications
 
 MAX_METRICS = 3
 """Metrics with a sentence of their own; the table of differences has the others."""
@@ -44,6 +44,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
     first = first_of(next(iter(runs.values())))
     policies = [str(name) for name in found.table.index]
     options = [policy_option(label, _policy(found.runs[label])) for label in found.runs]
+    options += [policy_option(label, None) for label in found.refused]
     options += _asked(found)
     title = f"{first.name or 'comparison'}: {len(policies)} policies compared"
     place = f"{folder}/{_folder(policies[0])}" if folder else ""
@@ -63,7 +64,7 @@ def of_comparison(found: Comparison, folder: str) -> Parts:
 
 def _in_words(found: Comparison) -> Iterator[str]:
     """Three to five sentences: what differs, by metric, then what does not, then what this leaves open."""
-    metrics = [name for name in found.metrics if name not in NO_DIRECTION] or found.metrics
+    metrics = [name for name in found.metrics if has_direction(name)] or found.metrics
     by_metric = {name: [finding for finding in found.findings if finding.metric == name] for name in metrics}
     single = _metrics_with(by_metric, any, "one run")
     for name in single[:MAX_METRICS]:
@@ -92,12 +93,12 @@ def _metrics_with(
 
 def _best_of_single_runs(found: Comparison, metric: str) -> str:
     """`The lowest response mean is 8 min under sjf, compared with 37 min under fcfs.`"""
-    means = found.table[metric, "mean"].dropna().sort_values(ascending=metric not in HIGHER_IS_BETTER, kind="stable")
+    means = found.table[metric, "mean"].dropna().sort_values(ascending=not higher_is_better(metric), kind="stable")
     texts = several(means.tolist(), units_of(metric), [math.nan] * len(means))
     others = [f"{text} under {policy}" for text, policy in zip(texts[1:], means.index[1:], strict=True)]
     if len(others) > MAX_OTHERS:
         others = [*others[:MAX_OTHERS], f"{len(others) - MAX_OTHERS:,} more in the table of figures"]
-    end = "highest" if metric in HIGHER_IS_BETTER else "lowest"
+    end = "highest" if higher_is_better(metric) else "lowest"
     if means.nunique() == 1:
         return f"All policies have the same {metric_name(metric)}: {texts[0]}."
     return f"The {end} {metric_name(metric)} is {texts[0]} under {means.index[0]}, compared with {listed(others)}."
@@ -110,7 +111,7 @@ def _best_shown(found: Comparison, rows: list[Finding]) -> list[Finding]:
         return []
     means = found.table[rows[0].metric, "mean"]
     ranked = sorted({row.policy: None for row in different}, key=lambda policy: float(means[policy]))
-    best = ranked[-1 if rows[0].metric in HIGHER_IS_BETTER else 0]
+    best = ranked[-1 if higher_is_better(rows[0].metric) else 0]
     return [row for row in different if row.policy == best]
 
 
@@ -158,7 +159,7 @@ def _policy(outcome: Any) -> Any:
 
 
 def _folder(label: str) -> str:
-    from sim.experiment.directory import folder_name
+    from hetsim.experiment.directory import folder_name
 
     return folder_name(label)
 
@@ -169,18 +170,19 @@ def _compared(found: Comparison) -> str:
     for at, policy in enumerate(found.table.index):
         values = [Cell(cells[name][at], float(found.table[name, "mean"].iloc[at])) for name in found.metrics]
         rows.append([str(policy), *values])
+    rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
     told = "◂ shown to be better than all others" if any(found.winners.values()) else ""
     return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, told)
 
 
 def _compared_pictures(found: Comparison) -> str:
-    from sim import plots
-    from sim.plots.style import MAX_LINES
+    from hetsim import plots
+    from hetsim.plots.style import MAX_LINES
 
     parts = [elements.picture(lambda: plots.comparison(found), "metrics by policy")]
     order = list(found.runs)
-    if "response_mean" in found.metrics:  # of many only the first are told apart
-        means = dict(zip(found.table.index, found.table["response_mean", "mean"].astype(float), strict=True))
+    if DEFAULT_METRIC in found.metrics:  # of many only the first are told apart
+        means = dict(zip(found.table.index, found.table[DEFAULT_METRIC, "mean"].astype(float), strict=True))
         order.sort(key=means.__getitem__)
     first = {str(label): first_of(found.runs[label]) for label in (order if len(order) > MAX_LINES else found.runs)}
     parts.append(elements.picture(lambda: plots.distributions(first), "distributions by policy"))
@@ -197,7 +199,6 @@ def _differences(found: Comparison) -> str:
     return elements.table(["metric", *DIFFERENCE_TITLES], rows, HOLM_OF_METRIC if rows else "")
 
 
-_OF_GROUPS = ("tasks", "response_mean", "wait_mean", "slowdown_mean")
 
 
 def _compared_groups(found: Comparison) -> str:
@@ -210,7 +211,8 @@ def _compared_groups(found: Comparison) -> str:
         groups = table.index.get_level_values(0).unique()
         if len(groups) < 2:
             continue
-        names = [name for name in _OF_GROUPS if name in table.columns.get_level_values(0)]
+        those = ("tasks", *in_set("page_tasks")[:3])
+        names = [name for name in those if name in table.columns.get_level_values(0)]
         columns = []
         for name in names:
             part = table[name]

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.report.html import elements
-from sim.report.html.common import Parts, commands, scenario_of
-from sim.report.html.elements import Cell, Section
-from sim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
-from sim.results.formatting import Unit, count, formatter, metric_name, several, units_of
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run.result import Result
-from sim.results.one_run.training_pipelines import has_pipelines
+from hetsim.errors import UsageError
+from hetsim.report.html import elements
+from hetsim.report.html.common import Parts, commands, scenario_of
+from hetsim.report.html.elements import Cell, Section
+from hetsim.report.overview import STAGE_COLUMNS, first_of, headline, remarks, stage_rows
+from hetsim.results.declared import in_set
+from hetsim.results.formatting import Unit, count, formatter, metric_name, several, units_of
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.training_pipelines import has_pipelines
 
 SLOWEST = 25
 MAX_DEVICES = 100
@@ -43,9 +44,6 @@ def of_run(outcome: Outcome, folder: str) -> Parts:
     ]  # fmt: skip
 
 
-_OF_TASKS = ("response_mean", "wait_mean", "slowdown_mean", "slo_attainment")
-_OF_CLUSTER = ("makespan", "gpu_utilization", "energy_j", "cost")
-
 
 def _in_words(outcome: Outcome) -> Iterator[str]:
     """What became of the tasks, what of the cluster, and what this leaves open."""
@@ -67,7 +65,7 @@ def _in_words(outcome: Outcome) -> Iterator[str]:
 
 def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
     """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster; nothing of what is not there."""
-    for label, names in (("Tasks", _OF_TASKS), ("Cluster", _OF_CLUSTER)):
+    for label, names in (("Tasks", in_set("page_tasks")), ("Cluster", in_set("page_cluster"))):
         told = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
         if told:
             yield f"{label}: {', '.join(told)}."
@@ -116,7 +114,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _pictures(outcome: Outcome) -> str:
-    from sim import plots
+    from hetsim import plots
 
     first = first_of(outcome)
     parts = [elements.picture(lambda: plots.default(outcome), "the run over time and how tasks fared")]
@@ -146,8 +144,7 @@ def _groups(outcome: Outcome) -> str:
     for group in ("class", "user"):
         names = first.tasks[group].astype(str).nunique()
         if names > 1:
-            chosen = ["tasks", "response_mean", "response_p95", "wait_mean", "slowdown_mean", "slo_attainment"]
-            frame = first.by(group, chosen).dropna(axis=1, how="all")
+            frame = first.by(group, in_set("page_groups")).dropna(axis=1, how="all")
             frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MAX_DEVICES)
             of = " (of the first replication)" if isinstance(outcome, Replications) else ""
             parts.append(_frame(frame, group, f"By {group}{of}"))
@@ -174,7 +171,7 @@ def _by_stage(first: Result) -> str:
 
 
 def _waiting(first: Result) -> str:
-    from sim.results.one_run.explain import CAUSES, explain_all
+    from hetsim.results.one_run.explain import CAUSES, explain_all
 
     if first.metric("wait_mean") != first.metric("wait_mean") or first.metric("wait_mean") == 0:
         return ""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from sim.errors import UsageError
-from sim.report.html import elements
-from sim.report.html.again import again
-from sim.report.html.common import (
+from hetsim.errors import UsageError
+from hetsim.report.html import elements
+from hetsim.report.html.again import again
+from hetsim.report.html.common import (
     DIFFERENCE_TITLES,
     Parts,
     better_sentence,
@@ -22,12 +22,12 @@ from sim.report.html.common import (
     regret_picture,
     sentence_case,
 )
-from sim.report.html.elements import Cell, Section
-from sim.results.formatting import metric_name, several, units_of
-from sim.results.many_runs.findings import Finding
-from sim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
-from sim.results.many_runs.sweep import Sweep
-from sim.results.one_run.metrics import HIGHER_IS_BETTER, NO_DIRECTION
+from hetsim.report.html.elements import Cell, Section
+from hetsim.results.declared import has_direction, higher_is_better
+from hetsim.results.formatting import metric_name, several, units_of
+from hetsim.results.many_runs.findings import Finding
+from hetsim.results.many_runs.point_differences import Leads, findings_by_point, leads, seen_from
+from hetsim.results.many_runs.sweep import Sweep
 
 MAX_ROWS = 2000
 MAX_METRICS = 3
@@ -77,7 +77,7 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
             continue
         at = _at(found, int(row["point"]))
         under = f" under {row['policy']}" if len(policies) > 1 else ""
-        most = "highest" if name in HIGHER_IS_BETTER else "lowest"
+        most = "highest" if higher_is_better(name) else "lowest"
         half = (row[f"{name}_ci_high"] - row[f"{name}_ci_low"]) / 2 if f"{name}_ci_high" in row else math.nan
         yield (
             f"{sentence_case(metric_name(name))} is {most}, {several([row[name]], units_of(name), [half])[0]}, "
@@ -120,7 +120,7 @@ def _by_number(numbers: Mapping[Any, int]) -> list[tuple[Any, int]]:
 
 def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
     """The largest significant difference to the best policy of a point, in the first metric that has a best."""
-    metric = next((name for name in findings if name not in NO_DIRECTION and findings[name]), None)
+    metric = next((name for name in findings if has_direction(name) and findings[name]), None)
     if metric is None:
         return
     means = found.table.drop_duplicates(["point", "policy"]).set_index(["point", "policy"])[metric].dropna()
@@ -129,7 +129,7 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
         mine = means.xs(point) if point in means.index.get_level_values(0) else means.iloc[:0]
         if not len(mine):
             continue
-        best = str(mine.idxmax() if metric in HIGHER_IS_BETTER else mine.idxmin())
+        best = str(mine.idxmax() if higher_is_better(metric) else mine.idxmin())
         for finding in seen_from(of_point, best):
             base = float(mine[finding.other])
             if finding.shown != "different":
@@ -149,7 +149,7 @@ def _differing_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
 
 
 def _swept_pictures(found: Sweep) -> str:
-    from sim import plots
+    from hetsim import plots
 
     varied = [key for key in found.keys if found.table[key].nunique() > 1]
     policies = list(dict.fromkeys(found.table["policy"]))

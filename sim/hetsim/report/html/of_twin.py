@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.model.files import write_whole
-from sim.report import twin
-from sim.report.html.elements import Section, items, page, picture, table, warnings
+from hetsim.model.files import write_whole
+from hetsim.report import twin
+from hetsim.report.html.elements import Section, items, page, picture, table, warnings
 
 if TYPE_CHECKING:
-    from sim.experiment.twin import TwinForecast
+    from hetsim.experiment.twin import TwinForecast
 
 
 def write_twin(
@@ -32,8 +32,8 @@ def twin_page(
     notes: list[str],
 ) -> str:
     """The page as text."""
-    from sim import __version__
-    from sim.plots.twin import twin as draw
+    from hetsim import __version__
+    from hetsim.plots.twin import twin as draw
 
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"

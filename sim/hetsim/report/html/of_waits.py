@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sim.model.files import write_whole
-from sim.report import recorded_waits, terminal
-from sim.report.html.elements import Cell, Section, items, page, picture, table, warnings
+from hetsim.model.files import write_whole
+from hetsim.report import recorded_waits, terminal
+from hetsim.report.html.elements import Cell, Section, items, page, picture, table, warnings
 
 if TYPE_CHECKING:
-    from sim.experiment.from_log import Compared
-    from sim.workload.logs.waits import Explained
+    from hetsim.experiment.from_log import Compared
+    from hetsim.workload.logs.waits import Explained
 
 
 def write_waits(
@@ -26,8 +26,8 @@ def write_waits(
 
 def waits_page(name: str, explained: Explained, compared: Compared | None, notes: Iterable[str] = ()) -> str:
     """The page as text."""
-    from sim import __version__
-    from sim.plots.recorded_waits import recorded_waits as draw
+    from hetsim import __version__
+    from hetsim.plots.recorded_waits import recorded_waits as draw
 
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
     of = f"{explained.capacity:,.6g} {explained.jobs.unit}"

@@ -1,0 +1,164 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import Field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hetsim.cli.program import VERBOSE
+from hetsim.experiment.options import StudyKeywords, declared_options
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _remember(context: click.Context, _: click.Parameter, value: bool) -> None:
+    context.meta[VERBOSE] = value
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several decorators as one, the first outermost."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+SCENARIO = click.argument("scenario", metavar="FILE|NAME")
+
+BY = click.option(
+    "--by", multiple=True, metavar="class|gpus|user",
+    help="Also tell what became of each class, number of GPUs asked for, or user (repeatable).",
+)  # fmt: skip
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+
+VERBOSITY = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    callback=_remember,
+    expose_value=False,
+    help="Say more on stderr; show tracebacks.",
+)
+
+
+TELLING = together(JSON, QUIET, VERBOSITY)
+"""How a verb that computes something tells of it."""
+
+
+class Whole(click.IntRange):
+    """A whole number within bounds."""
+
+    name = "whole number"
+
+
+class Share(click.ParamType):
+    """A share above 0 and below 1, written 5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        from hetsim.model.units import parse_fraction
+
+        try:
+            found = parse_fraction(value if isinstance(value, float) or value.strip().endswith("%") else float(value))
+        except ValueError:
+            found = 0.0
+        if not 0 < found < 1:
+            self.fail(f"{value!r} is not a share above 0 and below 1, such as 5% or 0.05", parameter, context)
+        return found
+
+
+class Folder(click.Path):
+    """A folder to write, as `--out` is everywhere; a name that ends as a file does is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        path = Path(value)
+        if os.path.isfile(path) or (path.name.lower().endswith(KNOWN_SUFFIXES) and not os.path.isdir(path)):
+            text = f"a folder is expected, and {value} names a file{_file_instead(path, context)}"
+            self.fail(text, parameter, context)
+        return path
+
+
+def _file_instead(path: Path, context: click.Context | None) -> str:
+    """The option that writes a file of such a name."""
+    for option in context.command.params if context is not None else ():
+        if isinstance(option.type, OutputFile) and path.name.lower().endswith(option.type.suffixes):
+            return f"; {option.type.what} is written by {option.opts[0]} {path}"
+    if path.suffix.lower() in PAGE.suffixes:
+        return f"; `hetsim report FOLDER --page {path}` makes a page of what is written there"
+    return ""
+
+
+class OutputFile(click.Path):
+    """One file to write, of a kind that its name tells; refused before anything is computed for it."""
+
+    def __init__(self, what: str, *suffixes: str):
+        super().__init__(path_type=Path, dir_okay=False)
+        self.what, self.suffixes = what, suffixes
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        path = Path(value)
+        if os.path.isdir(path):
+            file = path / f"name{self.suffixes[0]}"
+            self.fail(f"{value} is a folder; give {self.what} a file name, such as {file}", parameter, context)
+        if not path.name.lower().endswith(self.suffixes):
+            listed = ", ".join(self.suffixes[:-1]) + " or " * (len(self.suffixes) > 1) + self.suffixes[-1]
+            self.fail(f"{value}: {self.what} is written as {listed}", parameter, context)
+        if not os.path.isdir(path.parent):
+            self.fail(f'{value}: there is no folder "{path.parent}"', parameter, context)
+        return path
+
+
+FOLDER = Folder()
+PAGE = OutputFile("a page", ".html", ".htm")
+PICTURE = OutputFile("a picture", ".png", ".pdf", ".svg")
+YAML = OutputFile("a scenario", ".yaml", ".yml")
+TABLE = OutputFile("a table", ".csv", ".parquet", ".pq")
+SCHEMA = OutputFile("a schema", ".json")
+LEARNED = OutputFile("a learned policy", ".npz")
+TIMELINE = OutputFile("a timeline", ".json", ".json.gz")
+KNOWN_SUFFIXES = tuple(
+    suffix for one in (PAGE, PICTURE, YAML, TABLE, SCHEMA, LEARNED, TIMELINE) for suffix in one.suffixes
+)
+
+
+def study_options(keywords: type | None = None, **changes: dict[str, Any]) -> Decorator:
+    """The options of a study that `keywords` and `changes` name, as `hetsim.experiment.options` declares them.
+
+    changes: by name, what the verb says otherwise, such as {"help": ...}.
+    """
+    names = [*(keywords.__annotations__ if keywords else ()), *changes]
+    declared = [one for one in declared_options(names).values() if "flag" in one.metadata]
+    return together(*(_option(one, changes.get(one.name, {})) for one in declared))
+
+
+def _option(one: Field[Any], changes: dict[str, Any]) -> Decorator:
+    about: dict[str, Any] = {name: one.metadata[name] for name in ("help", "metavar") if name in one.metadata}
+    if "low" in one.metadata:
+        about["type"] = Whole(min=one.metadata["low"], max=one.metadata.get("high"))
+    elif "Path" in str(one.type):
+        about["type"] = FOLDER
+    about |= {"is_flag": isinstance(one.default, bool), "multiple": one.default == ()}
+    return click.option(one.metadata["flag"], one.name, **about | changes)
+
+
+SET, SEED, WORKERS = study_options(overrides={}), study_options(seed={}), study_options(workers={})
+RUNNING = together(study_options(StudyKeywords), TELLING)
+"""Of the verbs that run something."""

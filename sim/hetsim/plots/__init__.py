@@ -1,0 +1,33 @@
+"""Pictures of results.
+
+    hetsim.plots.save(hetsim.plots.gantt(result), "gantt.png")
+
+`shelves` draws a plan of `dual_approximation` as its proof sees it.  Each function draws on the axes given, or on a
+figure of its own, and returns the axes.  matplotlib is used through its objects only: no window opens, no global state
+changes, and any number of pictures can be made.
+"""
+
+from hetsim.plots.cdf import cdf
+from hetsim.plots.comparison import comparison
+from hetsim.plots.default import default
+from hetsim.plots.distributions import distributions
+from hetsim.plots.fragmentation import fragmentation
+from hetsim.plots.gantt import gantt
+from hetsim.plots.groups import groups
+from hetsim.plots.heat_map import heat_map
+from hetsim.plots.links import links
+from hetsim.plots.over_time import batches, over_time
+from hetsim.plots.pipeline import pipeline
+from hetsim.plots.power import power
+from hetsim.plots.serving import serving
+from hetsim.plots.shelves import shelves
+from hetsim.plots.style import save
+from hetsim.plots.sweeps import against, sweep_map
+from hetsim.plots.timeline import timeline
+from hetsim.plots.tradeoff import pareto, regret
+
+__all__ = [
+    "against", "batches", "cdf", "comparison", "default", "distributions", "fragmentation", "gantt", "groups",
+    "heat_map", "links", "over_time", "pareto", "pipeline", "power", "regret", "save", "serving", "shelves",
+    "sweep_map", "timeline",
+]  # fmt: skip

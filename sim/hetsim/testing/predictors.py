@@ -1,0 +1,28 @@
+"""The rules of predictors, for their authors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from hetsim.policy import Predictor
+
+
+def check_predictor(make: Callable[[], Predictor]) -> None:
+    """Try a predictor: 0 before any observation, then finite; asking changes nothing; repeatable.
+
+    Parameters: make: makes it.
+    Raises: AssertionError: a rule is broken.
+    """
+    one, two = make(), make()
+    one.truth = two.truth = lambda time: 5.0
+    assert one.forecast(60.0) == 0, "a predictor forecasts 0 before anything was observed"
+    for step, value in enumerate([0.0, 1e6, *np.random.default_rng(1).poisson(20, 200).tolist()]):
+        one.observe(60.0 * step, value)
+        first, again = ([one.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)] for _ in range(2))
+        two.observe(60.0 * step, value)
+        assert all(map(math.isfinite, first)), f"forecasts {first} after {step + 1} observations are not finite"
+        assert first == again, "to be asked changes what is forecast"
+        assert first == [two.forecast(horizon) for horizon in (0.0, 60.0, 7200.0)], "two that saw the same differ"
