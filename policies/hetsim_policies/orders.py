@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
-from sim.model.tasks import Task
-from sim.policy import arrival_order, queueing
+from hetsim.model.tasks import Task
+from hetsim.policy import arrival_order, queueing
 
 # First come, first served is the list scheduler's own order: it knows of this one that no newcomer becomes the head.
 fcfs = arrival_order
@@ -58,7 +58,7 @@ def wspt(task: Task) -> float:
 
 
 def edf(task: Task) -> float:
-    """Earliest deadline first; tasks without one come last.  See `policies.dynamic.edf` for the scheduler."""
+    """Earliest deadline first; tasks without one come last.  See `hetsim_policies.dynamic.edf` for the scheduler."""
     return task.deadline
 
 
@@ -87,7 +87,7 @@ def saf(task: Task) -> float:
     Reference: Carastan-Santos, de Camargo, Trystram, Zrigui, One Can Only Gain by Replacing EASY Backfilling: A Simple
     Scheduling Policies Case Study (CCGrid 2019).  Weakness: long and wide tasks starve, and estimates must be good.
     """
-    seconds, processors = _request(task)
+    seconds, processors = request(task)
     return seconds * processors
 
 
@@ -100,37 +100,11 @@ def f1(task: Task) -> float:
     Learning (SC 2017), the first of the functions fitted there.  Weakness: fitted to bounded slowdowns on simulated
     loads of 256 processors; depends on where the trace's time begins.
     """
-    seconds, processors = _request(task)
+    seconds, processors = request(task)
     return math.log10(seconds or 0.1) * processors + 870.0 * math.log10(task.arrival or 0.1)
 
 
-def wfp3_schedgym(task: Task) -> float:
-    """WFP3 as the environment of RLScheduler computes it: its waiting time is -1 - arrival, so it never grows.
-
-    The least ((1 + arrival) / estimated time)³ × processors goes first: early, long and narrow tasks, where the WFP3 of
-    the paper (`wfp3`) prefers those that have waited long for their length, and wide ones.
-
-    Reference: SchedGym in Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using
-    Reinforcement Learning (SC 2020), with these figures in its tables.  Weakness: not what its name says.
-    """
-    seconds, processors = _request(task)
-    return ((1.0 + task.arrival) / seconds) ** 3 * processors if seconds > 0 else math.inf
-
-
-def unicep_schedgym(task: Task) -> float:
-    """UNICEP as the environment of RLScheduler computes it: its waiting time is -1 - arrival, so it never grows.
-
-    The least (1 + arrival) / (log2(processors) × estimated time) goes first: early, long and wide tasks.
-
-    Reference: SchedGym in Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using
-    Reinforcement Learning (SC 2020), with these figures in its tables.  Weakness: not what its name says (`unicep`).
-    """
-    seconds, processors = _request(task)
-    size = math.log2(processors + 1e-15) * seconds
-    return (1.0 + task.arrival) / size if size else math.inf
-
-
-def _request(task: Task) -> tuple[float, float]:
+def request(task: Task) -> tuple[float, float]:
     """Estimated seconds and processors (GPUs, else cores) in the fastest mode."""
     return task.shortest_estimate, task.modes[task.modes_by_speed()[0]].width
 

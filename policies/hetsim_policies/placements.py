@@ -2,7 +2,8 @@
 
 All but `fastest_device` and `earliest_finish` take the fastest mode that fits now and differ in the choice of node
 and GPU; all but `first_fit` compare the types of GPU on which the task is equally fast.  The larger ones are in
-`policies.placement_rules`.  A gang that spans nodes (`span: any`) and fits on none goes on the first free devices.
+`hetsim_policies.placement_rules`.  A gang that spans nodes (`span: any`) and fits on none goes on the first free
+devices.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
-from policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View, queueing
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View, queueing
+from hetsim_policies.placement_rules.common.choice import best_node, by_room, equally_fast, first_across, on_gpu
+from hetsim_policies.placement_rules.common.published import PublishedBestFit, PublishedRandom, ScoredRule
 
 
 @queueing("work-conserving")
@@ -29,15 +29,22 @@ def first_fit(task: Task, view: View) -> Placement | None:
     return view.fit(task)
 
 
-@queueing("work-conserving")
-def best_fit(task: Task, view: View) -> Placement | None:
+class BestFit(ScoredRule):
     """The node with the least free GPUs (then cores) where it fits; for a fraction, the fullest such GPU.
+
+    scores: "published": as the simulator of Weng et al.: the least left on the node, half by cores and half by GPUs, as
+    a whole score, ties by the drawn names of nodes.
 
     Reference: Johnson et al. (1974), the same bound as first fit.  Keeps large holes for gangs.  Weakness: crowds
     tasks that compete for links, memory and, on shared GPUs, for the compute engine.
     Cost: a few NumPy operations over the nodes that fit; for a fraction, over their GPUs.
     """
-    return _by_room(task, view, tightest=True)
+
+    queueing = "work-conserving"
+    published = PublishedBestFit
+
+    def exact(self, task: Task, view: View) -> Placement | None:
+        return _by_room(task, view, tightest=True)
 
 
 @queueing("work-conserving")
@@ -116,22 +123,26 @@ def _finish(task: Task, view: View) -> Callable[[Placement], tuple[float, float]
     return lambda placement: (view.duration(task, placement), view.load(placement.devices[0]))
 
 
-def random_fit(task: Task, view: View) -> Placement | None:
+class RandomFit(ScoredRule):
     """Any node on which its fastest possible mode fits, each as likely; for a fraction any such GPU of it.
+
+    scores: "published": as the simulator of Weng et al.: a task that is equally fast on several types of GPU draws
+    among the nodes of all at once, and nodes have drawn names.
 
     The yardstick of placements.  Reference: one of those of Weng et al., Beware of Fragmentation (USENIX ATC 2023).
     Drawn from the policy's own random stream.  Weakness: blind to everything.  Cost: as best_fit.
     """
 
-    def shuffled(mode: Mode, nodes: np.ndarray) -> tuple[np.ndarray]:
-        return (view.random.random(len(nodes)),)
+    published = PublishedRandom
 
-    def any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-        if not mode.gpus or mode.whole:
-            return view.first(mode, task, node=node)
-        return on_gpu(task, mode, node, view, view.random.permutation(len(view.cluster.nodes[node].accelerators)))
+    def exact(self, task: Task, view: View) -> Placement | None:
+        return best_node(task, view, lambda mode, nodes: (view.random.random(len(nodes)),), _any_gpu)
 
-    return best_node(task, view, shuffled, any_gpu)
+
+def _any_gpu(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+    if not mode.gpus or mode.whole:
+        return view.first(mode, task, node=node)
+    return on_gpu(task, mode, node, view, view.random.permutation(len(view.cluster.nodes[node].accelerators)))
 
 
 def _by_room(task: Task, view: View, tightest: bool) -> Placement | None:

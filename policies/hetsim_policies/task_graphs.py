@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sim.errors import ScenarioError
-from sim.model.tasks import Tasks
+from hetsim.errors import ScenarioError
+from hetsim.model.tasks import Tasks
 
 Graph = Sequence[Sequence[int]]
 """Predecessors of each task."""

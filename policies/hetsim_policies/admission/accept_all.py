@@ -6,8 +6,8 @@ Weakness: under overload queues grow without bound, and so does every waiting ti
 
 from __future__ import annotations
 
-from sim.model.tasks import Task
-from sim.policy import Accept, Admission, View
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, Admission, View
 
 YES = Accept()
 

@@ -17,10 +17,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.common.ahead import Ahead
-from sim.model.tasks import Task
-from sim.model.units import Fraction, Seconds
-from sim.policy import Accept, Admission, Reject, View
+from hetsim.model.tasks import Task
+from hetsim.model.units import Fraction, Seconds
+from hetsim.policy import Accept, Admission, Reject, View
+from hetsim_policies.admission.common.ahead import Ahead
 
 YES = Accept()
 LEAST, MOST = 1e-3, 4.0

@@ -23,11 +23,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.admission.common.estimates import MIN_SEEN, DeviceStation, Stations, servers
-from policies.admission.common.names import known_classes
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.tasks import Task
-from sim.policy import Accept, Admission, PlanProblem, Reject, View
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, PlanProblem, Reject, View
+from hetsim_policies.admission.common.estimates import MIN_SEEN, AtStations, DeviceStation, servers
+from hetsim_policies.admission.common.names import known_classes
 
 YES = Accept()
 MAX_STATES = 30_000
@@ -38,7 +38,7 @@ TOLERANCE = 1e-10
 """Part of the values' range below which a sweep has not improved an entry."""
 
 
-class MdpThreshold(Admission):
+class MdpThreshold(AtStations):
     """Rewards and holding costs by class.
 
     rewards: what an answer to a task of a class is worth; every class of the workload is to be named.
@@ -47,6 +47,8 @@ class MdpThreshold(Admission):
     tolerance: part by which an estimate has to move before the table is solved again.
     memory: arrivals over which rates are estimated.
     """
+
+    classed = True
 
     def __init__(
         self,
@@ -93,9 +95,6 @@ class MdpThreshold(Admission):
     def _room(self, count: int) -> int:
         return max(MIN_ROOM, count) if self.room is None else self.room
 
-    def begin(self, view: View) -> None:
-        self.stations = Stations(view, self.memory, classed=True)
-
     def admit(self, task: Task, view: View) -> Accept | Reject:
         stations = self.stations
         station, mode = stations.best(task)
@@ -129,12 +128,6 @@ class MdpThreshold(Admission):
             rewards = [self.rewards[name] for name in self.classes]
             table.solve(rates, times, rewards, [self.holding.get(name, 0.0) for name in self.classes])
         return table
-
-    def finished(self, task: Task) -> None:
-        self.stations.leaves(task, True)
-
-    def gone(self, task: Task) -> None:
-        self.stations.leaves(task, False)
 
 
 class ThresholdTable:

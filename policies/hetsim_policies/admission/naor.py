@@ -19,10 +19,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.admission.common.estimates import DeviceStation, Memory, Stations, servers
-from sim.model.tasks import Mode, Task
-from sim.model.units import PerSecond, Seconds
-from sim.policy import Accept, Admission, Reject, View
+from hetsim.model.tasks import Mode, Task
+from hetsim.model.units import PerSecond, Seconds
+from hetsim.policy import Accept, Reject, View
+from hetsim_policies.admission.common.estimates import AtStations, DeviceStation, Memory, servers
 
 YES = Accept()
 MOVED = 0.02
@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 Objective = Literal["individual", "social", "revenue"]
 
 
-class Naor(Admission):
+class Naor(AtStations):
     """Thresholds on the number in the system.
 
     reward: what an answer is worth.  cost: what each second in the system costs, in the same money.
@@ -60,9 +60,6 @@ class Naor(Admission):
         self._solved: dict[DeviceStation, tuple[float, float, int]] = {}
         self._no = Reject(reason="would cost more than it is worth")
 
-    def begin(self, view: View) -> None:
-        self.stations = Stations(view, self.memory)
-
     def admit(self, task: Task, view: View) -> Accept | Reject:
         stations = self.stations
         station, mode = stations.best(task)
@@ -81,12 +78,6 @@ class Naor(Admission):
             found = threshold(self.objective, count, rate, time, self.worth)
             self._solved[station] = rate, time, found
         return found
-
-    def finished(self, task: Task) -> None:
-        self.stations.leaves(task, True)
-
-    def gone(self, task: Task) -> None:
-        self.stations.leaves(task, False)
 
 
 def threshold(objective: Objective, servers: int, rate: float, time: float, worth: float) -> int:

@@ -1,10 +1,10 @@
 """Predicted wait: a task may wait if the work ahead on its best mode fits a limit, or its deadline.
 
-Decides: the wait is predicted from estimates (`policies.admission.common.ahead`: work ahead over servers; of a request
-the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within the deadline.
-Reference: the queue with bounded workload (Cohen, Single Server Queue with Uniformly Bounded Virtual Waiting Time,
-Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time, 1977):
-exact for one server in order of arrival.
+Decides: the wait is predicted from estimates (`hetsim_policies.admission.common.ahead`: work ahead over servers; of a
+request the batches ahead).  It has to stay within `max_wait`; where none is given, the predicted finish within the
+deadline. Reference: the queue with bounded workload (Cohen, Single Server Queue with Uniformly Bounded Virtual Waiting
+Time, Journal of Applied Probability 5, 1968; Gavish and Schweitzer, The Markovian Queue with Bounded Waiting Time,
+1977): exact for one server in order of arrival.
 Weakness: as good as the estimates; looks at the best mode only (`slo_feasible` at all); an order that lets others pass
 breaks what was predicted.
 Cost: O(1) a request, the sums of `view.backlog` a task.
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 
-from policies.admission.common.ahead import Ahead
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import Accept, Admission, Reject, View
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Accept, Admission, Reject, View
+from hetsim_policies.admission.common.ahead import Ahead
 
 YES = Accept()
 ROUNDING = 1e-9

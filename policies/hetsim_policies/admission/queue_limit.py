@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.common.names import known_classes, known_devices
-from sim.errors import Problem, ScenarioError
-from sim.model.tasks import Task
-from sim.policy import Accept, Admission, PlanProblem, Reject, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
+from hetsim_policies.admission.common.names import known_classes, known_devices
 
 Limit = Annotated[int, Field(ge=0)]
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 
-from policies.admission.slo_feasible import SloFeasible
-from sim.model.tasks import Task
-from sim.policy import Accept, Reject, View
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, Reject, View
+from hetsim_policies.admission.slo_feasible import SloFeasible
 
 
 class Redirect(SloFeasible):

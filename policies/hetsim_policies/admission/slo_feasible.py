@@ -1,8 +1,8 @@
 """SLO feasibility: only what can still meet its deadline, in any of its modes, given the work or the batches ahead.
 
 Decides: a task is admitted if in some mode its predicted wait and its own stages (transfers of missing data included)
-end by its deadline; a request if the batches ahead and the one it would be in do (`policies.admission.common.ahead`).
-Tasks without a deadline are admitted.
+end by its deadline; a request if the batches ahead and the one it would be in do
+(`hetsim_policies.admission.common.ahead`). Tasks without a deadline are admitted.
 Reference: the admission of Clockwork (Gujarati et al., Serving DNNs like Clockwork, OSDI 2020, section 4): a request
 that cannot be served in time is refused at once.
 Weakness: what is admitted is not promised its mode: a scheduler that takes another, or lets others pass, breaks the
@@ -17,9 +17,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.common.ahead import Ahead
-from sim.model.tasks import Task
-from sim.policy import Accept, Admission, Reject, View
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, Admission, Reject, View
+from hetsim_policies.admission.common.ahead import Ahead
 
 YES = Accept()
 ROUNDING = 1e-9

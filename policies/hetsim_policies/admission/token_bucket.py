@@ -16,9 +16,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sim.model.tasks import Task
-from sim.model.units import PerSecond
-from sim.policy import Accept, Admission, Defer, Reject, View
+from hetsim.model.tasks import Task
+from hetsim.model.units import PerSecond
+from hetsim.policy import Accept, Admission, Defer, Reject, View
 
 YES = Accept()
 ROUNDING = 1e-9

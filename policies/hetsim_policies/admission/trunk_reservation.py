@@ -18,11 +18,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.admission.common.estimates import MIN_SEEN, Stations
-from policies.admission.common.names import known_classes
-from sim.errors import Problem, ScenarioError
-from sim.model.tasks import Task
-from sim.policy import Accept, Admission, PlanProblem, Reject, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, PlanProblem, Reject, View
+from hetsim_policies.admission.common.estimates import AtStations
+from hetsim_policies.admission.common.names import known_classes
 
 YES = Accept()
 UNBOUNDED = 10**6
@@ -30,7 +30,7 @@ UNBOUNDED = 10**6
 ROUNDING = 1e-9
 
 
-class TrunkReservation(Admission):
+class TrunkReservation(AtStations):
     """Servers kept free, by class.
 
     reserve: of each class named, how many servers it must leave free for others; 0 for the rest.
@@ -52,9 +52,6 @@ class TrunkReservation(Admission):
             text = "a service without max_batch has no number of places; give it max_batch, or give servers here"
             raise ScenarioError(Problem(text, key="policy.admission.servers"))
 
-    def begin(self, view: View) -> None:
-        self.stations = Stations(view, MIN_SEEN)
-
     def admit(self, task: Task, view: View) -> Accept | Reject:
         stations = self.stations
         station, mode = stations.best(task)
@@ -68,9 +65,3 @@ class TrunkReservation(Admission):
             return Reject(reason="no server free" if not kept else f"{kept} servers are kept for others")
         stations.joins(task, station, station.flow(""), width)
         return YES
-
-    def finished(self, task: Task) -> None:
-        self.stations.leaves(task, True)
-
-    def gone(self, task: Task) -> None:
-        self.stations.leaves(task, False)

@@ -17,9 +17,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.tasks import Task
-from sim.model.units import Fraction, Seconds
-from sim.policy import Accept, Admission, Reject, View
+from hetsim.model.tasks import Task
+from hetsim.model.units import Fraction, Seconds
+from hetsim.policy import Accept, Admission, Reject, View
 
 YES = Accept()
 ROUNDING = 1e-9

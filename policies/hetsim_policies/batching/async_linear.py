@@ -28,12 +28,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.common.linear_fit import LinearFit, line_remarks
-from policies.batching.common.sizing import limit
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
-from sim.model.units import Seconds
-from sim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.linear_fit import LinearFit, line_remarks
+from hetsim_policies.batching.common.sizing import limit
 
 LATEST = 4.0
 """Standard deviations of a compute time: by then a batch has ended."""
@@ -50,6 +50,8 @@ class AsyncLinear(Batching):
     margin: standard deviations of a Poisson count by which a batch exceeds its expected size before it counts as
         full; 0: upload as soon as filled.
     """
+
+    in_order = True
 
     def __init__(
         self,

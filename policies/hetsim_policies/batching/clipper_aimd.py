@@ -16,11 +16,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.common.sizing import limit, occupied
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.units import Seconds
-from sim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import limit, occupied
 
 
 class ClipperAimd(Batching):

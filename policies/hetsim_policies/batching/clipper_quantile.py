@@ -20,13 +20,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.common.linear_fit import line_remarks
-from policies.batching.common.sizing import limit, occupied
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
-from sim.model.units import Seconds
-from sim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, BatchReport, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.linear_fit import line_remarks
+from hetsim_policies.batching.common.sizing import limit, occupied
 
 REFIT = 16
 """Batches from one fit to the next."""

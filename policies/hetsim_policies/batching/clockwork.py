@@ -24,10 +24,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.common.sizing import Outlook, largest, limit, outlook
-from sim.model.plan import Placement
-from sim.model.units import Seconds
-from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim.model.plan import Placement
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import Outlook, largest, limit, outlook
 
 ROUNDING = 1e-9
 """Seconds by which a batch has to end before a deadline, lest rounding decide."""

@@ -20,17 +20,19 @@ at, and with `peak` as much for every step or so in which the head may come to f
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import defaultdict
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.batching.common.reservations import Reservations
-from policies.batching.common.virtual_tokens import Counters
-from sim.model.units import Fraction
-from sim.policy import BatchStep, Generation, IterationPolicy, Replica
+from hetsim.model.units import Fraction
+from hetsim.policy import BatchStep, Generation, IterationPolicy, Replica
+from hetsim_policies.batching.common.virtual_tokens import Counters
 
 WATERMARK = 0.01
+Growth = tuple[int, int]
+"""Less the step at which a sequence ends, and the tokens that it holds less the steps so far."""
 
 
 def _share(value: float) -> float:
@@ -85,6 +87,8 @@ class Continuous(IterationPolicy):
         self.changes = self.by_client or reserve == "peak" or min_decode_steps > 0
         self._counters = Counters(self.input_weight, self.output_weight)
         self._reserved: dict[int, Reservations] = defaultdict(lambda: Reservations(reserve == "whole"))
+        self._coming: dict[int, dict[Generation, None]] = defaultdict(dict)
+        """Members of each replica that do not decode yet."""
         self._read_at: dict[int, int] = {}
         """Steps that each replica had decoded when it read a prompt last."""
 
@@ -102,8 +106,8 @@ class Continuous(IterationPolicy):
             return True
         if self.min_decode_steps and self._pause(replica) > 0:
             return False
-        budget = replica.service.budget
-        if budget is not None and not self._fits_step(replica, request, budget):
+        limit = replica.service.max_num_batched_tokens
+        if limit is not None and not self._fits_step(replica, request, limit):
             return False
         if self.reserves and self._excess(replica, request, 0) > 0:
             return False
@@ -117,29 +121,31 @@ class Continuous(IterationPolicy):
             return 0
         return self._read_at.get(replica.number, -self.min_decode_steps) + self.min_decode_steps - replica.steps
 
-    def _fits_step(self, replica: Replica, request: Generation, budget: int) -> bool:
+    def _fits_step(self, replica: Replica, request: Generation, limit: int) -> bool:
         """Has the next step room for tokens of it?"""
         prefilling = replica.prefilling
         reading = sum([other.left for other in prefilling]) if prefilling else 0
         if self.phases == "mixed":
-            return replica.decoding + reading < budget
-        return not reading or reading + request.left - replica.cached(request) <= budget
+            return replica.decoding + reading < limit
+        if not reading:
+            return True
+        more = max(1, request.left - replica.cached(request)) if request.left else 0
+        return reading + more <= limit
 
     def _excess(self, replica: Replica, request: Generation, steps: int) -> int:
         """Excess tokens if it joins after `steps` decodes and answers end as announced."""
         block = replica.service.block
-        coming = [self._to_hold(other, block, steps) for other in replica.prefilling]
-        coming.append(self._to_hold(request, block, 0))
+        coming = [self._to_hold(other, block) for other in (*self._coming[replica.number], request)]
         need = self._reserved[replica.number].need(replica.steps + steps, coming)
         return need - replica.blocks * block
 
-    def _to_hold(self, request: Generation, block: int, steps: int) -> tuple[int, int]:
-        """Tokens yet to hold after `steps` and its next one, and those it holds then.
+    def _to_hold(self, request: Generation, block: int) -> tuple[int, int]:
+        """Tokens yet to hold after its next one, and those it holds then.
 
         All but the last of its tokens are held, n of them in at most n + block - 1 tokens' worth of blocks.  The step
         that reads what is left of its prompt gives a token, which the next one holds.
         """
-        produced = request.produced + steps + (request.left > 0)
+        produced = request.produced + (request.left > 0)
         more = request.longest - produced - 1
         there = request.prompt + produced + block - 1
         return (more, there) if more >= 0 else (0, there - 1)
@@ -170,18 +176,22 @@ class Continuous(IterationPolicy):
     def joined(self, replica: Replica, request: Generation) -> None:
         if self.by_client:
             self._counters[replica.number].joined(request)
+        if self.reserves:
+            self._coming[replica.number][request] = None
 
     def decodes(self, replica: Replica, request: Generation) -> None:
         if self.by_client:
             self._counters[replica.number].decodes(request, replica.steps)
         if self.reserves:
-            to_hold = self._to_hold(request, replica.service.block, 0)
+            self._coming[replica.number].pop(request)
+            to_hold = self._to_hold(request, replica.service.block)
             self._reserved[replica.number].decodes(request, to_hold, replica.steps)
 
     def left(self, replica: Replica, request: Generation, over: bool) -> None:
         if self.by_client:
             self._counters[replica.number].left(request, over, replica.steps)
         if self.reserves:
+            self._coming[replica.number].pop(request, None)
             self._reserved[replica.number].left(request)
 
     # Steps -------------------------------------------------------------------------------------------------------
@@ -192,10 +202,10 @@ class Continuous(IterationPolicy):
             return BatchStep()
         if self.min_decode_steps:
             self._read_at[replica.number] = replica.steps
-        mixed, budget = self.phases == "mixed", replica.service.budget
-        if budget is None:
+        mixed, limit = self.phases == "mixed", replica.service.max_num_batched_tokens
+        if limit is None:
             return BatchStep([(request, request.left) for request in prefilling], mixed)
-        room = budget - replica.decoding if mixed else budget
+        room = limit - replica.decoding if mixed else limit
         prefill: list[tuple[Any, int]] = []
         for request in prefilling:
             take = request.left
@@ -211,3 +221,48 @@ class Continuous(IterationPolicy):
         if self.order == "priority":
             return min(reversed(replica.members), key=lambda request: request.priority)
         return replica.members[-1]
+
+
+class Reservations:
+    """Tokens that the requests in a replica may come to hold, if each answer becomes as long as announced.
+
+    A sequence that decodes holds a token more after every step until it ends, so the step at which it ends and what it
+    holds less the steps so far are constant: they are kept in order, and a look at a waiting request counts from there.
+    When one ends, those with more to come have grown by as much; the peak is the maximum over these ends.
+    Cost: O(sequences) a look, O(log sequences) to find a place.
+    """
+
+    def __init__(self, whole: bool):
+        self.whole = whole
+        """Reserve for all at once, not for the peak."""
+        self.decoding: list[Growth] = []
+        """The last to end first."""
+        self.of: dict[Any, Growth] = {}
+        self.total = 0
+        """Tokens that all of them hold at their ends."""
+
+    def decodes(self, request: Any, to_hold: tuple[int, int], steps: int) -> None:
+        """A sequence decodes from now on; to_hold: tokens yet to hold after its next one, and those it holds then."""
+        more, there = to_hold
+        self.of[request] = growth = (-steps - more, there - steps)
+        insort(self.decoding, growth)
+        self.total += growth[1] - growth[0]
+
+    def left(self, request: Any) -> None:
+        growth = self.of.pop(request, None)
+        if growth is not None:
+            del self.decoding[bisect_left(self.decoding, growth)]
+            self.total -= growth[1] - growth[0]
+
+    def need(self, steps: int, coming: list[tuple[int, int]]) -> int:
+        """Tokens to hold for the sequences that decode and those of which each (to hold, there) is known."""
+        if self.whole:
+            return self.total + sum([more + there for more, there in coming])
+        growths = self.decoding + [(-steps - more, there - steps) for more, there in coming]
+        growths.sort()
+        most = held = 0
+        for count, (end, base) in enumerate(growths, start=1):
+            held += base
+            if held - count * end > most:
+                most = held - count * end
+        return most

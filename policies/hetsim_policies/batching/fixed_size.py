@@ -13,9 +13,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.common.sizing import limit
-from sim.model.plan import Placement
-from sim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim.model.plan import Placement
+from hetsim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import limit
 
 
 class FixedSize(Batching):
@@ -23,6 +23,8 @@ class FixedSize(Batching):
 
     size: requests of a batch (less where the mode's own limit is less).
     """
+
+    in_order = True
 
     def __init__(self, size: Annotated[int, Field(ge=1)] = 8):
         self.max_batch: int = size

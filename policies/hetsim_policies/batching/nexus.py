@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.common.sizing import largest, limit, occupied
-from sim.model.plan import Placement
-from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim.model.plan import Placement
+from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import largest, limit, occupied
 
 ROUNDING = 1e-9
 """Seconds by which a batch has to end before a deadline, lest rounding decide."""

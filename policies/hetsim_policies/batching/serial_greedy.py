@@ -16,9 +16,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.common.sizing import occupied
-from sim.model.plan import Placement
-from sim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim.model.plan import Placement
+from hetsim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import occupied
 
 
 class SerialGreedy(Batching):
@@ -28,6 +28,7 @@ class SerialGreedy(Batching):
     """
 
     queueing = "greedy batches"
+    in_order = True
 
     def __init__(self, max_batch: Annotated[int, Field(ge=1)] | None = None):
         self.max_batch = max_batch

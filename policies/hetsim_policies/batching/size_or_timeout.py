@@ -17,12 +17,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.batching.common.sizing import limit
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.tasks import UNLIMITED_BATCH
-from sim.model.units import Seconds
-from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import UNLIMITED_BATCH
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import limit
 
 
 class SizeOrTimeout(Batching):

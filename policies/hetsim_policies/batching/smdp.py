@@ -20,11 +20,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.batching.common.bulk_queue import MODELED, MOST, BulkQueue, batch_times, rounded, states_for
-from policies.batching.common.sizing import ArrivalRate, limit, occupied
-from sim.model.plan import Placement
-from sim.model.units import PerSecond, Seconds
-from sim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim.model.plan import Placement
+from hetsim.model.units import PerSecond, Seconds
+from hetsim.policy import Batching, Delay, RequestQueue, Take, View
+from hetsim_policies.batching.common.bulk_queue import MODELED, MOST, BulkQueue, batch_times, rounded, states_for
+from hetsim_policies.batching.common.sizing import ArrivalRate, limit, occupied
 
 SWEEPS = 200
 """More than ever needed: each one improves the table, or it is the last."""

@@ -21,12 +21,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.batching.common.sizing import limit
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Task
-from sim.model.units import Seconds
-from sim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Batching, Delay, Discard, RequestQueue, Take, View
+from hetsim_policies.batching.common.sizing import limit
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Policies that decide while the clock runs, one algorithm a file; one-line orders are in `policies.orders`.
+"""Policies that decide while the clock runs, one algorithm a file; one-line orders are in `hetsim_policies.orders`.
 
 Orders of a queue:
     fcfs_skip              First come, first served, but whatever fits may pass what does not

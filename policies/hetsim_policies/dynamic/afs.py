@@ -8,22 +8,18 @@ Reference: Hwang, Kim, Kim, Shin, Park, Elastic Resource Sharing for Distributed
 rule for known durations.  If b has the GPU in question at the latest when a ends, it is the choice of less mean
 response of the two.
 There sizes grow by one GPU; a step of several counts here as if each of them brought an equal part.  Several types of
-GPU are an extension (`policies.dynamic.common.elastic`).
+GPU are an extension (`hetsim_policies.dynamic.common.elastic`).
 Weakness: the rule is not transitive, so that of three jobs it matters in which order they meet (here from the shortest
 on); wrong estimates.
-Cost: as `policies.dynamic.common.elastic`, but a step costs a pass over the jobs.
+Cost: as `hetsim_policies.dynamic.common.elastic`, but a step costs a pass over the jobs.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from typing import Annotated
 
-from pydantic import Field
-
-from policies.dynamic.common.elastic import Elastic, GrowthStep, Wishes
-from sim.model.tasks import Task
-from sim.model.units import Seconds
+from hetsim.model.tasks import Task
+from hetsim_policies.dynamic.common.elastic import Elastic, GrowthStep, Wishes
 
 
 class Afs(Elastic):
@@ -31,9 +27,6 @@ class Afs(Elastic):
 
     interval: running jobs are resized at most once in it.
     """
-
-    def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 600.0):
-        super().__init__(interval)
 
     def first(self, task: Task, left: float) -> float:
         return left / self.speed(task, self.least(task, self.sizes(task))[0])

@@ -27,8 +27,8 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from sim.model.tasks import Task
-from sim.policy import Decision, Scheduler, Start, View
+from hetsim.model.tasks import Task
+from hetsim.policy import Decision, Scheduler, Start, View
 
 
 class Matched(NamedTuple):

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Task
-from sim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Task
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View, Wait
 
 
 class AsRecorded(Scheduler):

@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.backfilling import Reserving
+from hetsim_policies.dynamic.common.backfilling import Reserving
 
 
 class ConservativeBackfill(Reserving):

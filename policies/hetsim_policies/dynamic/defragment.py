@@ -19,11 +19,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.orders import fcfs
-from sim.model.cluster import WHOLE, Partition
-from sim.model.tasks import RUNNING, Mode, Task
-from sim.model.units import Seconds
-from sim.policy import (
+from hetsim.model.cluster import WHOLE, Partition
+from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import (
     Decision,
     Discipline,
     ListScheduler,
@@ -35,6 +34,7 @@ from sim.policy import (
     Wait,
     partition_of,
 )
+from hetsim_policies.orders import fcfs
 
 Margin = Annotated[float, Field(ge=0)]
 Moves = list[tuple[Task, int]]

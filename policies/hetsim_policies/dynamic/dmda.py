@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from policies.dynamic.common.earliest import EarliestLine
-from policies.dynamic.common.lines import DeviceLine
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import Decision, Fetch, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import Decision, Fetch, View
+from hetsim_policies.dynamic.common.earliest import EarliestLine
+from hetsim_policies.dynamic.common.lines import DeviceLine
 
 
 class Dmda(EarliestLine):

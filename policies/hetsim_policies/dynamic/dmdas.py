@@ -11,9 +11,9 @@ Cost: as `dmda`; the distances once a run, O(n + edges).
 
 from __future__ import annotations
 
-from policies.dynamic.dmda import Dmda
-from policies.task_graphs import bottom_levels
-from sim.model.tasks import Task, Tasks
+from hetsim.model.tasks import Task, Tasks
+from hetsim_policies.dynamic.dmda import Dmda
+from hetsim_policies.task_graphs import bottom_levels
 
 
 class Dmdas(Dmda):

@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.by_user import ByUser
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import Discipline, PlacementRule, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import Discipline, PlacementRule, View
+from hetsim_policies.dynamic.common.by_user import ByUser
 
 
 class Drf(ByUser):

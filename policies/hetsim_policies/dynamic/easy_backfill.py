@@ -20,8 +20,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.tasks import Task
-from sim.policy import Annotate, Backfilling, Decision, PlacementRule, Start, View
+from hetsim.model.tasks import Task
+from hetsim.policy import Annotate, Backfilling, Decision, PlacementRule, Start, View
 
 
 class EasyBackfill(Backfilling):

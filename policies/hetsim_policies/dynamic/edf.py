@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.dynamic.common.preemptive import PreemptiveList
-from policies.orders import edf
-from sim.policy import Decision, Discipline, PlacementRule, Reject, View
+from hetsim.policy import Decision, Discipline, PlacementRule, Reject, View
+from hetsim_policies.dynamic.common.preemptive import PreemptiveList
+from hetsim_policies.orders import edf
 
 
 class Edf(PreemptiveList):

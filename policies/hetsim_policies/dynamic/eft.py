@@ -14,10 +14,10 @@ cores and fractions.
 
 from __future__ import annotations
 
-from policies.dynamic.common.earliest import EarliestLine
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.earliest import EarliestLine
 
 
 class Eft(EarliestLine):

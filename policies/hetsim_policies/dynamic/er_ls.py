@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask
-from sim.model.cluster import Cluster, DeviceType
-from sim.model.plan import can_host
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.plan import can_host
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask
 
 
 class ErLs(AssigningScheduler):

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import ModeOffers
-from policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
-from sim.policy import View
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.fractions import ModeOffers
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
 
 
 class FcfsRounds(RoundScheduler):

@@ -9,8 +9,8 @@ Cost: O(log n) a task and O(shapes) a round.
 
 from __future__ import annotations
 
-from policies.orders import fcfs
-from sim.policy import Discipline, ListScheduler, PlacementRule
+from hetsim.policy import Discipline, ListScheduler, PlacementRule
+from hetsim_policies.orders import fcfs
 
 
 class FcfsSkip(ListScheduler):

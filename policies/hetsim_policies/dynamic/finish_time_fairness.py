@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import ModeOffers, equal_share, least_worst_ratio
-from policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
-from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
-from policies.dynamic.max_min_fairness import Levels
-from sim.policy import View
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, least_worst_ratio
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
+from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
+from hetsim_policies.dynamic.max_min_fairness import Levels
 
 
 class FinishTimeFairness(SideBySideScheduler):

@@ -22,12 +22,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.pairs import Pair, back_to, is_fraction, pairs, place_alone
-from policies.orders import fcfs
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Task
-from sim.model.units import Seconds
-from sim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, claims_of
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, claims_of
+from hetsim_policies.dynamic.common.pairs import Pair, back_to, is_fraction, pairs, place_alone
+from hetsim_policies.orders import fcfs
 
 
 @dataclass

@@ -16,9 +16,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.backfilling import Reserving
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.backfilling import Reserving
 
 
 class GangBackfill(Reserving):

@@ -25,11 +25,11 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from policies.dynamic.common.lines import first_place
-from policies.task_graphs import bottom_levels
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
-from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
+from hetsim_policies.dynamic.common.lines import first_place
+from hetsim_policies.task_graphs import bottom_levels
 
 CORES, ACCELERATORS = 0, 1
 ROUNDING = 1e-9

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import ModeOffers, equal_share
-from policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
-from sim.policy import View
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, RoundScheduler, Rule
 
 
 class Isolated(RoundScheduler):

@@ -20,12 +20,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.preemptive import PreemptiveList
-from policies.dynamic.common.running import RunningHeap, RunningList
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import Discipline, PlacementRule, View, Wait
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Discipline, PlacementRule, View, Wait
+from hetsim_policies.dynamic.common.preemptive import PreemptiveList
+from hetsim_policies.dynamic.common.running import RunningHeap, RunningList
 
 ROUNDING = 1e-9
 """A threshold that is missed by less than this part has been reached."""

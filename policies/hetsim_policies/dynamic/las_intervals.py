@@ -7,7 +7,7 @@ ran before keep their GPUs, others take them from the emptiest nodes.
 Reference: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning (2019), as Qiao et al., Pollux
 (OSDI 2021), simulate it: two queues, 16 GPU hours, 60 s.
 Weakness: as `las`; a gang is spread over nodes although it would fit on one that is less empty.
-Cost: see `policies.dynamic.common.at_intervals`.
+Cost: see `hetsim_policies.dynamic.common.at_intervals`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import View
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread
 
 
 class LasIntervals(AtIntervals):

@@ -22,11 +22,11 @@ from heapq import heappop, heappush
 from itertools import chain, count
 from typing import Any
 
-from policies.dynamic.common.lines import refuse_parts_of_nodes
-from sim.model.cluster import MILLI, WHOLE, Device
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Mode, Shape, Task
-from sim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim.model.cluster import MILLI, WHOLE, Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Mode, Shape, Task
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
 
 OWN, STOLEN = 0, 1
 

@@ -20,10 +20,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import ModeOffers, equal_share, max_min
-from policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
-from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
-from sim.policy import View
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
+from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 
 Levels = Annotated[int, Field(ge=1, strict=True)]
 

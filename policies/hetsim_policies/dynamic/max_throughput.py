@@ -20,12 +20,12 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import ModeOffers, best_ratio, max_sum
-from policies.dynamic.common.prices import check_costs, prices
-from policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
-from policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
-from sim.errors import Problem, ScenarioError
-from sim.policy import PlanProblem, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.policy import PlanProblem, View
+from hetsim_policies.dynamic.common.fractions import ModeOffers, best_ratio, max_sum
+from hetsim_policies.dynamic.common.prices import check_costs, prices
+from hetsim_policies.dynamic.common.rounds import RoundJob, RoundLength, Rule
+from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler, Threshold
 
 Price = Annotated[float, Field(gt=0)]
 Costs = Literal["prices"] | dict[str, Price]

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.common.fractions import ModeOffers, max_min
-from policies.dynamic.common.rounds import RoundJob
-from policies.dynamic.common.side_by_side import SideBySideScheduler
-from sim.policy import View
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.fractions import ModeOffers, max_min
+from hetsim_policies.dynamic.common.rounds import RoundJob
+from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler
 
 
 class MinMakespan(SideBySideScheduler):

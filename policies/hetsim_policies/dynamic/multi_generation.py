@@ -22,10 +22,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.dynamic.common.prices import check_costs, prices
-from sim.errors import Problem, ScenarioError
-from sim.model.tasks import Mode, Task
-from sim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim_policies.dynamic.common.prices import check_costs, prices
 
 ROUNDING = 1e-9
 

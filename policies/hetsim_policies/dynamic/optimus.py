@@ -4,19 +4,14 @@ Decides the size of elastic jobs, and when they are resized.  Every job first ge
 then sizes grow where the time saved, over the GPUs added, is greatest.
 Reference: Peng et al., Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters (2018), its
 marginal gains; the online fit of convergence and speed curves is replaced by the estimates.  Several types of GPU are
-an extension (`policies.dynamic.common.elastic`).
+an extension (`hetsim_policies.dynamic.common.elastic`).
 Weakness: long jobs save most, so they grow first, and short ones wait for nothing but their least size.
-Cost: see `policies.dynamic.common.elastic`.
+Cost: see `hetsim_policies.dynamic.common.elastic`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from policies.dynamic.common.elastic import Elastic, GrowthStep
-from sim.model.units import Seconds
+from hetsim_policies.dynamic.common.elastic import Elastic, GrowthStep
 
 
 class Optimus(Elastic):
@@ -24,9 +19,6 @@ class Optimus(Elastic):
 
     interval: running jobs are resized at most once in it.
     """
-
-    def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 600.0):
-        super().__init__(interval)
 
     def gain(self, step: GrowthStep, left: float) -> float:
         now, then = self.speed(step.task, step.here), self.speed(step.task, step.there)

@@ -13,13 +13,8 @@ Cost: O(GPUs × jobs) an interval.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread
-from sim.model.units import Seconds
-from sim.policy import View
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share, spread
 
 NOT_YET_OVER = 1e-6
 """Part of its time that a job in its last epoch is thought to have left."""
@@ -30,9 +25,6 @@ class OptimusIntervals(AtIntervals):
 
     interval: seconds from one decision to the next.
     """
-
-    def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 60.0):
-        super().__init__(interval)
 
     def deal(self, jobs: list[IntervalJob], room: Share, view: View) -> dict[int, Share]:
         left = sum(room.values())

@@ -24,10 +24,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import View
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.at_intervals import AtIntervals, IntervalJob, Share
 
 RESET, EMPTIED, CLEARED = 0.1, 0.1, 0.1
 """Chances of a change: a job has what it has now; a job is thinned out; and then each of its nodes is cleared."""

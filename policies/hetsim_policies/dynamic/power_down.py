@@ -25,12 +25,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.orders import fcfs
-from policies.prediction import FadingSum
-from sim.model.cluster import Device, DeviceType
-from sim.model.tasks import Mode, Task
-from sim.model.units import Seconds
-from sim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, claims_of
+from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.tasks import Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Counter, Decision, ListScheduler, PlacementRule, Scheduler, Set, Start, View, Wait, claims_of
+from hetsim_policies.orders import fcfs
+from hetsim_policies.prediction import FadingSum
 
 
 class PowerDown(ListScheduler):

@@ -11,10 +11,10 @@ Cost: O(log n) a task; if preemptive, one pass over the running tasks for a head
 
 from __future__ import annotations
 
-from policies.dynamic.common.preemptive import PreemptiveList
-from sim.model.tasks import Task
-from sim.model.units import PerSecond
-from sim.policy import Discipline, PlacementRule
+from hetsim.model.tasks import Task
+from hetsim.model.units import PerSecond
+from hetsim.policy import Discipline, PlacementRule
+from hetsim_policies.dynamic.common.preemptive import PreemptiveList
 
 
 class Priority(PreemptiveList):

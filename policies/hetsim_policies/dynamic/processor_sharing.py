@@ -11,11 +11,11 @@ Cost: linear in the devices that fit.
 
 from __future__ import annotations
 
-from policies.orders import fcfs
-from sim.model.cluster import WHOLE
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import Discipline, ListScheduler, View
+from hetsim.model.cluster import WHOLE
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import Discipline, ListScheduler, View
+from hetsim_policies.orders import fcfs
 
 
 class ProcessorSharing(ListScheduler):

@@ -2,8 +2,8 @@
 
 Decides when.  The prediction is GPUs × a duration learnt from what has ended in this run: the mean, or a quantile, of
 the user's own finished jobs of the same class, recent ones weighing more, blended with that of all users while the user
-has little history (`policies.prediction.durations`).  Estimates given with the jobs are not used.  How far predictions
-were from what came is noted with the run.
+has little history (`hetsim_policies.prediction.durations`).  Estimates given with the jobs are not used.  How far
+predictions were from what came is noted with the run.
 Reference: Hu et al., Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters
 (2021), the service of that name at Helios; there a gradient-boosted model is blended with such rolling means, here the
 means stand alone.
@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from policies.prediction import DurationHistory, Score, told
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import Discipline, ListScheduler, PlacementRule, View
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Discipline, ListScheduler, PlacementRule, View
+from hetsim_policies.prediction import DurationHistory, Score, error_notes
 
 
 class Qssf(ListScheduler):
@@ -69,7 +69,7 @@ class Qssf(ListScheduler):
         seconds = self._view.attained(task) / _width(task)
         self.history.observe(task.user, task.class_, seconds)
         self.score.note(seconds, said)
-        self.notes |= told("duration", self.score.error)
+        self.notes |= error_notes("duration", self.score.error)
 
     def gone(self, task: Task) -> None:
         self._said.pop(task.index, None)

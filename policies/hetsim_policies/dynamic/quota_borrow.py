@@ -20,11 +20,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from policies.dynamic.common.by_user import ByUser, Line
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.tasks import Task, Tasks
-from sim.policy import (
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task, Tasks
+from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Annotate,
@@ -37,6 +36,7 @@ from sim.policy import (
     claims_of,
     fits_nowhere,
 )
+from hetsim_policies.dynamic.common.by_user import ByUser, Line
 
 SHOWN = 10
 """Owners that a message lists."""

@@ -9,8 +9,8 @@ Cost: O(log n) a task.
 
 from __future__ import annotations
 
-from sim.model.tasks import Task
-from sim.policy import Discipline, ListScheduler, PlacementRule, View
+from hetsim.model.tasks import Task
+from hetsim.policy import Discipline, ListScheduler, PlacementRule, View
 
 
 class RandomOrder(ListScheduler):

@@ -17,10 +17,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait, claims_of
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import WAIT_FOR_READY, Decision, ListScheduler, PlacementRule, Scheduler, Stop, View, Wait, claims_of
 
 ROUNDING = 1e-6
 """A turn that lacks less than this part of a quantum is over."""

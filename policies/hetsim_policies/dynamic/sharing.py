@@ -22,11 +22,21 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.pairs import Pair, alone_modes, empty_at, is_shared, pairs, place_alone
-from policies.orders import fcfs
-from sim.model.cluster import WHOLE
-from sim.model.tasks import Mode, Task
-from sim.policy import WAIT_FOR_CHANGE, WAIT_FOR_READY, Decision, ListScheduler, Move, Scheduler, Start, View, claims_of
+from hetsim.model.cluster import WHOLE
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import (
+    WAIT_FOR_CHANGE,
+    WAIT_FOR_READY,
+    Decision,
+    ListScheduler,
+    Move,
+    Scheduler,
+    Start,
+    View,
+    claims_of,
+)
+from hetsim_policies.dynamic.common.pairs import Pair, alone_modes, empty_at, is_shared, pairs, place_alone
+from hetsim_policies.orders import fcfs
 
 Slowdown = Annotated[float, Field(ge=1)]
 

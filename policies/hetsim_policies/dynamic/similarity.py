@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from policies.orders import fcfs
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import Discipline, ListScheduler, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import Discipline, ListScheduler, View
+from hetsim_policies.orders import fcfs
 
 
 class Similarity(ListScheduler):

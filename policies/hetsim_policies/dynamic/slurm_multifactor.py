@@ -3,39 +3,37 @@
 Decides when, and which job is preempted.  Jobs of partitions of a higher tier come first.  Within a tier the priority
 is the sum of weights times factors between 0 and 1: age (time waited over `max_age`, at most 1), fair share, size (GPUs
 over those of the cluster), partition, quality of service, and the task's own priority.
-Fair share is that of `accounts` by Fair Tree (`policies.dynamic.common.fair_tree`) where they are given; else of users
-alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is halved
-every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of service
-(`policies.dynamic.common.qos`); else it closes its partition's nodes to those behind it.  The first `depth` of these
-(at most `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's backfill
-scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs behind it.
-Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload Manager:
-Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
+Fair share is that of `accounts` by Fair Tree (`hetsim_policies.dynamic.common.fair_tree`) where they are given; else of
+users alone, the classic formula 2^(-usage / shares) on the part of all GPU time that the user has received.  Usage is
+halved every `half_life`.  In that order jobs start.  One that does not fit may preempt jobs of lower qualities of
+service (`hetsim_policies.dynamic.common.qos`); else it closes its partition's nodes to those behind it.  The first
+`depth` of these (at most `depth_per_user` of one user) are given reservations and start if theirs is now, as in Slurm's
+backfill scheduler (`bf_max_job_test`, `bf_max_job_user`).  A job that a limit keeps waiting does not block the jobs
+behind it. Reference: Yoo, Jette, Grondona, SLURM: Simple Linux Utility for Resource Management (2003); Slurm Workload
+Manager: Multifactor Priority Plugin, Scheduling Configuration Guide, Preemption (SchedMD).
 Weakness: many weights with a joint effect that is hard to foresee; jobs beyond `depth` cannot backfill; requeued work
 is lost, and a busy high tier can requeue a long job for ever.
-Cost: a round in which a waiting job fits somewhere sorts the waiting jobs, and makes the reservations (at most `depth`)
-behind the first one that moved in the order (`policies.dynamic.common.standing`).  Usage takes O(1) a start and an
-end; where rates change (transfers, shared devices, failures), a look at every running job a round.
+Cost: a round in which a waiting job fits somewhere computes the priorities of all waiting jobs as columns (nanoseconds
+a job), sorts the first `depth`, and makes the reservations behind the first one that moved in the order, as far as a
+job behind them could start now (`hetsim_policies.dynamic.common.standing`).  Usage takes O(1) a start and an end; where
+rates change (transfers, shared devices, failures), a look at every running job a round.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Iterator
-from typing import Annotated
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.decayed_usage import DecayedUsage
-from policies.dynamic.common.fair_tree import Account, FairTree, Member
-from policies.dynamic.common.occupancy import Occupancy
-from policies.dynamic.common.qos import Tier, Tiers
-from policies.dynamic.common.standing import Standing
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Mode, Task
-from sim.model.units import Seconds
-from sim.policy import (
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import (
+    EVERYWHERE,
     Annotate,
     Decision,
     Demand,
@@ -50,6 +48,12 @@ from sim.policy import (
     demand_of,
     fits_nowhere,
 )
+from hetsim_policies.dynamic.common.decayed_usage import DecayedUsage
+from hetsim_policies.dynamic.common.factor_table import FactorTable
+from hetsim_policies.dynamic.common.fair_tree import Account, FairTree, Member
+from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.qos import Tier, Tiers
+from hetsim_policies.dynamic.common.standing import Standing
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -112,11 +116,16 @@ class SlurmMultifactor(Scheduler):
         """Running jobs by row, in the order of their starts."""
         self._constant = True
         """Does all that runs receive at a constant rate?"""
-        self._plain: dict[int, tuple[float, float, float]] = {}
-        """By row, of waiting tasks: the weighted factors that do not change."""
-        self._waiting: dict[int, Demand] = {}
-        """By row: demands of waiting tasks; and how many have each of them."""
+        self._codes: dict[Member, int] = {}
+        """Owners by number, in the order in which they came."""
+        self._queue = FactorTable()
+        """The waiting tasks."""
         self._demands: dict[Demand, int] = {}
+        """The number of waiting tasks by demand; and whether each fits somewhere, as far as it was asked in this round
+        and since the last start."""
+        self._fits: dict[Demand, bool] = {}
+        self._causes: dict[int, str] = {}
+        """By row: the cause of waiting that was stated last."""
         self._highest = 0.0
 
     def round_cost(self, problem: PlanProblem) -> float:
@@ -136,10 +145,12 @@ class SlurmMultifactor(Scheduler):
         owner = self._owner(task)
         if owner not in self._usage:
             self._usage.open(owner)
+            self._codes[owner] = len(self._codes)
             self._shares += self.shares.get(task.user, 1.0)
-        self._highest = max(self._highest, task.priority)
         self._settle(task)
-        demand = self._waiting[task.index] = demand_of(task)
+        self._highest = max(self._highest, task.priority)
+        self._queue.add(task)
+        demand = demand_of(task)
         self._demands[demand] = self._demands.get(demand, 0) + 1
 
     def finished(self, task: Task) -> None:
@@ -151,24 +162,26 @@ class SlurmMultifactor(Scheduler):
 
     def _leave(self, task: Task) -> None:
         """It waits no longer, if it did."""
-        self._plain.pop(task.index, None)
-        demand = self._waiting.pop(task.index, None)
-        if demand is None:
-            return
-        self._demands[demand] -= 1
-        if not self._demands[demand]:
-            del self._demands[demand]
+        if self._fits:  # what has started makes no room
+            self._fits = {demand: False for demand, fits in self._fits.items() if not fits}
+        if self._queue.remove(task):
+            self._causes.pop(task.index, None)
+            demand = demand_of(task)
+            self._demands[demand] -= 1
+            if not self._demands[demand]:
+                del self._demands[demand]
 
     def _settle(self, task: Task) -> None:
-        """A task has stopped running: count what is not counted yet."""
+        """If it was running, it no longer does: count what is not counted yet."""
+        entry = self._running.pop(task.index, None)
+        if entry is None:
+            return
         self.tiers.left(task)
         self._occupancy.ended(task)
-        entry = self._running.pop(task.index, None)
-        if entry is not None:
-            owner = self._owner(task)
-            if self._constant:
-                self._usage.change_rate(owner, -_millionths(entry.mode))
-            self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
+        owner = self._owner(task)
+        if self._constant:
+            self._usage.change_rate(owner, -_millionths(entry.mode))
+        self._usage.credit(owner, self._view.attained(task) - self._counted(entry))
 
     def _owner(self, task: Task) -> Member:
         """The owner that its usage is charged to: without accounts, its user."""
@@ -195,8 +208,7 @@ class SlurmMultifactor(Scheduler):
                 entry.received = received
         self._owed = {}
 
-    def _fair_share(self, task: Task) -> float:
-        owner = self._owner(task)
+    def _fair_share(self, owner: Member) -> float:
         owed = self._owed.get(owner)
         if owed is not None:
             return owed
@@ -204,11 +216,11 @@ class SlurmMultifactor(Scheduler):
         if self.tree is not None:
             self._owed = self.tree.factors({member: usage[member] for member in usage})
             return self._owed[owner]
-        part, total = self.shares.get(task.user, 1.0) / self._shares, usage.total
+        part, total = self.shares.get(owner[1], 1.0) / self._shares, usage.total
         owed = self._owed[owner] = float(2.0 ** (-(usage[owner] / total if total > 0 else 0.0) / part))
         return owed
 
-    def _unchanging(self, task: Task) -> tuple[float, float, float]:
+    def _constant_terms(self, task: Task) -> tuple[float, float, float]:
         """The weighted factors of size, partition and quality of service."""
         size = min(1.0, task.modes[task.modes_by_speed()[0]].gpu_share / self._gpus)
         return (
@@ -217,64 +229,102 @@ class SlurmMultifactor(Scheduler):
             self.weights["service"] * self.tiers.tier(task).priority,
         )
 
-    def priority_of(self, task: Task, view: View) -> float:
-        """The sum of weighted factors; the greatest goes first."""
-        weights = self.weights
-        own = max(0.0, task.priority) / self._highest if self._highest > 0 else 0.0
-        age = min(1.0, (view.now - task.ready) / self.max_age)
-        changing = weights["age"] * age, weights["fair"] * self._fair_share(task), weights["own"] * own
-        plain = self._plain.get(task.index)
-        if plain is None:
-            plain = self._plain[task.index] = self._unchanging(task)
-        return math.fsum((*changing, *plain))
+    def _tier(self, task: Task) -> float:
+        partition = task.shape.modes[0].partition
+        return 0.0 if partition is None else partition.tier
+
+    def _columns_of(self, task: Task) -> tuple[float, ...]:
+        """When it became ready, its owner, its tier, its own priority, and the sum of the factors that stay."""
+        constant = sum(self._constant_terms(task))
+        return task.ready, self._codes[self._owner(task)], self._tier(task), max(0.0, task.priority), constant
+
+    def _ranked(self, view: View) -> Iterator[Task]:
+        """The waiting jobs: those of higher tiers first, then by priority, the sum of weighted factors."""
+        queue, weights = self._queue, self.weights
+        if len(queue.tasks) == 1:
+            return iter(queue.tasks)
+        ready, owner, tier, own, constant, *_ = queue.columns(self._columns_of)
+        score = np.minimum(1.0, (view.now - ready) / self.max_age)
+        score *= weights["age"]
+        score += constant
+        if self._highest > 0:
+            score += own * (weights["own"] / self._highest)
+        if len(self._codes) > 1:
+            codes = owner.astype(int)
+            fair, queued = np.zeros(len(self._codes)), set(codes.tolist())
+            for name, code in self._codes.items():
+                if code in queued:
+                    fair[code] = self._fair_share(name)
+            score += weights["fair"] * fair[codes]
+        return queue.ranked(score, tier, self.depth + 10)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        if not view.num_waiting(own=True):
+        if not self._queue.tasks:
             return
         self._count(view)
-        if self._nothing_fits(view):
+        self._fits.clear()
+        if len(self._queue.tasks) > 1 and self._nothing_fits(view):
             return
+        competing = 0 if view.cluster.partitions else EVERYWHERE  # what waiting jobs compete for
+        for demand in self._demands if not competing else ():
+            partition = (demand[0] if isinstance(demand, tuple) else demand).modes[0].partition
+            competing |= EVERYWHERE if partition is None else partition.claims
         behind: list[Task] = []
+        of_user: dict[str, int] = {}
         closed = 0  # what jobs wait for that those behind them must not take
-        for task in self._ranked(view):
+        ranked = self._ranked(view)
+        for task in ranked:
             claims = claims_of(task)
-            if claims & closed:
-                behind.append(task)
-                continue
-            if self.tiers.refuses(task):
-                yield Annotate(task, "quota")
-                continue
-            placement = view.fit(task, self.rule)
-            if placement is None and fits_nowhere(task, view):
-                placement = yield from self._preempt(task, view)
-            if placement is not None:
-                yield self._begin(task, placement)
-            elif view.over_limit(task):
-                yield Annotate(task, "quota")
-            else:
+            if not claims & closed:
+                if self.tiers.refuses(task):
+                    yield from self._because(task, "quota")
+                    continue
+                placement = view.fit(task, self.rule)
+                if placement is None and fits_nowhere(task, view):
+                    placement = yield from self._preempt(task, view)
+                if placement is not None:
+                    yield self._begin(task, placement)
+                    continue
+                if view.over_limit(task):
+                    yield from self._because(task, "quota")
+                    continue
                 closed |= claims
+            if self.depth_per_user is None or self._is_of_few(task, of_user):
                 behind.append(task)
-        if behind:
-            yield from self._backfill(behind, view)
+            if not competing & ~closed and (len(behind) > self.depth or self.depth_per_user is None):
+                break
+        if not behind or not self.depth or self._nothing_fits(view):
+            return
+        if self.depth_per_user is None:
+            behind += islice(ranked, max(0, self.depth + 1 - len(behind)))
+        yield from self._backfill(behind[: self.depth + 1], view)
 
-    def _ranked(self, view: View) -> list[Task]:
-        """The waiting jobs, in order."""
-        waiting = view.waiting(own=True)
-        if len(waiting) == 1:
-            return waiting
-        partitions = view.cluster.partitions
-        if partitions:
-            tiers = {name: one.tier for name, one in partitions.items()}
-            keys = [(-tiers.get(t.partition, 0), -self.priority_of(t, view), t.arrival, t.index) for t in waiting]
-        else:
-            keys = [(0, -self.priority_of(t, view), t.arrival, t.index) for t in waiting]
-        return [task for _, task in sorted(zip(keys, waiting, strict=True))]
+    def _is_of_few(self, task: Task, of_user: dict[str, int]) -> bool:
+        number = of_user[task.user] = of_user.get(task.user, 0) + 1
+        return self.depth_per_user is None or number <= self.depth_per_user
 
     def _nothing_fits(self, view: View) -> bool:
         """Can nothing start, and is there nothing to say of it?  A rule is asked always, since it may draw lots."""
         if self.tiers.tiers or self._limited or self.rule is not None:
             return False
-        return all(demand_fits_nowhere(demand, view) for demand in self._demands)
+        for demand in self._demands:  # noqa: SIM110 (asked twice a round)
+            if self._fits_somewhere(demand, view):
+                return False
+        return True
+
+    def _fits_somewhere(self, demand: Demand, view: View) -> bool:
+        fits = self._fits.get(demand)
+        if fits is None:
+            alone = not isinstance(demand, tuple) and len(demand.modes) == 1
+            fits = view.fits(demand.modes[0]) if alone else not demand_fits_nowhere(demand, view)
+            self._fits[demand] = fits
+        return fits
+
+    def _because(self, task: Task, cause: Literal["quota", "reservation"]) -> Iterator[Decision]:
+        """State why a task waits, unless this is known."""
+        if self._causes.get(task.index) != cause:
+            self._causes[task.index] = cause
+            yield Annotate(task, cause)
 
     def _preempt(self, task: Task, view: View) -> Generator[Decision, None, Placement | None]:
         """Preempt jobs of lower qualities of service, the latest start first, if enough."""
@@ -292,52 +342,54 @@ class SlurmMultifactor(Scheduler):
             return None
         for victim in found[1]:
             yield Stop(victim, keep=self.tiers.tier(victim).preempt_mode == "suspend")
+            self._fits.clear()
         return view.fit(task, self.rule)
 
     def _backfill(self, order: list[Task], view: View) -> Iterator[Decision]:
-        order = self._looked_at(order)
-        last = self._last_fitting(order, len(order), view)
-        if self.depth == 0 or last < 0:
+        demands = list(map(demand_of, order))
+        last = self._last_fitting(order, demands, len(order), view)
+        if last < 0:
             return
-        self._reserved.walk()
+        reserved, limits = self._reserved, bool(self.tiers.tiers)
+        reserved.walk()
+        standing = 0 if limits else reserved.standing(order, last)
         for position, task in enumerate(order):
-            if self.tiers.refuses(task):
-                yield Annotate(task, "quota")
-                continue
-            if position > last:  # no reservation can matter any more
-                continue
-            found = self._reserved.of(task)
-            if found is None:
-                continue
-            placement = found.placement(task, view) if found.time <= view.now else None
-            if placement is not None and task.state == WAITING:
-                yield self._begin(task, placement)
-                last = self._last_fitting(order, last + 1, view)
-            elif view.fit(task) is not None:
-                yield Annotate(task, "reservation")
+            if position >= standing:
+                if limits and self.tiers.refuses(task):
+                    yield from self._because(task, "quota")
+                    continue
+                if position <= last and not reserved.stands(task):
+                    last = self._last_fitting(order, demands, last + 1, view, position, reserved.could_start)
+                found = reserved.of(task) if position <= last else None  # behind it no reservation can matter
+                if found is not None and found.time <= view.now:
+                    placement = found.placement(task, view)
+                    if placement is not None:
+                        yield self._begin(task, placement)
+                        last = self._last_fitting(order, demands, last + 1, view)
+                        standing = position + 1
+                        standing += 0 if limits else reserved.standing(order[standing:], last - standing)
+                        continue
+            untold = self._fits.get(demands[position], True) and self._causes.get(task.index) != "reservation"
+            if untold and self._fits_somewhere(demands[position], view) and view.fit(task) is not None:
+                yield from self._because(task, "reservation")  # it would fit
 
-    @staticmethod
-    def _last_fitting(order: list[Task], before: int, view: View) -> int:
-        """The last position before one where a task waits that fits somewhere; -1: there is none."""
-        for position in range(before - 1, -1, -1):
-            task = order[position]
-            if task.state == WAITING and any(map(view.fits, task.modes)):
+    def _last_fitting(
+        self,
+        order: list[Task],
+        demands: list[Demand],
+        before: int,
+        view: View,
+        first: int = 0,
+        could_start: Callable[[Task], bool] = lambda task: True,
+    ) -> int:
+        """The last position before one where a task waits that fits somewhere, and `could_start`; -1: there is none."""
+        for position in range(before - 1, first - 1, -1):
+            fits, task = self._fits.get(demands[position]), order[position]
+            if fits is None:
+                fits = self._fits_somewhere(demands[position], view)
+            if fits and task.state == WAITING and could_start(task):
                 return position
         return -1
-
-    def _looked_at(self, order: list[Task]) -> list[Task]:
-        """The jobs to get reservations: the first and `depth` behind it, a few per user."""
-        if self.depth_per_user is None:
-            return order[: 1 + self.depth]
-        chosen: list[Task] = []
-        of_user: dict[str, int] = {}
-        for task in order:
-            number = of_user[task.user] = of_user.get(task.user, 0) + 1
-            if number <= self.depth_per_user:
-                chosen.append(task)
-                if len(chosen) > self.depth:
-                    break
-        return chosen
 
     def _begin(self, task: Task, placement: Placement) -> Start:
         mode = placement.mode

@@ -5,9 +5,9 @@ speed against its speed on a fair share of the cluster.  Towards minus infinity 
 Reference: Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning (2021).  There a
 genetic search also places GPUs (`pollux`) and batch sizes adapt; here sizes grow greedily by the gain in the sum of
 powers, which for concave speeds is optimal up to the last step.  Several types of GPU are an extension
-(`policies.dynamic.common.elastic`).
+(`hetsim_policies.dynamic.common.elastic`).
 Weakness: blind to the time left, so that short jobs are treated as long ones.
-Cost: see `policies.dynamic.common.elastic`.
+Cost: see `hetsim_policies.dynamic.common.elastic`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.dynamic.common.elastic import Elastic, GrowthStep
-from sim.model.tasks import Task
-from sim.model.units import Seconds
+from hetsim.model.tasks import Task
+from hetsim_policies.dynamic.common.elastic import Elastic, GrowthStep, Interval
 
 
 class SpeedupMean(Elastic):
@@ -28,11 +27,7 @@ class SpeedupMean(Elastic):
     interval: running jobs are resized at most once in it.
     """
 
-    def __init__(
-        self,
-        fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0,
-        interval: Annotated[Seconds, Field(gt=0)] = 600.0,
-    ):
+    def __init__(self, fairness: Annotated[float, Field(lt=0, ge=-20)] = -1.0, interval: Interval = 600.0):
         super().__init__(interval)
         self.fairness = fairness
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from policies.dynamic.common.preemptive import PreemptiveList
-from policies.dynamic.common.running import RunningList
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import Discipline, PlacementRule, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Discipline, PlacementRule, View
+from hetsim_policies.dynamic.common.preemptive import PreemptiveList
+from hetsim_policies.dynamic.common.running import RunningList
 
 ROUNDING = 1e-9
 """Equal times that were computed in two ways differ by less than this part."""

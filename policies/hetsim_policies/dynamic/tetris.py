@@ -19,10 +19,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.placement_rules.common.choice import Totals, best_node, demand
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import (
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Decision,
@@ -33,6 +32,7 @@ from sim.policy import (
     View,
     demand_of,
 )
+from hetsim_policies.placement_rules.common.choice import Totals, best_node, demand
 
 
 class Tetris(ListScheduler):

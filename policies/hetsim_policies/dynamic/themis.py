@@ -20,10 +20,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.model.units import Seconds
-from sim.policy import Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlacementRule, Scheduler, Start, Stop, View, Wait
 
 
 class Themis(Scheduler):

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.dynamic.las import Las
-from sim.policy import PlanProblem
+from hetsim.policy import PlanProblem
+from hetsim_policies.dynamic.las import Las
 
 
 class Tiresias(Las):

@@ -4,30 +4,38 @@ Decides when.  The urgency of a task grows with its wait, at a rate that depends
 processors (GPUs, else cores), so the queue is sorted anew in every round; the most urgent goes first, ties by arrival.
 Reference: Tang, Lan, Desai, Buettner, Fault-Aware, Utility-Based Job Scheduling on Blue Gene/P Systems (Cluster 2009).
 Weakness: nothing is proven; urgency depends on the estimates, and on a busy machine long tasks wait long.
-Cost: a pass with NumPy over the waiting tasks a round.
+With `formula: schedgym` the waiting time is -1 - arrival, so urgency never grows: a fixed order, as the environment of
+RLScheduler computes it (Zhang, Dai, He, Bao, Xie, RLScheduler: An Automated HPC Batch Job Scheduler Using Reinforcement
+Learning, SC 2020, with these figures in its tables).  Weakness: it prefers the opposite of what the names say.
+Cost: a pass with NumPy over the waiting tasks a round; of a fixed order as of `sjf`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
-from sim.model.tasks import WAITING, Task
-from sim.policy import (
+from hetsim.model.tasks import WAITING, Task
+from hetsim.policy import (
     EVERYWHERE,
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Decision,
-    Discipline,
     ListScheduler,
     PlacementRule,
     PlanProblem,
     Start,
     View,
+    arrival_order,
     claims_of,
 )
+from hetsim.policy.lists import AnyDiscipline
+from hetsim_policies.orders import request
+
+Formula = Literal["paper", "schedgym"]
 
 ROUND_COST = 1e-6
 """Seconds that a waiting task adds to a round."""
@@ -36,13 +44,19 @@ ROUND_COST = 1e-6
 class Waited(ListScheduler):
     """Sorts the waiting tasks by urgency in every round.
 
+    formula: "paper", or "schedgym": urgency at a waiting time of -1 - arrival, which makes the order of tasks fixed.
     placement: where a task goes; None takes its fastest mode that fits now, on the first devices.
     discipline: "block": nothing passes a head that does not fit, on any node of its partition; "skip": whatever fits
-    may start.
+    may start; a fixed order may also "keep" a head once chosen, as the list scheduler does.
     """
 
-    def __init__(self, placement: PlacementRule | None = None, discipline: Discipline = "block"):
-        super().__init__(placement=placement, discipline=discipline)
+    def __init__(
+        self, placement: PlacementRule | None = None, discipline: AnyDiscipline = "block", formula: Formula = "paper"
+    ):
+        self.fixed = formula == "schedgym"
+        if not self.fixed and discipline not in ("block", "skip"):
+            raise ValueError(f"discipline: {discipline} needs formula: schedgym, a fixed order; take block or skip")
+        super().__init__(self.schedgym if self.fixed else arrival_order, placement, discipline)
         self._waiting: dict[int, tuple[Task, float, float, float]] = {}
         """By row: the task, when it became ready, its estimated seconds, its processors."""
 
@@ -50,12 +64,19 @@ class Waited(ListScheduler):
         """The greatest goes first."""
         raise NotImplementedError
 
+    @staticmethod
+    def schedgym(task: Task) -> float:
+        """The fixed order: the least goes first."""
+        raise NotImplementedError
+
     def round_cost(self, problem: PlanProblem) -> float:
-        return ROUND_COST
+        return super().round_cost(problem) if self.fixed else ROUND_COST
 
     def ready(self, task: Task) -> None:
-        mode = task.modes[task.modes_by_speed()[0]]
-        self._waiting[task.index] = (task, task.ready, task.shortest_estimate, mode.width)
+        if self.fixed:
+            super().ready(task)
+        else:
+            self._waiting[task.index] = (task, task.ready, *request(task))
 
     def _ranked(self, now: float) -> list[Task]:
         """The waiting tasks, the most urgent first."""
@@ -72,6 +93,9 @@ class Waited(ListScheduler):
         return [tasks[position] for position in order.tolist()]
 
     def _schedule_tasks(self, view: View) -> Iterator[Decision]:
+        return super()._schedule_tasks(view) if self.fixed else self._most_urgent(view)
+
+    def _most_urgent(self, view: View) -> Iterator[Decision]:
         closed = 0
         tasks = self._ranked(view.now)
         for task in tasks:
@@ -89,19 +113,34 @@ class Waited(ListScheduler):
 
 
 class Wfp3(Waited):
-    """WFP3: the greatest (wait / estimated time)³ × processors goes first: wide, and long waits for the length."""
+    """WFP3: the greatest (wait / estimated time)³ × processors goes first: wide, and long waits for the length.
+
+    formula: "schedgym": the least ((1 + arrival) / estimated time)³ × processors: early, long and narrow tasks.
+    """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
         found: np.ndarray = (wait / seconds) ** 3 * processors
         return found
+
+    @staticmethod
+    def schedgym(task: Task) -> float:
+        seconds, processors = request(task)
+        return ((1.0 + task.arrival) / seconds) ** 3 * processors if seconds > 0 else math.inf
 
 
 class Unicep(Waited):
     """UNICEP: the greatest wait / (log2(processors) × estimated time) goes first; narrow, short tasks.
 
     A task of one processor goes before all that need more as soon as it has waited at all.
+    formula: "schedgym": the least (1 + arrival) / (log2(processors) × estimated time): early, long and wide tasks.
     """
 
     def urgency(self, wait: np.ndarray, seconds: np.ndarray, processors: np.ndarray) -> np.ndarray:
         found: np.ndarray = wait / (np.log2(np.maximum(processors, 1.0)) * seconds)
         return found
+
+    @staticmethod
+    def schedgym(task: Task) -> float:
+        seconds, processors = request(task)
+        size = math.log2(processors + 1e-15) * seconds
+        return (1.0 + task.arrival) / size if size else math.inf

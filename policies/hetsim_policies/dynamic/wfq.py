@@ -17,9 +17,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import Discipline, ListScheduler, PlacementRule, View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import Discipline, ListScheduler, PlacementRule, View
 
 
 class Wfq(ListScheduler):

@@ -30,11 +30,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.lines import DeviceLine, LineTask
-from policies.dynamic.dmda import Dmda
-from sim.model.plan import Placement, can_host
-from sim.model.tasks import WAITING, Mode, Task
-from sim.policy import Decision, View
+from hetsim.model.plan import Placement, can_host
+from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.policy import Decision, View
+from hetsim_policies.dynamic.common.lines import DeviceLine, LineTask
+from hetsim_policies.dynamic.dmda import Dmda
 
 PRECISION = 0.05
 """The bisection ends when the guess is known to this part."""

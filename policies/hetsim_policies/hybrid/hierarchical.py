@@ -2,18 +2,18 @@
 
 Decides which group a task goes to; the order, the device and the mode are the inner scheduler's.  At every multiple of
 `epoch` the plan is made anew from the waiting tasks and from the arrival rates seen so far: the share of each class
-that each group is to run (`policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns, so
-that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are moved
-until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a group that
-*starves* (it has devices on which a task could start, nothing waits in it for their type, and such tasks wait
-elsewhere) takes the newest task of the class that loses least there, if the task would end earlier so by estimates.
-With an `objective`, several plans are tried out at each epoch in forks of the run (`View.fork`), with all that the
-groups do after it: the planner's, that of the epoch before, every class where it takes least time, and the split that
-ends first.  The best mean of the objective is followed, the planner's plan among equals.
+that each group is to run (`hetsim_policies.hybrid.common.quotas`).  Newcomers are handed out in these shares, by turns,
+so that after any number of tasks of a class a group is less than one task off its share; tasks that wait already are
+moved until they lie in these shares too.  A class seen for the first time is planned for at once.  Between plans a
+group that *starves* (it has devices on which a task could start, nothing waits in it for their type, and such tasks
+wait elsewhere) takes the newest task of the class that loses least there, if the task would end earlier so by
+estimates. With an `objective`, several plans are tried out at each epoch in forks of the run (`View.fork`), with all
+that the groups do after it: the planner's, that of the epoch before, every class where it takes least time, and the
+split that ends first.  The best mean of the objective is followed, the planner's plan among equals.
 Reference: the split into a program over classes and a fast dispatcher is that of Gavel (Narayanan et al., OSDI 2020)
 and, for two levels, of Mesos (Hindman et al., NSDI 2011); stealing between them is that of Hawk (Delgado, Dinu,
 Kermarrec, Zwaenepoel, Hawk: Hybrid Datacenter Scheduling, USENIX ATC 2015).  The programs are those of
-`policies.static.common.unrelated` and `dual_approximation`.
+`hetsim_policies.static.common.unrelated` and `dual_approximation`.
 No ratio is proven: the plan counts device-seconds, not lanes, and takes all devices of a type for alike.
 Weakness: one group that is all of the cluster is just the inner scheduler; many small groups keep wide gangs waiting,
 and an inner order holds only within a group.  A plan that is made from few arrivals follows their noise, and of many
@@ -34,18 +34,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups, seconds_of
-from policies.hybrid.common.nesting import check_nested
-from policies.hybrid.common.outlook import Objective, check_objective, mean_of
-from policies.hybrid.common.part_view import PartView
-from policies.hybrid.common.quotas import FILL, Planner, Turns, apportion, shares
-from policies.orders import fcfs
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster, Device, DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.model.units import Seconds
-from sim.policy import (
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import (
     Decision,
     ListScheduler,
     PlanProblem,
@@ -54,6 +48,12 @@ from sim.policy import (
     View,
     Wait,
 )
+from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups, seconds_of
+from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
+from hetsim_policies.hybrid.common.part_view import PartView
+from hetsim_policies.hybrid.common.quotas import FILL, Planner, Turns, apportion, shares
+from hetsim_policies.orders import fcfs
 
 LOOK = 8
 """Groups with waiting tasks of a kind that a starving group looks into."""

@@ -22,14 +22,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from policies.hybrid.common.nesting import check_nested
-from policies.hybrid.common.outlook import Objective, check_objective, mean_of
-from policies.hybrid.common.plannable import default_planner, plannable
-from sim.model.cluster import Device
-from sim.model.plan import Plan
-from sim.model.tasks import WAITING, Shape, Task
-from sim.model.units import Seconds
-from sim.policy import (
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Plan
+from hetsim.model.tasks import WAITING, Shape, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import (
     Counter,
     Decision,
     ListScheduler,
@@ -41,7 +38,10 @@ from sim.policy import (
     View,
     Wait,
 )
-from sim.policy.remaining import Resumed
+from hetsim.policy.remaining import Resumed
+from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
+from hetsim_policies.hybrid.common.plannable import default_planner, plannable
 
 SLACK = 1e-9
 """Part of a mean by which another must be better: forks differ by rounding."""
@@ -151,7 +151,7 @@ class Mpc(Scheduler):
 
     by: the base, a list scheduler; none given: fcfs that skips what does not fit.
     planner: a static policy; none given: `dual_approximation` for independent tasks without transfers on cores and one
-        type of GPU, else `heft`.  Those that try plans out (`genetic`, ...) do so in forks.
+        type of GPU, `peft` for task graphs, else `heft`.  Those that try plans out (`genetic`, ...) do so in forks.
     every: seconds from plan to plan.
     window: tasks that are planned.
     objective: the mean by which plans are judged: response, slowdown, deadline_misses, energy (above idle) or cost.

@@ -33,14 +33,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.hybrid.common.plannable import default_planner, plannable
-from policies.hybrid.common.planned_lanes import Board
-from policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
-from policies.hybrid.common.repairs import Known, reordered, restartable, stolen
-from sim.model.cluster import Device
-from sim.model.plan import Plan
-from sim.model.tasks import Shape, Task
-from sim.policy import (
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Plan
+from hetsim.model.tasks import Shape, Task
+from hetsim.policy import (
     Decision,
     Fetch,
     ListScheduler,
@@ -54,7 +50,11 @@ from sim.policy import (
     View,
     Wait,
 )
-from sim.policy.planned import placement_of
+from hetsim.policy.planned import placement_of
+from hetsim_policies.hybrid.common.plannable import default_planner, plannable
+from hetsim_policies.hybrid.common.planned_lanes import Board
+from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
+from hetsim_policies.hybrid.common.repairs import Known, reordered, restartable, stolen
 
 Order = Literal["acceleration", "longest", "arrival"]
 
@@ -68,7 +68,7 @@ class PlanAndRepair(Scheduler):
     """Follows a plan; reorders, steals, restarts and plans anew where it goes wrong.
 
     planner: a static policy, by name or as a mapping with its parameters; none given: `dual_approximation` for
-        independent tasks without transfers on cores and one type of GPU, else `heft`.
+        independent tasks without transfers on cores and one type of GPU, `peft` for task graphs, else `heft`.
     dynamic: the order in which tasks that have no place in the plan get one or start: by acceleration (the most
         accelerated first), longest first, or by arrival.
     threshold: a new plan is made when the end is forecast this part of the time planned earlier or later.

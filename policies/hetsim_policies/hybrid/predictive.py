@@ -1,15 +1,15 @@
 """Predictive: forecasts of the load decide how many devices are awake, and how many are kept free for a peak.
 
 Decides around another scheduler, which says when and where.  Every `interval` the work that came is measured, in
-devices that it would keep busy, and forecast (`policies.prediction`):
+devices that it would keep busy, and forecast (`hetsim_policies.prediction`):
 
 scale    as many devices stay awake as the load within one waking time needs at the target utilization, and what waits
          besides.  That load is at least what is measured now, and what the forecast expects it to rise by; so devices
          for a rise are awake when it comes, not a waking time later, and on a day unlike those before they follow what
-         is measured (`policies.prediction.series`).
+         is measured (`hetsim_policies.prediction.series`).
          With the predictor `last_value` or `ewma` this is an autoscaler that only reacts; with the signal `utilization`
          besides it is that of Kubernetes, which measures how busy the devices are
-         (`policies.hybrid.common.autoscaling`).
+         (`hetsim_policies.hybrid.common.autoscaling`).
 reserve  tasks of other classes may hold only what the forecast leaves to the classes and services named here for as
          long as `ahead`, about as long as one of them runs: they are not stopped when the peak comes, so they must not
          have begun.  Meanwhile they may run on cores or in a smaller mode, if they have one that fits.
@@ -30,22 +30,18 @@ those in which nothing is expected any more are passed over at once.  (Services 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from policies.hybrid.common.autoscaling import DevicePool
-from policies.hybrid.common.demand import ServiceDemand, asked_of, waiting_work
-from policies.hybrid.common.part_view import PartView
-from policies.prediction import ENOUGH, Chosen, ChosenPredictor, Score, Series, chosen, told
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import Device, DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Mode, Task
-from sim.model.units import Seconds
-from sim.policy import (
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import (
     Annotate,
     Counter,
     Decision,
@@ -53,13 +49,17 @@ from sim.policy import (
     Pause,
     PlacementRule,
     PlanProblem,
+    Predictor,
     Scheduler,
     Start,
     View,
     Wait,
 )
-
-DAILY = Chosen("holt_winters")
+from hetsim_policies.hybrid.common.autoscaling import DevicePool
+from hetsim_policies.hybrid.common.demand import ServiceDemand, asked_of, waiting_work
+from hetsim_policies.hybrid.common.part_view import PartView
+from hetsim_policies.prediction import ENOUGH, Score, Series, error_notes
+from hetsim_policies.prediction.holt_winters import HoltWinters
 
 
 class Predictive(Scheduler):
@@ -67,7 +67,7 @@ class Predictive(Scheduler):
 
     by: that scheduler; none given: first come, first served, where what fits may pass what does not.  With `reserve` it
     must be a list scheduler (fcfs, sjf, edf, priority, qssf, ...), best with the discipline "skip".
-    predictor: how the load is forecast: last_value, ewma, holt_winters or ar, or a mapping with parameters.
+    predictor: how the load is forecast; holt_winters with a season of a day unless given.
     scale: are devices sent to sleep and woken?  least: never fewer awake of a type.
     signal: what is measured: the work that arrives, or how many devices are busy.
     target: part of the awake devices that the load may keep busy.
@@ -83,7 +83,7 @@ class Predictive(Scheduler):
     def __init__(
         self,
         by: Scheduler | None = None,
-        predictor: ChosenPredictor = DAILY,
+        predictor: Callable[[], Predictor] | None = None,
         scale: bool = True,
         signal: Literal["arrivals", "utilization"] = "arrivals",
         target: Annotated[float, Field(gt=0, le=1)] = 0.7,
@@ -95,7 +95,10 @@ class Predictive(Scheduler):
         ahead: Annotated[Seconds, Field(ge=0)] = 1800.0,
     ):
         self.by = ListScheduler(discipline="skip") if by is None else by
-        self.predictor: Chosen = chosen(predictor)
+        self.predictor = HoltWinters if predictor is None else predictor
+        self.knows_rates = self.predictor().knows_rates
+        self._work: dict[tuple[DeviceType, str], tuple[float, int]] = {}
+        """Device-seconds and number of what came, by type and class; where true rates are known."""
         self.scale = scale
         self.signal = signal
         self.target = target
@@ -139,6 +142,9 @@ class Predictive(Scheduler):
     # Hooks ------------------------------------------------------------------------------------------------------
 
     def check(self, problem: PlanProblem) -> None:
+        if self.knows_rates and self.rates is None:
+            text = "a predictor that knows the true rates goes with the run's own scheduler, not inside another"
+            raise ScenarioError(Problem(text, key="policy.scheduler"))
         self.by.check(problem)
         known = [name for name in problem.tasks.classes if name]
         for name in self.protected:
@@ -164,15 +170,27 @@ class Predictive(Scheduler):
         for kind, devices in by_type.items():
             self.pools[kind] = DevicePool(kind, devices, min(self.least, len(devices)), self.stabilization)
             if self.scale:
-                self.loads[kind] = self._series(kind.power.wake)
+                self.loads[kind] = self._series(kind.power.wake, kind)
             if self.protected:
-                self.peaks[kind] = self._series(self.ahead)
+                self.peaks[kind] = self._series(self.ahead, kind, self.protected)
                 self.kept[kind] = 0
         self._since = view.now
         self._next = view.now + self.interval
 
-    def _series(self, lead: float) -> Series:
-        return Series(self.predictor.make(), self.interval, lead + self.interval, self.score, self.memory)
+    def _series(self, lead: float, kind: DeviceType, names: Collection[str] | None = None) -> Series:
+        predictor = self.predictor()
+        if self.knows_rates:
+            predictor.truth = partial(self._true_load, kind, names)
+        return Series(predictor, self.interval, lead + self.interval, self.score, self.memory)
+
+    def _true_load(self, kind: DeviceType, names: Collection[str] | None, time: float) -> float:
+        """Devices that are busy on average with what arrives at a time, of some classes or of all."""
+        rates = self.rates or {}
+        return sum(
+            rates[name](time) * seconds / count
+            for (of_kind, name), (seconds, count) in self._work.items()
+            if of_kind is kind and name in rates and (names is None or name in names)
+        )
 
     def ready(self, task: Task) -> None:
         self._release(task)
@@ -240,6 +258,9 @@ class Predictive(Scheduler):
 
     def _arrived(self, kind: DeviceType, seconds: float, count: int, name: str) -> None:
         """Work came for a type of device, from tasks of a class or requests to a service."""
+        if self.knows_rates and count:
+            before = self._work.get((kind, name), (0.0, 0))
+            self._work[kind, name] = before[0] + seconds, before[1] + count
         if self.scale and self.signal == "arrivals" and kind in self.loads:
             self.loads[kind].note(seconds, count)
         if name in self.protected and kind in self.peaks:
@@ -307,7 +328,7 @@ class Predictive(Scheduler):
     def _tell(self) -> None:
         every = [*self.loads.values(), *self.peaks.values()]
         fallbacks = sum(series.fallbacks for series in every) / max(1, sum(series.forecasts for series in every))
-        self.notes = {**self.by.notes, **told("forecast", self.score.error, fallback=fallbacks)}
+        self.notes = {**self.by.notes, **error_notes("forecast", self.score.error, fallback=fallbacks)}
 
     def _want(self, view: View) -> None:
         waiting = waiting_work(view, self._requests)

@@ -10,9 +10,9 @@ and the most urgent.
 The base is left only where that is better beyond chance.  Where tasks that have ended took other times than estimated,
 too few have ended to tell, or arrivals are drawn, the best candidate is held against the base in `samples` further
 futures: each task takes what its estimate lets expect (less of it where estimates of its class told little, see
-`policies.prediction.estimates`) times a ratio of one that has ended to that, and both meet the same times, arrivals and
-random numbers.  The lower confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0, or `margin`
-of the base.
+`hetsim_policies.prediction.estimates`) times a ratio of one that has ended to that, and both meet the same times,
+arrivals and random numbers.  The lower confidence limit of the mean paired gain (Student's t, one-sided) must exceed 0,
+or `margin` of the base.
 Reference: Bertsekas, Tsitsiklis, Wu, Rollout Algorithms for Combinatorial Optimization (1997): where a fork tells the
 truth, a rollout is never worse than its base; policy improvement by one step.
 Weakness: what comes later is not foreseen unless `arrivals` is `learned`, and no test tells what that costs; ratios are
@@ -31,15 +31,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.common.outlook import Objective, check_objective, mean_of
-from policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
-from policies.prediction.estimates import Believed, EstimateHistory
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Task
-from sim.model.units import Seconds
-from sim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
+from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
+from hetsim_policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
+from hetsim_policies.prediction.estimates import Believed, EstimateHistory
 
 ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundRobin", "SpeedupMean")
 """Schedulers with books of their own on what they started: they cannot go on after the start of another."""

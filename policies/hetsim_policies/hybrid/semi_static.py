@@ -27,17 +27,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.hybrid.common.lanes import PlanInProgress, kept_lanes
-from policies.hybrid.common.nesting import check_nested
-from policies.placements import first_fit
-from policies.static.common.instance import runnable
-from policies.static.mct import Mct
-from sim.errors import Problem, ScenarioError, UsageError
-from sim.model.cluster import Device
-from sim.model.plan import Placement, lane_names
-from sim.model.tasks import Mode, Task, Tasks
-from sim.model.units import Seconds
-from sim.policy import (
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement, lane_names
+from hetsim.model.tasks import Mode, Task, Tasks
+from hetsim.model.units import Seconds
+from hetsim.policy import (
     Decision,
     ListScheduler,
     PlacementRule,
@@ -48,7 +43,12 @@ from sim.policy import (
     View,
     Wait,
 )
-from sim.policy.remaining import rows_of
+from hetsim.policy.remaining import rows_of
+from hetsim_policies.hybrid.common.lanes import PlanInProgress, kept_lanes
+from hetsim_policies.hybrid.common.nesting import check_nested
+from hetsim_policies.placements import first_fit
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.mct import Mct
 
 
 class SemiStatic(Scheduler):

@@ -1,7 +1,7 @@
 """A policy that was learned: `hetsim train` made it, and here it runs, in NumPy alone.
 
 Decides which of the first waiting tasks goes on which type of device, or that all wait, by the highest score of a
-small network (`network`), from exactly what it saw in training (`sim.learning.observation.window`).
+small network (`network`), from exactly what it saw in training (`hetsim.learning.observation.window`).
 Reference: Mao, Alizadeh, Menache, Kandula, Resource Management with Deep Reinforcement Learning (HotNets 2016) for
 scheduling as such a choice; the agents name theirs.
 No guarantee of any kind.  Weakness: good where the load is like the one it was trained on; tasks beyond the window
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.learning.agents.files import load
-from sim.learning.observation.window import SCHEDULING, Window
-from sim.model.paths import ExistingFile
-from sim.policy import PlanProblem, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.learning.agents.files import load
+from hetsim.learning.observation.window import SCHEDULING, Window
+from hetsim.model.paths import ExistingFile
+from hetsim.policy import PlanProblem, View
 
 
 class Learned(Window):

@@ -2,7 +2,7 @@
 
 Decides whether a task may wait, by which of the two has the higher score of a small network (`network`): to accept,
 scored from the task and the state of the system, or to reject, scored from the state alone; exactly what was seen in
-training (`sim.learning.observation.admission`).
+training (`hetsim.learning.observation.admission`).
 Reference: the agents name theirs; Stidham, Optimal Control of Admission to a Queueing System, IEEE Transactions on
 Automatic Control 30 (1985), for what is best where the load has a simple model (`mdp_threshold`).
 No guarantee of any kind.  Weakness: good where the load is like the one it was trained on, under the scheduler that was
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sim.errors import Problem, ScenarioError
-from sim.learning.agents.files import load
-from sim.learning.observation.admission import ACCEPT, AdmissionWindow
-from sim.learning.observation.window import ADMISSION
-from sim.model.paths import ExistingFile
-from sim.model.tasks import Task
-from sim.policy import Accept, Admission, PlanProblem, Reject, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.learning.agents.files import load
+from hetsim.learning.observation.admission import ACCEPT, AdmissionWindow, refuse_others
+from hetsim.learning.observation.window import ADMISSION
+from hetsim.model.paths import ExistingFile
+from hetsim.model.tasks import Task
+from hetsim.policy import Accept, Admission, PlanProblem, Reject, View
 
 YES = Accept()
 
@@ -54,13 +54,3 @@ class LearnedAdmission(Admission):
 
     def gone(self, task: Task) -> None:
         self.door.gone(task)
-
-
-def refuse_others(problem: PlanProblem) -> None:
-    """ScenarioError where tasks do not simply come, wait and run."""
-    if problem.tasks.predecessors is not None:
-        text = "a learned admission decides when a task may start, and of a task graph all tasks come at once"
-        raise ScenarioError(Problem(f"{text}; admission is learned for tasks without predecessors", key="workload"))
-    if any(mode.batch_limit != 1 for shape in problem.tasks.shapes for mode in shape.modes):
-        text = "a learned admission does not know batches; it decides about tasks without a `service`"
-        raise ScenarioError(Problem(text, key="workload"))

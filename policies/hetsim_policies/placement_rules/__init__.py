@@ -1,4 +1,4 @@
-"""Placements with a file of their own; the others are in `policies.placements`.
+"""Placements with a file of their own; the others are in `hetsim_policies.placements`.
 
 Fragmentation and packing:
     fgd             Fragmentation gradient descent: a task goes where it adds least to the fragmentation of GPUs
@@ -6,7 +6,6 @@ Fragmentation and packing:
                     last
     gpu_clustering  GPU clustering: tasks that ask for the same share of GPUs go on the same nodes
     resources       Placements that weigh all resources of a node at once: `dot_product`, `pack` and `spread`
-    atc23           The six placements of Weng et al
 
 Gangs, and networks:
     gangs           Placements of gangs: on the fewest nodes (`consolidate`), within the fastest part of the cluster

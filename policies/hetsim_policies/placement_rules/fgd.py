@@ -21,25 +21,34 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
-from policies.placement_rules.common.fragmentation import Mix, NodeStates
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Shape, Task
-from sim.policy import View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import equally_fast, first_across, on_gpu
+from hetsim_policies.placement_rules.common.fragmentation import LeastRises, Mix, NodeStates
+from hetsim_policies.placement_rules.common.published import PublishedFgd, ScoredRule, Scores
 
 Growth = Annotated[float, Field(gt=1, le=10)]
+GROWTH = 1.25
 
 ROUNDING = 1e-9
 """Fragmentations that differ by less are equal."""
 
 
-class Fgd:
+class Fgd(ScoredRule):
     """The place that raises expected fragmentation least.
 
     growth: the mix of requests is taken anew when the number of tasks seen has grown by this factor.
+    scores: "published": as the simulator of Weng et al., with whole scores of 0 to 100 / (1 + exp(rise)), ties by the
+    drawn names of nodes, the mix of the whole workload, without its rarest requests, and no host memory.
     """
 
-    def __init__(self, growth: Growth = 1.25):
+    published = PublishedFgd
+
+    def __init__(self, growth: Growth = GROWTH, scores: Scores = "exact"):
+        if growth != GROWTH and scores == "published":
+            raise ValueError("growth has no effect with scores: published, whose mix is of all tasks; leave it out")
+        super().__init__(scores)
         self.growth = growth
         self._count: dict[Shape, int] = {}
         self._asked: set[int] = set()
@@ -48,14 +57,12 @@ class Fgd:
         self._next = 1
         self._mix: Mix | None = None
         self._states: NodeStates | None = None
-        self._scores: dict[Mode, np.ndarray] = {}
-        """By mode and state of a node: the least rise, NaN where it was not asked for yet."""
+        self._rises: LeastRises | None = None
 
-    def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
+    def exact(self, task: Task, view: View) -> Placement | None:
         if self._states is None:
             self._states = NodeStates(view)
-        self._learn(task)
+        self._learn(task, self._states)
         self._states.refresh(view)
         for modes in equally_fast(task):
             placement = self._place(task, modes, view)
@@ -64,7 +71,7 @@ class Fgd:
                 return placement
         return None
 
-    def _learn(self, task: Task) -> None:
+    def _learn(self, task: Task, states: NodeStates) -> None:
         """Count the task's request, once."""
         if task.index not in self._asked:
             self._asked.add(task.index)
@@ -72,17 +79,17 @@ class Fgd:
             self._count[task.shape] = self._count.get(task.shape, 0) + 1
         if self._mix is None or self._seen >= self._next:
             self._mix = Mix(self._count)
-            self._scores.clear()
+            self._rises = LeastRises(self._mix, states)
             self._next = max(self._seen + 1, int(self._seen * self.growth))
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
-        states = self._states
-        assert states is not None
+        states, least_rises = self._states, self._rises
+        assert states is not None and least_rises is not None
         rises, free, nodes, owners = [], [], [], []
         for number, mode in enumerate(modes):
             fitting = view.nodes.candidates(mode)
             if len(fitting):
-                rises.append(self._rises(mode, states.of[fitting]))
+                rises.append(least_rises(mode, states.of[fitting]))
                 free.append(view.nodes.accelerators.share[fitting].sum(axis=1))
                 nodes.append(fitting)
                 owners.append(np.full(len(fitting), number))
@@ -106,21 +113,6 @@ class Fgd:
         yield first
         order = np.lexsort([owner, node, free, np.round(rise, 9)])
         yield from order[order != first].tolist()
-
-    def _rises(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """What the mode would add to the fragmentation of nodes in these states, at the best of their GPUs."""
-        assert self._mix is not None and self._states is not None
-        scores = self._scores.get(mode)
-        if scores is None or len(scores) < self._states.count:
-            longer = np.full(max(64, 2 * self._states.count), np.nan)
-            if scores is not None:
-                longer[: len(scores)] = scores
-            scores = self._scores[mode] = longer
-        missing = np.unique(states[np.isnan(scores[states])])
-        if len(missing):
-            states_ = self._states.states
-            scores[missing] = self._mix.least_rises([states_[number] for number in missing.tolist()], mode)
-        return scores[states]
 
     def _on(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         """The devices on a node: of a fraction the GPU with the least rise, among equals the fullest."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
-from sim.model.cluster import Cluster
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import Cluster
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import by_room, equally_fast, on_gpu, taking
 
 Found = tuple[tuple[float, ...], Placement]
 """A placement and its key: the least is the best."""

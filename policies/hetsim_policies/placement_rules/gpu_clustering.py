@@ -12,24 +12,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.common.choice import best_node
-from sim.model.cluster import WHOLE
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import WHOLE
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import best_node
+from hetsim_policies.placement_rules.common.published import PublishedGpuClustering, ScoredRule, Scores
 
 
-class GpuClustering:
-    """Nodes where the others ask for least of other shares of GPUs; then those with the most of the same share."""
+class GpuClustering(ScoredRule):
+    """Nodes where the others ask for least of other shares of GPUs; then those with the most of the same share.
 
-    def __init__(self) -> None:
+    scores: "published": as the simulator of Weng et al., with whole scores by the kinds of tasks on a node, of which
+    all fractions are one, ties by the drawn names of nodes.
+    """
+
+    published = PublishedGpuClustering
+
+    def __init__(self, scores: Scores = "exact"):
+        super().__init__(scores)
         self._placed: dict[int, list[Task]] = {}
         self._seen = -1
         self._held: dict[float, np.ndarray] = {}
         """By GPUs asked for: how many of them tasks of this demand hold on each node."""
 
-    def __call__(self, task: Task, view: View) -> Placement | None:
-        """The rule."""
+    def exact(self, task: Task, view: View) -> Placement | None:
         self._forget(view)
         placement = best_node(task, view, lambda mode, nodes: self._keys(mode, nodes, view))
         if placement is not None:

@@ -12,18 +12,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.common.choice import best_node, on_gpu, taking
-from sim.model.cluster import WHOLE
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import WHOLE
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import best_node, on_fullest, taking
+from hetsim_policies.placement_rules.common.published import PublishedGpuPacking, ScoredRule
 
 IN_USE, IDLE_GPU, IDLE_NODE = 0, 1, 2
 
 
-def gpu_packing(task: Task, view: View) -> Placement | None:
-    """GPUs in use before idle GPUs, these before idle nodes; among equals the fullest."""
-    return best_node(task, view, lambda mode, nodes: _keys(mode, nodes, view), _fullest)
+class GpuPacking(ScoredRule):
+    """GPUs in use before idle GPUs, these before idle nodes; among equals the fullest.
+
+    scores: "published": as the simulator of Weng et al., with whole scores, ties by the drawn names of nodes, where a
+    task without a GPU has the same score everywhere.
+    """
+
+    published = PublishedGpuPacking
+
+    def exact(self, task: Task, view: View) -> Placement | None:
+        return best_node(task, view, lambda mode, nodes: _keys(mode, nodes, view), on_fullest)
 
 
 def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
@@ -37,9 +46,3 @@ def _keys(mode: Mode, nodes: np.ndarray, view: View) -> Sequence[np.ndarray]:
         class_ = np.where(least < WHOLE, IN_USE, class_)
         return class_, least, free
     return class_, free
-
-
-def _fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
-    if not mode.gpus or mode.whole:
-        return view.first(mode, task, node=node)
-    return on_gpu(task, mode, node, view, np.argsort(view.nodes.accelerators.share[node], kind="stable"))

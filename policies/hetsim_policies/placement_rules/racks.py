@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from policies.placement_rules.common.choice import by_room, equally_fast
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import by_room, equally_fast
 
 Choice = Callable[[Mode, list[list[int]]], list[int]]
 """The nodes for a job from those that are free, by rack."""

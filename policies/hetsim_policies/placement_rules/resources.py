@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.placement_rules.common.choice import Pick, Totals, best_node, demand, on_gpu
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import Pick, Totals, best_node, demand, on_gpu
+from hetsim_policies.placement_rules.common.published import PublishedDotProduct, ScoredRule, Scores
 
 
 class _Weighing:
@@ -35,19 +36,29 @@ class _Weighing:
         raise NotImplementedError
 
 
-class DotProduct(_Weighing):
+class DotProduct(ScoredRule, _Weighing):
     """The node with the largest dot product of free resources and the task's demand.
 
     smallest: the least dot product instead, so that nodes with little left of what the task wants go first.
+    scores: "published": as the simulator of Weng et al.: the least dot product of cores and GPUs, as a whole score,
+    ties by the drawn names of nodes.
 
     Reference: Panigrahy, Talwar, Uyeda, Wieder, Heuristics for Vector Bin Packing (2011); Grandl et al.,
     Multi-Resource Packing for Cluster Schedulers (Tetris, SIGCOMM 2014).  Both are scaled by the largest node.
     Weakness: likes empty nodes, as worst_fit, and is blind to which GPU of a node a fraction takes (the fullest).
     """
 
-    def __init__(self, smallest: bool = False):
-        super().__init__()
+    published = PublishedDotProduct
+
+    def __init__(self, smallest: bool = False, scores: Scores = "exact"):
+        if smallest and scores == "published":
+            raise ValueError("smallest has no effect with scores: published, which take the least; leave it out")
+        super().__init__(scores)
+        _Weighing.__init__(self)
         self.smallest = smallest
+
+    def exact(self, task: Task, view: View) -> Placement | None:
+        return _Weighing.__call__(self, task, view)
 
     def keys(self, mode: Mode, nodes: np.ndarray, totals: Totals, view: View) -> Sequence[np.ndarray]:
         largest = totals.all(np.arange(len(totals.cores))).max(axis=1)

@@ -11,18 +11,17 @@ fall-back until it has seen as much as its method needs.  `DurationHistory` pred
 those that its user has run.  `prediction_error` says how far forecasts were from what came, `Score` does so in passing,
 `backtest` for a series that is known as a whole.
 A scenario names a predictor, `predictor: ewma`, or gives a mapping with its parameters,
-`predictor: {name: holt_winters, season: 24 h}`; `Chosen` is such a choice, checked.
+`predictor: {name: holt_winters, season: 24 h}`.  They are a kind of policy, derived from `hetsim.policy.Predictor`:
+`hetsim.register("mine", Mine, kind="predictor")` adds one.
 """
 
-from policies.prediction.choice import PREDICTORS, Chosen, ChosenPredictor, chosen
-from policies.prediction.contract import Predictor
-from policies.prediction.durations import DurationHistory
-from policies.prediction.errors import PredictionError, Score, backtest, prediction_error, told
-from policies.prediction.fading import FadingSum
-from policies.prediction.recent import ENOUGH, Recent
-from policies.prediction.series import Series
+from hetsim_policies.prediction.durations import DurationHistory
+from hetsim_policies.prediction.errors import PredictionError, Score, backtest, error_notes, prediction_error
+from hetsim_policies.prediction.fading import FadingSum
+from hetsim_policies.prediction.recent import ENOUGH, Recent
+from hetsim_policies.prediction.series import Series
 
 __all__ = [
-    "ENOUGH", "PREDICTORS", "Chosen", "ChosenPredictor", "DurationHistory", "FadingSum", "PredictionError", "Predictor",
-    "Recent", "Score", "Series", "backtest", "chosen", "prediction_error", "told",
+    "ENOUGH", "DurationHistory", "FadingSum", "PredictionError",
+    "Recent", "Score", "Series", "backtest", "prediction_error", "error_notes",
 ]  # fmt: skip

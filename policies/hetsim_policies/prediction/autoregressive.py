@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.prediction.contract import Predictor
+from hetsim.policy import Predictor
 
 MAX_STEPS = 10_000
 """Maximum steps of a forecast: beyond, a stable fit has long converged."""

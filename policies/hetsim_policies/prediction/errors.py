@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from policies.prediction.contract import Predictor
-from sim.errors import UsageError
+from hetsim.errors import UsageError
+from hetsim.policy import Predictor
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def prediction_error(actual: Iterable[float], forecast: Iterable[float], quantil
     return score.error
 
 
-def told(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
-    """As notes of a policy: `sim.results.one_run.forecasts` shows them.  What is not defined is left out."""
+def error_notes(name: str, error: PredictionError, **more: Any) -> dict[str, Any]:
+    """As notes of a policy: `hetsim.results.one_run.forecasts` shows them.  What is not defined is left out."""
     found = {"count": error.count, "mape": error.mape, "pinball": error.pinball, "quantile": error.quantile, **more}
     return {f"{name}_{key}": value for key, value in found.items() if value == value}
 

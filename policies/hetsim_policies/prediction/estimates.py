@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.tasks import Task, Tasks
+from hetsim.model.tasks import Task, Tasks
 
 ENOUGH = 5
 """Tasks that have ended, below which nothing is said."""

@@ -12,9 +12,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.prediction.contract import Predictor
-from policies.prediction.fading import FadingSum
-from sim.model.units import Seconds
+from hetsim.model.units import Seconds
+from hetsim.policy import Predictor
+from hetsim_policies.prediction.fading import FadingSum
 
 
 class Ewma(Predictor):

@@ -28,9 +28,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.prediction.contract import Predictor
-from policies.prediction.ewma import Ewma
-from sim.model.units import Seconds
+from hetsim.model.units import Seconds
+from hetsim.policy import Predictor
+from hetsim_policies.prediction.ewma import Ewma
 
 Weight = Annotated[float, Field(ge=0, le=1)]
 
@@ -62,7 +62,7 @@ class HoltWinters(Predictor):
     ):
         super().__init__()
         if season < 2 * slot:
-            raise ValueError(f"a season of {season:g} s has no two slots of {slot:g} s")
+            raise ValueError(f"season ({season:g} s) must be at least two slots ({slot:g} s each)")
         for length, part in ((season, slot), (week or 0.0, week_slot)):
             if length / part > MAX_SLOTS:
                 raise ValueError(f"a season of {length:g} s has more than {MAX_SLOTS:,} slots of {part:g} s")

@@ -8,7 +8,7 @@ Cost: O(1).
 
 from __future__ import annotations
 
-from policies.prediction.contract import Predictor
+from hetsim.policy import Predictor
 
 
 class LastValue(Predictor):

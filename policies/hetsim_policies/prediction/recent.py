@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from policies.prediction.fading import FadingSum
+from hetsim_policies.prediction.fading import FadingSum
 
 ENOUGH = 8
 """Arrivals that a mean holds before it is believed."""

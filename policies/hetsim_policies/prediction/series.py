@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from policies.prediction.contract import Predictor
-from policies.prediction.errors import Score
-from policies.prediction.ewma import Ewma
-from policies.prediction.recent import Recent
+from hetsim.policy import Predictor
+from hetsim_policies.prediction.errors import Score
+from hetsim_policies.prediction.ewma import Ewma
+from hetsim_policies.prediction.recent import Recent
 
 MAX_ASKED = 12
 """Times within the lead at which a forecast is asked for its peak."""
@@ -86,7 +86,7 @@ class Series:
         self.predictor.observe(end - self.interval / 2, value)
         found = [max(0.0, self.predictor.forecast(horizon)) for horizon in self._ahead]
         self.peak = max(found)
-        self.demand = self.peak if self.predictor.flat else self._demanded(end, value)
+        self.demand = self.peak if self.predictor.flat or self.predictor.knows_rates else self._demanded(end, value)
         self._arrivals = 0.0
         self._said.append((self._sum, sum(found) / len(found)))
         self.forecasts += 1

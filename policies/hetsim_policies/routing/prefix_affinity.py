@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from sim.policy import Generation, Replica, Routing
+from hetsim.policy import Generation, Replica, Routing
 
 
 class PrefixAffinity(Routing):

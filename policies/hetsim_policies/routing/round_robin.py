@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.policy import Generation, Replica, Routing
+from hetsim.policy import Generation, Replica, Routing
 
 
 class RoundRobinRouting(Routing):

@@ -4,10 +4,7 @@ Lists, task by task:
     graham                List scheduling: whenever a device is idle, it takes the first task of a list that is there
                           and can run on it
     mct                   Minimum completion time: one task after the other goes where it will be complete first
-    min_min               Min-min: of all tasks left, the one that can be complete first goes where it is complete
-                          first; then again
-    max_min               Max-min: place next the task with the latest earliest completion time
-    sufferage             Sufferage: the task that would lose most by not getting its best lane gets it; then again
+    rounds                Rounds of one task each, which goes where it is complete first: min-min, max-min, sufferage
     load_balance          Load balancing: each task goes to the lane with least projected load per speed
     prioritized           Priorities: one task after the other, in an order of its own, gets the first interval
                           without a conflict
@@ -15,12 +12,8 @@ Lists, task by task:
                           the least room over
 
 Task graphs:
-    heft                  Heterogeneous earliest finish time: tasks by their distance from the end, each where it
-                          finishes first
-    cpop                  Critical path on a processor: the longest path of the graph stays on one lane, the rest goes
-                          where it finishes first
-    peft                  Predict earliest finish time: each task where it and the shortest way from there to the end
-                          finish first
+    insertion             One task after the other where it is complete first, into a gap if one is long enough:
+                          HEFT, CPOP, PEFT
 
 CPUs and GPUs, with a guarantee:
     dual_approximation    Dual approximation for independent tasks on m CPUs and k GPUs: guess the makespan, bisect on
@@ -42,6 +35,8 @@ Programs:
                           each is put whole
     integer_program       The assignment program in whole tasks: the least makespan of independent sequential tasks on
                           unlike lanes (R||Cmax)
+    column_pricing        Column pricing: an integer program over the few pairs of task and lane that the linear
+                          program's prices allow
     constraint_program    Constraint programming: which type, when, proven optimal where the solver gets that far
                           (CP-SAT of OR-tools)
     convex_energy         Least energy before a deadline: a lane for every task and one frequency for every device,
@@ -50,10 +45,7 @@ Programs:
 Search:
     local_search          Local search on the simulated makespan: the best plan of several planners, changed where the
                           engine says it helps
-    genetic               A genetic algorithm: schedules that are recombined and changed at random, the better ones
-                          more often
-    simulated_annealing   Simulated annealing: one schedule, changed move by move; what makes it longer is accepted
-                          ever more rarely
+    random_search         Search at random from a fast planner's schedule: a genetic algorithm and simulated annealing
     constraint_injection  Constraint injection: a linear program assigns; a separate optimizer tells it, by a
                           constraint tree, what it misses
 

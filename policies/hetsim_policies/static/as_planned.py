@@ -10,14 +10,15 @@ Reference: Agullo, Beaumont, Eyraud-Dubois, Kumar, Are Static Schedules So Bad? 
 Prefetches and drops are part of the plan, in the round in which the scheduler made them.
 Weakness: that of every plan: an order that waits for a late task leaves devices empty.  What else the scheduler does
 besides placing tasks (sleep, frequencies) is not in the plan; batches cannot be planned.
-Cost: one more run.
+Cost: two more runs: the rehearsal, and one of its plan for the times that a plan without idle waits has.
 """
 
 from __future__ import annotations
 
-from policies.dynamic.heteroprio import HeteroPrio
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem, Scheduler
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem, Scheduler
+from hetsim_policies.dynamic.heteroprio import HeteroPrio
+from hetsim_policies.static.common.outcome import rehearsed
 
 
 class AsPlanned(PlannedScheduler):
@@ -34,4 +35,4 @@ class AsPlanned(PlannedScheduler):
         self.by.check(problem)
 
     def plan(self, problem: PlanProblem) -> Plan:
-        return problem.rehearse(self.by)
+        return rehearsed(problem, problem.rehearse(self.by))

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.instance import independent
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.common.two_types import by_speed_up, two_types
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import independent
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.two_types import by_speed_up, two_types
 
 
 class Clb2c(PlannedScheduler):

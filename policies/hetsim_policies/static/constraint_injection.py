@@ -42,8 +42,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.static.common.ahead import brought_ahead
-from policies.static.common.assignment import (
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Plan, find_cycle
+from hetsim.model.tasks import Tasks
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.ahead import brought_ahead
+from hetsim_policies.static.common.assignment import (
     Apart,
     AssignmentProgram,
     Before,
@@ -59,21 +64,15 @@ from policies.static.common.assignment import (
     violated,
     with_order,
 )
-from policies.static.common.fused import Patterns, apart, as_one, chains
-from policies.static.common.instance import Instance, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.parts import Groups, dealt, in_blocks
-from policies.static.common.search import simulated
-from policies.static.common.traffic import Traffic, traffic_of
-from policies.static.integer_program import MAX_VARIABLES, Whole, integer_program
-from policies.static.linear_program import linear_program, rounded
-from policies.task_graphs import graph_of, topological
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.model.cluster import Device
-from sim.model.plan import Plan, find_cycle
-from sim.model.tasks import Tasks
-from sim.policy import PlannedScheduler, PlanProblem
-from sim.policy.planned import Following
+from hetsim_policies.static.common.fused import Patterns, apart, as_one, chains
+from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.outcome import finished, plan_of
+from hetsim_policies.static.common.parts import Groups, dealt, in_blocks
+from hetsim_policies.static.common.search import simulated
+from hetsim_policies.static.common.traffic import Traffic, traffic_of
+from hetsim_policies.static.integer_program import MAX_VARIABLES, Whole, integer_program
+from hetsim_policies.static.linear_program import linear_program, rounded
+from hetsim_policies.task_graphs import graph_of, topological
 
 NODES = 50
 GAP = 0.01
@@ -126,7 +125,7 @@ class ConstraintInjection(PlannedScheduler):
         instance = runnable(problem, "constraint_injection")
         linear, bound = linear_program(instance)
         integer, better = integer_program(instance)
-        free = [plan_of(instance, schedule, max(bound, better)) for schedule in (linear, integer)]
+        free = [plan_of(instance, schedule, max(bound, better), draft=True) for schedule in (linear, integer)]
         spans = [simulated(problem, plan) for plan in free]
         unconstrained = min(spans)
         race = _Race(problem, free[spans.index(unconstrained)], unconstrained, len(free))
@@ -141,13 +140,14 @@ class ConstraintInjection(PlannedScheduler):
             race.enter(ahead)
         best, least = race.best, race.makespan
         notes = {"constraints": race.won, "candidates": race.tried, "unconstrained_makespan": unconstrained}
-        if best.fused:
-            return _with_launches(problem, replace(best, makespan=least, notes=best.notes | notes))
-        known = free[0].bound
-        return replace(
-            best, makespan=least, bound=None if known is None else min(known, least), notes=best.notes | notes
-        )
-
+        known: float | None = free[0].bound
+        if best.fused:  # bounds, and what is told of them, are of kernels launched one by one
+            notes |= {"launches": len(best.launches())}
+            bounded = ("covers", "ratio_certified", "ratio_guaranteed")
+            known, best = None, replace(best, notes={k: v for k, v in best.notes.items() if k not in bounded})
+        known = None if known is None else min(known, least)
+        plan = replace(best, makespan=least, bound=known, notes=best.notes | notes)
+        return finished(instance, plan, judged=True)
 
     def _constrain(self, race: _Race, instance: Instance, near: float, free: Sequence[Plan]) -> None:
         """Let plans under the constraints of transfers compete, as many as there may be; none without transfers.
@@ -195,18 +195,6 @@ def launched_together(plan: Plan, tasks: Tasks, most: int, patterns: Patterns | 
     if most < 2 or tasks.work is None:
         return plan
     return as_one(plan, tasks, chains(tasks, most, patterns))
-
-
-def _with_launches(problem: PlanProblem, plan: Plan) -> Plan:
-    """A plan with launches of several kernels: its timetable is the simulated one, and bounds do not hold for it."""
-    bounded = ("covers", "ratio_certified", "ratio_guaranteed")  # what they tell is of bounds
-    notes = {name: value for name, value in plan.notes.items() if name not in bounded}
-    notes |= {"launches": len(plan.launches()), "timetable": "simulated"}
-    rehearsed = problem.rehearse(Following(plan))
-    assert rehearsed.timetable is not None
-    row_of = {step.task: number for number, step in enumerate(rehearsed.steps)}
-    times = rehearsed.timetable[[row_of[step.task] for step in plan.steps]]
-    return replace(plan, bound=None, notes=notes, timetable=times)
 
 
 # The tree -----------------------------------------------------------------------------------------------------
@@ -258,7 +246,7 @@ class Solver:
         site_of = assigned(instance, self.sites, constraints, self.unit, self.node_limit, self.max_variables)
         if site_of is None:
             return None
-        plan = plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic))
+        plan = plan_of(instance, ordered(instance, self.sites, site_of, constraints, self.traffic), draft=True)
         rows = [one.tasks for one in constraints if isinstance(one, Fuse)]
         return as_one(plan, tasks, rows, self.as_one) if rows and self.as_one > 1 else plan
 

@@ -25,17 +25,18 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from policies.static.common.instance import Instance, runnable
-from policies.static.common.outcome import plan_of, planned, together
-from policies.static.common.search import bound_together, seeds_of, simulated, span_of
-from policies.static.common.timing import Placed
-from policies.static.common.traffic import traffic_of
-from policies.static.hlp import hlp
-from policies.static.integer_program import beyond_first, integer_program
-from policies.task_graphs import graph_of, topological
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.flow_shop import ordered
+from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.outcome import finished, plan_of, planned, together
+from hetsim_policies.static.common.search import bound_together, seeds_of, simulated, span_of
+from hetsim_policies.static.common.timing import Placed
+from hetsim_policies.static.common.traffic import traffic_of
+from hetsim_policies.static.hlp import hlp
+from hetsim_policies.static.integer_program import beyond_first, integer_program
+from hetsim_policies.task_graphs import graph_of, topological
 
 MISSING = "constraint_program needs OR-tools: pip install 'hetsim[exact]'"
 UNITS = 10_000_000
@@ -82,7 +83,7 @@ class ConstraintProgram(PlannedScheduler):
         best.notes |= {"optimal": gap <= PROVEN and not shared, "gap": gap}
         if "ratio_certified" in best.notes:
             best.notes["ratio_certified"] = span_of(best) / best.bound if best.bound > 0 else 1.0
-        return best
+        return finished(instance, best, judged=shared)
 
 
 def quick(instance: Instance) -> tuple[Plan, float]:
@@ -97,9 +98,9 @@ def quick(instance: Instance) -> tuple[Plan, float]:
         schedule, bound = hlp(*given, instance.free)
     else:
         schedule, bound = integer_program(instance, max_variables=1)
-    plans = [plan_of(instance, one, bound) for one in (schedule, *schedules)]
+    plans = [plan_of(instance, one, bound, draft=True) for one in (schedule, *schedules)]
     best = min(range(len(plans)), key=lambda number: span_of(plans[number]))
-    improved = plan_of(instance, (schedule, *schedules)[best], bound, descent=True)
+    improved = plan_of(instance, (schedule, *schedules)[best], bound, descent=True, draft=True)
     return improved, improved.bound or 0.0
 
 
@@ -229,7 +230,7 @@ class IntervalModel:
             if status == self.cp.INFEASIBLE:  # nothing is as short as the hint but for the rounding
                 bound = self.horizon * self.unit * (1 - PROVEN / 10)
             return Plan([], makespan=np.inf, bound=bound, notes={"timetable": "exact"})
-        found = planned(self.instance, self._rows(solver), bound)
+        found = planned(self.instance, ordered(self.instance, self._rows(solver)), bound, draft=True)
         found.bound = max(bound, found.bound or 0.0)
         return found
 

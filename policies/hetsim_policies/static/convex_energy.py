@@ -38,17 +38,17 @@ from pydantic import Field
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from policies.static.common.instance import Instance, list_schedule, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.common.search import bound_together, seed_of
-from policies.static.common.traffic import traffic_of
-from policies.task_graphs import Graph
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Device
-from sim.model.plan import Plan, lane_names
-from sim.model.units import Seconds
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Plan, lane_names
+from hetsim.model.units import Seconds
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import Instance, list_schedule, runnable
+from hetsim_policies.static.common.outcome import finished, plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.search import bound_together, seed_of
+from hetsim_policies.static.common.traffic import traffic_of
+from hetsim_policies.task_graphs import Graph
 
 ROUNDING = 1e-9
 """Frequencies are this part higher than needed, so that the last task ends before the deadline and not upon it."""
@@ -91,7 +91,7 @@ class ConvexEnergy(PlannedScheduler):
         seed = seed_of(instance, traffic_of(instance, before) if graph else None)
         if not graph:  # on each lane by arrival, which is never later than the order of the planner
             seed.schedule = machine.scheduled(machine.lanes_of(seed.schedule), np.ones(len(machine.devices)))
-        full = plan_of(instance, seed.schedule, seed.bound)
+        full = plan_of(instance, seed.schedule, seed.bound, draft=True)
         trial = problem.simulate if _moves_data(problem) else None
         shortest = trial(full) if trial else float(full.makespan or 0.0)
         deadline = self.slack * shortest if self.deadline is None else self.deadline
@@ -111,7 +111,7 @@ class ConvexEnergy(PlannedScheduler):
             "full_speed_dynamic_energy_j": machine.energy(full),
         }
         plan.bound = full.bound
-        return plan
+        return finished(instance, plan, judged=trial is not None)
 
 
 def computing_alone(instance: Instance) -> Instance:
@@ -311,7 +311,7 @@ def planned_loads(machine: Machine, seed: Schedule, lowest: float, deadline: flo
     lanes = found[int(np.argmin(costs))]
     frequencies = _settled(machine.frequencies(lanes, deadline, lowest))
     named = machine.named(frequencies, lanes)
-    plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies), frequencies=named)
+    plan = plan_of(machine.instance, machine.scheduled(lanes, frequencies), frequencies=named, draft=True)
     plan.notes["dynamic_energy_bound_j"] = bound
     return plan
 
@@ -441,7 +441,7 @@ def planned_graph(machine: Machine, seed: Schedule, lowest: float, deadline: flo
     """The seed's lanes and order, each device as slow as is best."""
     frequencies = _settled(1 / slownesses(machine, seed, lowest, deadline))
     named = machine.named(frequencies, machine.lanes_of(seed))
-    return plan_of(machine.instance, seed, frequencies=named)
+    return plan_of(machine.instance, seed, frequencies=named, draft=True)
 
 
 def slownesses(machine: Machine, schedule: Schedule, lowest: float, deadline: float) -> np.ndarray:

@@ -41,13 +41,14 @@ import numpy as np
 from pydantic import Field
 from scipy.optimize import linprog
 
-from policies.static.common.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
-from policies.static.common.instance import instance_of, list_schedule
-from policies.static.common.outcome import planned
-from policies.static.common.two_types_remaining import rest_of_two_types
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.bounds import TOLERANCE, Relaxation, by_gain, linear_bound, relaxation
+from hetsim_policies.static.common.flow_shop import ordered
+from hetsim_policies.static.common.instance import instance_of, list_schedule
+from hetsim_policies.static.common.outcome import planned
+from hetsim_policies.static.common.two_types_remaining import rest_of_two_types
 
 Method = Literal["collapsed", "paper"]
 
@@ -148,7 +149,7 @@ class DualApproximation(PlannedScheduler):
         best = solution.schedule
         order = np.argsort(best.starts, kind="stable").tolist()
         placed = [(task, sides[not best.on_gpu[task]], int(best.lanes[task])) for task in order]
-        plan = planned(instance, placed, solution.bound, solution.guarantee)
+        plan = planned(instance, ordered(instance, placed), solution.bound, solution.guarantee)
         plan.notes |= {"guesses": solution.guesses, "guess": solution.guess}
         return plan
 

@@ -19,15 +19,15 @@ from typing import Literal
 
 import numpy as np
 
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Free, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.parallel import parallel
-from policies.static.common.parallel_lists import listed, wide_graham
-from policies.static.common.schedule import Schedule
-from policies.task_graphs import Graph, graph_of, successors
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.parallel import parallel
+from hetsim_policies.static.common.parallel_lists import listed, wide_graham
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.task_graphs import Graph, graph_of, successors
 
 ListOrder = Literal["given", "longest", "shortest"]
 

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.static.common.instance import Instance, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.prioritized import missed
-from policies.task_graphs import topological
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Plan, can_host, lane_names
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Plan, can_host, lane_names
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.prioritized import missed
+from hetsim_policies.task_graphs import topological
 
 TOLERANCE = 1e-9
 

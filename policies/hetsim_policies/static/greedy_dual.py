@@ -25,12 +25,12 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.static.common.instance import independent
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.common.two_types import by_sides, by_speed_up, two_types
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import independent
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.two_types import by_sides, by_speed_up, two_types
 
 TOLERANCE = 1e-12
 """Sums that exceed a limit by less than this part do not: towards YES, which a schedule then shows."""

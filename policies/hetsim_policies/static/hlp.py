@@ -25,20 +25,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.assignment import AssignmentProgram
-from policies.static.common.bounds import TOLERANCE
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Free, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.ranks import ways
-from policies.static.common.schedule import Schedule
-from policies.static.common.unrelated import allowed_times
-from policies.static.graham import graham
-from policies.static.heft import heft
-from policies.task_graphs import Graph, graph_of, topological, upward
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.assignment import AssignmentProgram
+from hetsim_policies.static.common.bounds import TOLERANCE
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.unrelated import allowed_times
+from hetsim_policies.static.graham import graham
+from hetsim_policies.static.insertion import Heft, Insertion
+from hetsim_policies.task_graphs import Graph, graph_of, topological, upward
 
 KEY = "policy.scheduler"
 ROOM = 1 + 1e-6
@@ -90,7 +90,7 @@ def graph_linear_program(
     if not len(times):
         return allowed, 0.0
     arrivals = np.zeros(len(times)) if ready is None else np.asarray(ready, dtype=float)
-    upper = heft(allowed, counts, predecessors, arrivals).makespan - float(arrivals.min())
+    upper = Heft.placed(Insertion(allowed, counts, predecessors, arrivals)).makespan - float(arrivals.min())
     # No schedule that is as short as this one runs a task where it alone takes longer.
     allowed[allowed > upper * (1 + TOLERANCE)] = np.inf
     found = AssignmentProgram(allowed, counts, upper * ROOM, predecessors, arrivals, frugal=FRUGAL).relaxed()

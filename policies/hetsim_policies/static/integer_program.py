@@ -26,19 +26,19 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.static import dual_approximation
-from policies.static.common.assignment import ROUNDING, AssignmentProgram, by_lane, by_type, ordered, times_at
-from policies.static.common.instance import Instance, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.heft import heft
-from policies.static.linear_program import all_at_once, by_completion, linear_program, span
-from policies.static.lst import lst
-from policies.static.max_min import max_min
-from policies.task_graphs import graph_of
-from sim.model.plan import Plan
-from sim.model.units import Seconds
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.model.units import Seconds
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static import dual_approximation
+from hetsim_policies.static.common.assignment import ROUNDING, AssignmentProgram, by_lane, by_type, ordered, times_at
+from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.insertion import Heft, Insertion
+from hetsim_policies.static.linear_program import all_at_once, by_completion, linear_program, span
+from hetsim_policies.static.lst import lst
+from hetsim_policies.static.rounds import max_min
+from hetsim_policies.task_graphs import graph_of
 
 Whole = Annotated[int, Field(ge=1, strict=True)]
 
@@ -128,7 +128,7 @@ def rivals(instance: Instance) -> Iterator[Schedule]:
     tasks, times, counts = instance.problem.tasks, instance.time, instance.counts
     yield by_completion(instance)
     if any(tasks.predecessors or ()):
-        yield heft(times, counts, graph_of(tasks), tasks.arrival)
+        yield Heft.placed(Insertion(times, counts, graph_of(tasks), tasks.arrival))
         return
     if instance.size <= MAX_ROUNDS:
         yield max_min(times, counts, tasks.arrival)

@@ -10,7 +10,7 @@ Scheduling Unrelated Parallel Machines, 1990).  So a type with c lanes has at mo
 length t more, and a list schedule takes at most (cT + t)/c + (1 - 1/c) t', t' being its last task: *the makespan is at
 most T plus the longest task as placed*.  This is no constant ratio, as T may be far below the longest task; `lst`
 leaves out the pairs that are too long and has ratio 2 for it.  Each split task where most of it is, is tried too, and
-the shorter schedule is taken.
+the shorter schedule is taken; the descent starts from both.
 With a graph each task goes whole to the type that has most of it, at least 1/K, so that work and paths grow by K at
 most and the list schedule is within K(K + 1) times the optimum, as for `hlp`, which solves the same program.
 Reference: Lenstra, Shmoys and Tardos as above; for graphs Kedad-Sidhoum, Monna, Trystram, Scheduling Tasks with
@@ -24,15 +24,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.static.common.assignment import AssignmentProgram, by_type, ordered, times_at
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Instance, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.mct import mct
-from policies.task_graphs import graph_of, topological
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.assignment import AssignmentProgram, by_type, ordered, times_at
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.mct import mct
+from hetsim_policies.task_graphs import graph_of, topological
 
 WHOLE = 1 - 1e-6
 """A task with more than this of it in one place is not split."""
@@ -50,13 +50,20 @@ class LinearProgram(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance = runnable(problem, "linear_program")
-        return plan_of(instance, *linear_program(instance), descent=self.descent)
+        (schedule, *others), bound = roundings(instance)
+        return plan_of(instance, schedule, bound, descent=self.descent, others=others)
 
 
 def linear_program(instance: Instance) -> tuple[Schedule, float]:
     """The schedule, and a lower bound on the makespan of all schedules, from the first arrival."""
+    schedules, bound = roundings(instance)
+    return schedules[0], bound
+
+
+def roundings(instance: Instance) -> tuple[list[Schedule], float]:
+    """The same with the schedules of both ways of rounding, the shorter first."""
     if not instance.size:
-        return Schedule.empty(0), 0.0
+        return [Schedule.empty(0)], 0.0
     tasks, sites = instance.problem.tasks, by_type(instance)
     times, simple = times_at(instance, sites), all_at_once(instance)
     upper = span(instance, by_completion(instance))
@@ -64,10 +71,10 @@ def linear_program(instance: Instance) -> tuple[Schedule, float]:
     found = program.relaxed()
     bound = graph_bound(instance.time, instance.counts, graph_of(tasks), tasks.arrival)
     if found is None:  # the solver gave up: each task where it is shortest
-        return ordered(instance, sites, times.argmin(axis=1)), bound
+        return [ordered(instance, sites, times.argmin(axis=1))], bound
     tried = (False, True) if simple else (False,)
     ways = [ordered(instance, sites, rounded(found.share, matched)) for matched in tried]
-    return min(ways, key=lambda schedule: schedule.makespan), max(bound, found.bound)
+    return sorted(ways, key=lambda schedule: schedule.makespan), max(bound, found.bound)
 
 
 def rounded(share: np.ndarray, matched: bool) -> np.ndarray:

@@ -24,20 +24,20 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.dmda import Dmda
-from policies.dynamic.dmdas import Dmdas
-from policies.static.common.ahead import copies_ahead
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Instance, runnable
-from policies.static.common.outcome import plan_of, planned
-from policies.static.common.search import SearchBudget, check_budget, seeds_of, simulated
-from policies.static.common.timing import Placed, timing
-from policies.static.common.traffic import traffic_of
-from policies.task_graphs import graph_of, successors
-from sim.errors import HetsimError
-from sim.model.plan import Plan, Step
-from sim.model.units import Seconds
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import HetsimError
+from hetsim.model.plan import Plan, Step
+from hetsim.model.units import Seconds
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.dynamic.dmda import Dmda
+from hetsim_policies.dynamic.dmdas import Dmdas
+from hetsim_policies.static.common.ahead import copies_ahead
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Instance, runnable
+from hetsim_policies.static.common.outcome import finished, plan_of, planned
+from hetsim_policies.static.common.search import SearchBudget, check_budget, seeds_of, simulated
+from hetsim_policies.static.common.timing import Placed, timing
+from hetsim_policies.static.common.traffic import traffic_of
+from hetsim_policies.task_graphs import graph_of, successors
 
 HOTTEST = 0.02
 """The threshold at the start, as a part of the best makespan."""
@@ -67,13 +67,13 @@ class LocalSearch(PlannedScheduler):
             bound = graph_bound(instance.time, instance.counts, graph_of(problem.tasks), problem.tasks.arrival)
         search = Climb(instance, budget, problem.random or np.random.default_rng(0), bound)
         best = search.run()
-        idle = planned(instance, best.rows, bound)
-        notes = idle.notes | {"seed": best.seed, "seed_makespan": search.seeded}
-        notes |= {"evaluations": budget.used} if self.seconds is None else {"deterministic": False}
+        idle = planned(instance, best.rows, bound, draft=True)
+        notes = idle.notes | {"seed": best.seed, "seed_makespan": search.seeded, **budget.notes}
         known = None if idle.bound is None else min(idle.bound, best.makespan)
-        return replace(
-            idle, steps=best.plan.steps, copies=best.plan.copies, makespan=best.makespan, bound=known, notes=notes
-        )
+        if best.plan.steps != idle.steps:  # dmda may choose another mode on the same lane
+            notes["timetable"] = "idle links"
+        made = replace(best.plan, makespan=best.makespan, bound=known, notes=notes, timetable=idle.timetable)
+        return finished(instance, made, judged=True)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Climb:
         instance, problem = self.instance, self.problem
         traffic = traffic_of(instance, self.graph)
         for seed in seeds_of(instance, traffic):
-            yield seed.planner, plan_of(instance, seed.schedule)
+            yield seed.planner, plan_of(instance, seed.schedule, draft=True)
         for name, scheduler in (("dmda", Dmda()), ("dmdas", Dmdas())):
             try:
                 plan = problem.rehearse(scheduler)

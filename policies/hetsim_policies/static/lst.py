@@ -4,7 +4,8 @@ Decides where, for independent tasks on any number of device types.  For a deadl
 where it alone takes no longer; the program splits tasks over those types so that no type has more than T of work a
 lane (`unrelated`).  The least T that it allows is found by bisection.  A vertex splits few tasks, and each of those
 can be matched to a type of its own that has a share of it: it goes there whole.  Longest processing time first on the
-lanes of each type.
+lanes of each type.  Two other roundings of the vertex (`roundings`) are tried too; the shortest schedule is taken, and
+the descent starts from each of them.
 Reference: Lenstra, Shmoys, Tardos, Approximation Algorithms for Scheduling Unrelated Parallel Machines (1990).  Theirs
 has a share for each lane; lanes of one type are alike, so here a type of c lanes stands for them, which makes the
 program small (1,000 tasks on 24 lanes of three types: 3,000 variables instead of 24,000).
@@ -25,13 +26,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Free, independent, list_schedule
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, independent, list_schedule
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.unrelated import SAMPLE, Split, allowed_times, good_prices, priced, split
 
 RATIO = 2.0
 TOLERANCE = 1e-9
@@ -52,18 +53,31 @@ class Lst(PlannedScheduler):
 
     def plan(self, problem: PlanProblem) -> Plan:
         instance, arrival = independent(problem, "lst"), problem.tasks.arrival
-        schedule, bound = lst(instance.time, instance.counts, arrival, instance.free)
+        (schedule, *others), bound = roundings(instance.time, instance.counts, arrival, instance.free)
         bound = max(bound, graph_bound(instance.time, instance.counts, [()] * instance.size, arrival))
-        return plan_of(instance, schedule, bound, RATIO, descent=self.descent)
+        return plan_of(instance, schedule, bound, RATIO, descent=self.descent, others=others)
 
 
 def lst(
     times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
 ) -> tuple[Schedule, float]:
     """The schedule, and the program's bound on the length of any."""
+    schedules, bound = roundings(times, counts, ready, since)
+    return schedules[0], bound
+
+
+def roundings(
+    times: np.ndarray, counts: Sequence[int], ready: np.ndarray | None = None, since: Free = None
+) -> tuple[list[Schedule], float]:
+    """Schedules of the vertex, rounded in each way, the shortest first; and the program's bound on the length of any.
+
+    A descent from the longer ones often ends lower: `spread` puts tasks where they end first and so adds work.
+    """
     bound, share = least_deadline(times, counts)
-    found = [listed(times, counts, kind, ready, since) for kind in (rounded(share), spread(share, times, counts))]
-    return min(found, key=lambda schedule: schedule.makespan), bound
+    largest = share.argmax(axis=1) if len(share) else np.empty(0, dtype=np.int64)
+    kinds = {kind.tobytes(): kind for kind in (rounded(share), spread(share, times, counts), largest)}
+    found = [listed(times, counts, kind, ready, since) for kind in kinds.values()]
+    return sorted(found, key=lambda schedule: schedule.makespan), bound
 
 
 def listed(

@@ -18,15 +18,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Free, free_lanes, runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.parallel import parallel
-from policies.static.common.parallel_lists import listed, wide_mct
-from policies.static.common.schedule import Schedule
-from policies.task_graphs import Graph, graph_of, topological
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, free_lanes, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.parallel import parallel
+from hetsim_policies.static.common.parallel_lists import listed, wide_mct
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.task_graphs import Graph, graph_of, topological
 
 
 class Mct(PlannedScheduler):

@@ -23,13 +23,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.instance import refuse_graph
-from policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
-from policies.static.common.parallel_lists import wide_graham
-from policies.static.common.unrelated import Split, priced, split
-from policies.static.lst import WHOLE, rounded, spread
-from sim.model.plan import Plan
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import refuse_graph
+from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
+from hetsim_policies.static.common.parallel_lists import wide_graham
+from hetsim_policies.static.common.unrelated import Split, priced, split
+from hetsim_policies.static.lst import WHOLE, rounded, spread
 
 WIDER = (1.0, 1.1, 1.25, 1.5)
 """Multiples of the least guess for which allotments are listed too: they are narrower and waste less."""

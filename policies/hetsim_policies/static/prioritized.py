@@ -22,14 +22,14 @@ from typing import Literal
 
 import numpy as np
 
-from policies.static.common.insertion import Insertion
-from policies.static.common.instance import runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.task_graphs import Graph, topological
-from sim.model.plan import Plan
-from sim.model.tasks import Tasks
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.model.tasks import Tasks
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.insertion import Insertion
+from hetsim_policies.task_graphs import Graph, topological
 
 Criterion = Literal["deadline", "demand", "importance"]
 

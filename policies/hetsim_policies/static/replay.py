@@ -17,14 +17,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster
-from sim.model.paths import ExistingFile
-from sim.model.plan import Copy, Moment, Plan, Step, lane_names
-from sim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
-from sim.model.tasks import Shape, Tasks
-from sim.model.units import shown
-from sim.policy import PlannedScheduler, PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster
+from hetsim.model.files import open_input, open_text
+from hetsim.model.paths import ExistingFile
+from hetsim.model.plan import Copy, Moment, Plan, Step, lane_names
+from hetsim.model.plan_table import COLUMNS, COPY_COLUMNS, LAUNCH_COLUMN
+from hetsim.model.tasks import Shape, Tasks
+from hetsim.model.units import shown
+from hetsim.policy import PlannedScheduler, PlanProblem
 
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 MAX_PROBLEMS = 100
@@ -158,7 +159,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     line = 0
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
+        with open_text(path) as stream:
             reader = csv.reader(stream, strict=True)
             for cells in reader:
                 line = reader.line_num
@@ -175,7 +176,8 @@ def _parquet(path: Path) -> Iterator[tuple[None, list[str]]]:
     import pandas as pd
 
     try:
-        table = pd.read_parquet(path)
+        with open_input(path) as source:
+            table = pd.read_parquet(source)
     except (ValueError, OSError) as error:  # pyarrow's own errors are both
         raise ScenarioError(Problem(f"cannot be read as Parquet: {error}", file=str(path))) from None
     yield None, [str(name) for name in table.columns]

@@ -21,12 +21,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from policies.admission.common.estimates import RecentArrivals, servers
-from sim.model.cluster import Cluster, Device
-from sim.model.plan import Placement
-from sim.model.service import LanguageService
-from sim.model.tasks import Mode, Shape, Task
-from sim.policy import RequestQueue, View
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import Placement
+from hetsim.model.service import LanguageService
+from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.policy import RequestQueue, View
+from hetsim_policies.admission.common.estimates import RecentArrivals, servers
 
 FEW = 4
 """Devices up to which each is asked when it is free."""
@@ -200,7 +200,7 @@ class TokensAhead:
         if self.slo == math.inf:
             return whole
         prompt = np.array([int(task.label("prompt_tokens"))])
-        read = service.kinds[position].step.alone(prompt, np.ones_like(prompt), service.budget)
+        read = service.kinds[position].step.alone(prompt, np.ones_like(prompt), service.max_num_batched_tokens)
         first = before + float(read[0]) + service.response_delay
         return max(first, whole - (task.deadline - task.arrival - self.slo))
 

@@ -8,13 +8,13 @@ request cost its device.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from sim.model.cluster import Cluster
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import Cluster
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import Admission, View
 
 MIN_SEEN = 30
 """Arrivals, and completions, from which on an estimate is believed."""
@@ -161,6 +161,22 @@ class Stations:
             station, flow, width = found
             station.settle(self.view.now)
             station.leaves(flow, width, completed)
+
+
+class AtStations(Admission):
+    """Base of the policies that count tasks at stations.  memory, classed: as of `Stations`."""
+
+    memory: int = MIN_SEEN
+    classed: ClassVar[bool] = False
+
+    def begin(self, view: View) -> None:
+        self.stations = Stations(view, self.memory, self.classed)
+
+    def finished(self, task: Task) -> None:
+        self.stations.leaves(task, True)
+
+    def gone(self, task: Task) -> None:
+        self.stations.leaves(task, False)
 
 
 def capacity(cluster: Cluster, mode: Mode) -> float:

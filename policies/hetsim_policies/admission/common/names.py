@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sim.errors import Problem, ScenarioError, suggestion
-from sim.policy import PlanProblem
+from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.policy import PlanProblem
 
 
 def known_classes(problem: PlanProblem, names: Iterable[str], key: str) -> None:

@@ -12,9 +12,9 @@ import math
 import numpy as np
 from scipy.special import gammainc, gammaln, xlogy
 
-from policies.batching.common.sizing import limit
-from sim.model.plan import Placement
-from sim.policy import RequestQueue
+from hetsim.model.plan import Placement
+from hetsim.policy import RequestQueue
+from hetsim_policies.batching.common.sizing import limit
 
 RATIO = 1.1
 """Rates are rounded to powers of this, so that few have to be solved for."""

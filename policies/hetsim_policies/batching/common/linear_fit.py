@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from sim.model.batch_times import StageTable
-from sim.model.tasks import Mode
+from hetsim.model.batch_times import StageTable
+from hetsim.model.tasks import Mode
 
 OFF = 0.01
 """Measured times that are off a line by more than this share are remarked where a policy takes them for one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sim.model.plan import Placement
-from sim.policy import RequestQueue, View
+from hetsim.model.plan import Placement
+from hetsim.policy import RequestQueue, View
 
 MIN_SEEN = 8
 """Arrivals from which on a rate is believed."""
@@ -20,9 +20,9 @@ def limit(placement: Placement, most: int | None = None) -> int:
 
 def occupied(queue: RequestQueue, placement: Placement, view: View) -> bool:
     """Has a policy that serves batch by batch to wait?  Where a device is divided, in space or in time, only for the
-    service's own batch; else for whatever is in flight there."""
+    service's own batch; else for whatever is in flight there.  A MIG slice that is idle is a device of its own."""
     device, mode = placement.devices[0], placement.mode
-    if view.load(device) <= 0:
+    if view.load(device) <= 0 or mode.type.sharing.kind == "mig":
         return False
     if mode.on_cpu or (mode.whole and mode.type.sharing.kind != "timeslice"):
         return True

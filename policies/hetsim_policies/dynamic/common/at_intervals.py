@@ -17,12 +17,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from sim.model.cluster import Device, Node
-from sim.model.curves import Layout, layout_of
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
-from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from pydantic import Field
+
+from hetsim.model.cluster import Device, Node
+from hetsim.model.curves import Layout, layout_of
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 
 Share = dict[int, int]
 """GPUs by node, nodes without any left out."""
@@ -70,7 +74,7 @@ class IntervalJob:
 class AtIntervals(Scheduler):
     """Deals out whole GPUs at every multiple of `interval`."""
 
-    def __init__(self, interval: float):
+    def __init__(self, interval: Annotated[Seconds, Field(gt=0)] = 60.0):
         self.interval = interval
         self._last = 0
         """Number of the last interval that has begun."""

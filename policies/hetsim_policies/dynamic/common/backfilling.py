@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from policies.dynamic.common.occupancy import Occupancy
-from policies.dynamic.common.reservations import FreeProfile, Reservation
-from sim.model.cluster import Device
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import (
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Annotate,
@@ -22,6 +20,8 @@ from sim.policy import (
     Start,
     View,
 )
+from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
 
 ROUND_COST = 1e-6
 """Seconds that a waiting task with a reservation adds to a round, where estimates are wrong (docs/speed.md)."""

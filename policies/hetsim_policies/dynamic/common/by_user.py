@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from sim.model.cluster import Partition
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import (
+from hetsim.model.cluster import Partition
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,
     Decision,

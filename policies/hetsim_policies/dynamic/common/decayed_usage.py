@@ -71,8 +71,11 @@ class DecayedUsage(Generic[Owner]):
 
     def change_rate(self, owner: Owner, millionths: int) -> None:
         """From the last `advance` on the owner receives more, or less, a second."""
+        clock = self._clock
         for account in (self._accounts[owner], self._all):
-            self._amount(account)
+            if account.rate:  # `_amount`, inline
+                account.amount += account.rate * 1e-6 * (clock - account.reckoned)
+            account.reckoned = clock
             account.rate += millionths
 
     def credit(self, owner: Owner, received: float) -> None:

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
-from sim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
-from sim.model.plan import Placement, can_host
-from sim.model.tasks import Mode, Task
-from sim.policy import PlanProblem, View
+from hetsim.model.cluster import MILLI, Cluster, DeviceType, Node, NodeSpec
+from hetsim.model.plan import Placement, can_host
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import PlanProblem, View
+from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask, refuse_parts_of_nodes
 
 NEAR = 16
 """Nodes near the data of a task: their devices are looked at one by one."""

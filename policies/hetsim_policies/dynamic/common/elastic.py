@@ -7,7 +7,7 @@ for which it gives its GPUs back; a gain is always for each GPU that is taken of
 accelerators have their sizes there, the others on cores.
 Cost: O(steps × log jobs) a new allocation, of which there are at most as many as GPUs and types allow, and the stops
 and starts that it takes; where all jobs have one size, a look at the running jobs in a round in which a waiting one
-fits, or running ones may be stopped (`policies.dynamic.common.rigid`).
+fits, or running ones may be stopped (`hetsim_policies.dynamic.common.rigid`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from policies.dynamic.common.rigid import RigidJobs
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from pydantic import Field
+
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from hetsim_policies.dynamic.common.rigid import RigidJobs
+
+Interval = Annotated[Seconds, Field(gt=0)]
 
 SLOWEST = 1e-9
 """Least rate of a mode against the fastest."""
@@ -75,7 +80,7 @@ class Elastic(Scheduler):
     Jobs get their least size in the order of `first`, then the next size goes where `gain` a GPU is greatest.
     """
 
-    def __init__(self, interval: float):
+    def __init__(self, interval: Interval = 600.0):
         self.interval = interval
         self._total: dict[str, float] = {}
         self._sizes: dict[int, Mode] = {}

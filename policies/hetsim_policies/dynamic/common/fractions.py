@@ -9,7 +9,8 @@ Weakness: devices of a type are one pool here; that a gang has to fit on one nod
 memory of their hosts, is left to the code that realizes the fractions.
 Jobs that are alike after scaling get equal fractions and are one column of the program: an average of optimal
 solutions is optimal.
-Two jobs on the same devices are two offers, each beside the other's label; `policies.dynamic.common.ties` binds them.
+Two jobs on the same devices are two offers, each beside the other's label; `hetsim_policies.dynamic.common.ties` binds
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, diags_array, hstack, vstack
 
-from policies.dynamic.common.ties import Ties, ties
+from hetsim_policies.dynamic.common.ties import Ties, ties
 
 SLACK = 1e-7
 """A level that was reached is asked for again with this relative slack, or rounding would make it impossible."""

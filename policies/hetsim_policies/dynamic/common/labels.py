@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from policies.dynamic.common.pairs import is_shared
-from sim.model.cluster import DeviceType
-from sim.model.tasks import Mode, Task
+from hetsim.model.cluster import DeviceType
+from hetsim.model.tasks import Mode, Task
+from hetsim_policies.dynamic.common.pairs import is_shared
 
 
 def takes_pairs(kind: DeviceType) -> bool:

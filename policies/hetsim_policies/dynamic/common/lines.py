@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import WAITING, Mode, Task, Tasks
-from sim.policy import Decision, PlanProblem, Scheduler, Start, View
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, Device, DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import WAITING, Mode, Task, Tasks
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 
 SLICES = 12
 """Lanes of a GPU of a type on which fractions run."""

@@ -9,10 +9,11 @@ import math
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from policies.dynamic.common.timelines import Timeline
-from sim.model.cluster import Device
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.timelines import Timeline
 
 
 class HeldRun(NamedTuple):
@@ -21,6 +22,19 @@ class HeldRun(NamedTuple):
     end: float
     mode: Mode
     nodes: tuple[tuple[int, int], ...]
+
+
+def amounts_of(placement: Placement) -> dict[int, int]:
+    """How much of a launch is on each of its nodes (`hetsim_policies.dynamic.common.timelines.whole`)."""
+    mode = placement.mode
+    if mode.node_count > 1:
+        return dict.fromkeys((device.node for device in placement.devices), 1)
+    if mode.unit is not None:
+        return {node: cores for node, cores, _ in placement.hosts()}
+    counts: dict[int, int] = {}
+    for device in placement.devices:
+        counts[device.node] = counts.get(device.node, 0) + (mode.gpus > 0)
+    return counts
 
 
 MAX_MODES = 256
@@ -136,20 +150,12 @@ class Occupancy:
         self._look_for_overruns()
 
     def _add(self, task: Task) -> None:
-        view, row = self._view, task.index
-        placement = view.launch_of(task).placement
+        row, launch = task.index, self._view.launch_of(task)
+        placement = launch.placement
         if placement is None:
             return
-        mode = placement.mode
-        counts: dict[int, int] = {}
-        if mode.node_count > 1:
-            counts = dict.fromkeys((device.node for device in placement.devices), 1)
-        elif mode.unit is not None:
-            counts = {node: cores for node, cores, _ in placement.hosts()}
-        else:
-            for device in placement.devices:
-                counts[device.node] = counts.get(device.node, 0) + (mode.gpus > 0)
-        run = self.runs[row] = HeldRun(view.launch_of(task).finish, placement.mode, tuple(counts.items()))
+        counts = amounts_of(placement)
+        run = self.runs[row] = HeldRun(launch.finish, placement.mode, tuple(counts.items()))
         heappush(self._ends, (run.end, row))
         for number in counts:
             self._on[number][row] = None

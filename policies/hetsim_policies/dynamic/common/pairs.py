@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sim.model.cluster import WHOLE, Device
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import WHOLE, Device
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
 
 
 class Pair(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sim.errors import Problem, ScenarioError
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.policy import (
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import (
     WAIT_FOR_READY,
     Counter,
     Decision,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster
 
 
 def check_costs(costs: Mapping[str, float], cluster: Cluster) -> None:

@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sim.model.plan import Placement
-from sim.model.tasks import Task
-from sim.model.units import Seconds
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.model.units import Seconds
 
 Gpus = Annotated[float, Field(gt=0)]
 Jobs = Annotated[int, Field(ge=1)]

@@ -13,11 +13,11 @@ import math
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from policies.dynamic.common.occupancy import Occupancy
-from policies.dynamic.common.timelines import LimitedPool, Timeline, held, whole
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.occupancy import Occupancy
+from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whole
 
 
 class Reservation(NamedTuple):
@@ -31,23 +31,8 @@ class Reservation(NamedTuple):
     def placement(self, task: Task, view: View) -> Placement | None:
         """Where it starts, now that it is due: devices of a node are alike, so any that are free will do."""
         if len(self.nodes) > 1:
-            return self._gang(view)
+            return view.first(self.mode, among=dict(self.nodes))
         return view.first(self.mode, task, node=self.nodes[0][0])
-
-
-    def _gang(self, view: View) -> Placement | None:
-        mode, devices = self.mode, [view.cluster.nodes[number].cpu for number, _ in self.nodes]
-        if mode.unit is None:
-            return view.first(mode, among=sum(1 << number for number, _ in self.nodes))
-        if mode.on_cpu:
-            parts = tuple(held(mode, amount)[1] for _, amount in self.nodes)
-            placement = Placement(mode, tuple(devices), parts=parts)
-            return placement if view.fits(mode, placement) else None
-        found = [view.first(mode.unit, node=number) for number, _ in self.nodes]
-        here = [part for part in found if part is not None]
-        if len(here) < len(found):
-            return None
-        return Placement(mode, tuple(device for part in here for device in part.devices))
 
 
 class FreeProfile:
@@ -60,7 +45,11 @@ class FreeProfile:
         self._occupancy = occupancy
         self._view = view
         self._reserved: dict[int, Timeline] = {}
-        """Nodes with reservations, by number."""
+        """Nodes with reservations, by number; and how many each has."""
+        self._counts: dict[int, int] = {}
+        self._open: dict[Mode, tuple[float, int]] = {}
+        """By mode, of what was asked since room was given back: see `_open_until`; and the node, which is the only one
+        where a reservation makes it less."""
         self.pools = {one: LimitedPool(one, view.now) for one in occupancy.limited}
         if self.pools:
             soon = math.nextafter(view.now, math.inf)
@@ -70,31 +59,73 @@ class FreeProfile:
         self.commutes = not self.pools and not occupancy.shared
         """Is it the same in whatever order it was made, and can reservations be withdrawn?"""
 
-    def occupy(self, reserved: Reservation) -> list[Timeline | None]:
-        """Keep room for it; returns its nodes as they were before, None: without reservations."""
-        mode, before = reserved.mode, []
+    def occupy(self, reserved: Reservation) -> None:
+        """Keep room for it."""
+        mode, nodes = reserved.mode, dict(reserved.nodes)
+        if self._open:
+            self._open = {other: known for other, known in self._open.items() if known[1] not in nodes}
         for number, count in reserved.nodes:
-            earlier = self._reserved.get(number)
-            before.append(earlier)
-            timeline = self._reserved[number] = (earlier or self._occupancy.timelines[number]).copy()
+            timeline = self._reserved.get(number)
+            if timeline is None:
+                timeline = self._reserved[number] = self._occupancy.timelines[number].copy()
             timeline.forget(self._view.now)
             timeline.occupy(reserved.time, reserved.end, mode, count)
+            self._counts[number] = self._counts.get(number, 0) + 1
         if mode.partition in self.pools:
             self.pools[mode.partition].occupy(reserved.time, reserved.end, mode)
         self.commutes = self.commutes and (mode.on_cpu or mode.whole)
-        return before
 
-    def withdraw(self, reserved: Reservation, before: list[Timeline | None]) -> None:
-        """Give up the reservation that was made last."""
-        for (number, _), timeline in zip(reserved.nodes, before, strict=True):
-            self.restore(number, timeline)
+    def withdraw(self, reserved: Reservation) -> None:
+        """Give up a reservation.  Only where the profile commutes."""
+        for number, count in reserved.nodes:
+            if self._counts[number] > 1:
+                timeline = self._reserved[number]
+                timeline.forget(self._view.now)
+                timeline.occupy(reserved.time, reserved.end, reserved.mode, count, -1)
+        self.release(reserved)
 
-    def restore(self, number: int, before: Timeline | None) -> None:
-        """A node is as it was before; None: it has no reservations any more."""
-        if before is None:
-            del self._reserved[number]
-        else:
-            self._reserved[number] = before
+    def release(self, reserved: Reservation) -> None:
+        """Its task is counted as running now, or its room was given back."""
+        self._open.clear()
+        for number, _ in reserved.nodes:
+            self._counts[number] -= 1
+            if not self._counts[number]:
+                del self._counts[number], self._reserved[number]
+
+    def is_overfull(self, held: Reservation) -> bool:
+        """Return True if more is held on one of its nodes than there is."""
+        return any(self._reserved[number].is_overfull for number, _ in held.nodes)
+
+    def changed(self) -> None:
+        """Time has passed, or other tasks run."""
+        self._open.clear()
+
+    def could_start(self, task: Task) -> bool:
+        """Could a reservation be for now?  Exact but for what a task takes besides computing, and where gangs span
+        nodes or limits count.  Cost: the nodes with room now, once a mode after a change."""
+        modes = task.modes
+        for position in task.modes_by_speed() if len(modes) > 1 else (0,):
+            mode = modes[position]
+            known = self._open.get(mode)
+            if known is None:
+                known = self._open[mode] = self._open_until(mode)
+            if self._view.now + task.estimates[position] * (1.0 - task.done) <= known[0]:
+                return True
+        return False
+
+    def _open_until(self, mode: Mode) -> tuple[float, int]:
+        """The last end of a window that is open now (-inf: there is none), and its node."""
+        if mode.span_any or mode.partition in self.pools:
+            return math.inf, -1
+        now, latest, chosen = self._view.now, -math.inf, -1
+        for number, first in enumerate(self._occupancy.first_times(mode)):
+            if first <= now:
+                if number not in self._reserved and first > -math.inf:  # from now on there is only more room
+                    return math.inf, number
+                for begin, end in self._timeline(number).windows(mode):
+                    if begin <= now < end and end > latest:
+                        latest, chosen = end, number
+        return latest, chosen
 
     def find(self, task: Task, view: View) -> Reservation | None:
         """The earliest start of a task: of its modes the fastest that can start then, on the first such node."""
@@ -139,20 +170,23 @@ class FreeProfile:
         elif first < before:
             best, chosen = first, times.index(first)
         for number, timeline in walked.items():
-            since = known[number]
-            if since > best or (since == best and number > chosen):
+            if known[number] > best:
                 continue  # running tasks take the room, whatever is reserved
-            start = timeline.earliest(mode, duration, max(now, since), self._limit(best, number, chosen))
-            if start is not None:
-                best, chosen = start, number
+            for begin, end in timeline.known_windows.get(mode) or timeline.windows(mode):
+                start = begin if begin > now else now
+                if start > best:
+                    break
+                if start + duration <= end and end > now:
+                    if start < best or number < chosen:  # of equal times the one on the first node
+                        best, chosen = start, number
+                    break
         return best, chosen
 
-    def _limit(self, best: float, number: int, chosen: int) -> float:
-        """Before which time a node has to have room: of equal times the one on the first node counts."""
-        return math.nextafter(best, math.inf) if number < chosen else best
+    def _timeline(self, number: int) -> Timeline:
+        return self._reserved.get(number) or self._occupancy.timelines[number]
 
     def _timelines(self) -> list[Timeline]:
-        return [self._reserved.get(timeline.node.index, timeline) for timeline in self._occupancy.timelines]
+        return [self._timeline(number) for number in range(len(self._occupancy.timelines))]
 
     def _within_limit(
         self, timeline: Timeline, pool: LimitedPool, mode: Mode, duration: float, now: float, before: float

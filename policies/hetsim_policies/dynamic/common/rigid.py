@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from sim.model.tasks import Mode, Task
+from hetsim.model.tasks import Mode, Task
 
 Entry = tuple[Any, float, int, Task]
 """A key, what breaks ties, the row, and the job."""

@@ -29,12 +29,12 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from policies.dynamic.common.fractions import ModeOffers, equal_share
-from sim.model.cluster import WHOLE, Cluster, Device, Node
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Mode, Task
-from sim.model.units import Seconds
-from sim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from hetsim.model.cluster import WHOLE, Cluster, Device, Node
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.model.units import Seconds
+from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
+from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share
 
 RoundLength = Annotated[Seconds, Field(gt=0)]
 Rule = Literal["ratio", "deficit"]

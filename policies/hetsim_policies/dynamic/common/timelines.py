@@ -11,9 +11,9 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
-from sim.model.cluster import WHOLE, Device, Node, Partition
-from sim.model.plan import host_part
-from sim.model.tasks import Mode
+from hetsim.model.cluster import WHOLE, Device, Node, Partition
+from hetsim.model.plan import host_part
+from hetsim.model.tasks import Mode
 
 
 class FreeSpan:
@@ -84,7 +84,7 @@ def held(mode: Mode, amount: int) -> tuple[int, int, int]:
 class Timeline:
     """One node: spans, each from its time to the next one's, the last for ever."""
 
-    __slots__ = ("node", "dead", "times", "spans", "_windows", "_amounts")
+    __slots__ = ("node", "dead", "times", "spans", "known_windows", "_amounts")
 
     def __init__(self, node: Node, dead: bool, times: list[float], spans: list[FreeSpan]):
         self.node = node
@@ -92,7 +92,7 @@ class Timeline:
         """Is it down?"""
         self.times = times
         self.spans = spans
-        self._windows: dict[Mode, list[tuple[float, float]]] = {}
+        self.known_windows: dict[Mode, list[tuple[float, float]]] = {}
         self._amounts: dict[Mode, list[int]] = {}
 
     @classmethod
@@ -132,15 +132,21 @@ class Timeline:
             self.spans.insert(position, self.spans[position - 1].copy())
         return position
 
-    def occupy(self, start: float, end: float, mode: Mode, count: int) -> None:
-        """Take what so much of a launch holds on this node from `start` to `end`."""
-        self._windows.clear()
+    def occupy(self, start: float, end: float, mode: Mode, count: int, sign: int = 1) -> None:
+        """Take what `count` of a launch (see `held`) occupies on this node from `start` to `end`; sign -1: give it
+        back, where the accelerators are whole."""
+        self.known_windows.clear()
         self._amounts.clear()
         gpus, cores, memory = held(mode, count)
         first = self._split(start)
         last = len(self.spans) if math.isinf(end) else self._split(end)
         for span in self.spans[first:last]:
-            span.take(mode, gpus, cores, memory)
+            span.take(mode, sign * gpus, sign * cores, sign * memory)
+
+    @property
+    def is_overfull(self) -> bool:
+        """Return True if more is held at some time than there is."""
+        return any(span.cores < 0 or span.memory < 0 or any(n < 0 for n in span.whole.values()) for span in self.spans)
 
     def most(self, mode: Mode, start: float, end: float) -> int:
         """How much of a gang could be here all the time."""
@@ -175,21 +181,26 @@ class Timeline:
 
     def windows(self, mode: Mode) -> list[tuple[float, float]]:
         """From when until when the mode has room, in order; the first may be past."""
-        found = self._windows.get(mode)
+        found = self.known_windows.get(mode)
         if found is None:
-            found = self._windows[mode] = list(self._with_room(mode)) if self.usable(mode) else []
+            found = self.known_windows[mode] = list(self._with_room(mode)) if self.usable(mode) else []
         return found
 
     def _with_room(self, mode: Mode) -> Iterator[tuple[float, float]]:
-        begun = math.nan
+        begun, gpus, cores, memory = -1.0, mode.gpus, mode.millicores, mode.memory
+        simple, kind = gpus > 0 and mode.share == WHOLE, mode.type.name
         for time, span in zip(self.times, self.spans, strict=True):
-            fits = span.fits(mode, mode.gpus, mode.millicores, mode.memory)
-            if fits and begun != begun:
+            if simple:  # `FreeSpan.fits`, inline
+                fits = cores <= span.cores and memory <= span.memory and span.whole.get(kind, 0) >= gpus
+            else:
+                fits = span.fits(mode, gpus, cores, memory)
+            if not fits:
+                if begun >= 0:
+                    yield begun, time
+                    begun = -1.0
+            elif begun < 0:
                 begun = time
-            elif not fits and begun == begun:
-                yield begun, time
-                begun = math.nan
-        if begun == begun:
+        if begun >= 0:
             yield begun, math.inf
 
     def earliest(self, mode: Mode, duration: float, since: float, before: float) -> float | None:

@@ -12,8 +12,8 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from sim.model.cluster import Device, DeviceType
-from sim.policy import Decision, Set, View
+from hetsim.model.cluster import Device, DeviceType
+from hetsim.policy import Decision, Set, View
 
 AWAKE, WAKING, ASLEEP, DOWN = "awake", "waking", "asleep", "down"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sim.model.cluster import DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import Counter, RequestQueue, View
+from hetsim.model.cluster import DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import Counter, RequestQueue, View
 
 LARGEST = 64
 """Requests of a batch at most, where the mode sets no limit."""

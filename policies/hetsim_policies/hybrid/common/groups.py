@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Any, Literal
 
-from policies.hybrid.common.part_view import PartView
-from policies.hybrid.common.quotas import Turns
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster, Device, DeviceType, Node
-from sim.model.plan import can_host
-from sim.model.tasks import Mode, Task
-from sim.policy import Scheduler
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster, Device, DeviceType, Node
+from hetsim.model.plan import can_host
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import Scheduler
+from hetsim_policies.hybrid.common.part_view import PartView
+from hetsim_policies.hybrid.common.quotas import Turns
 
 Grouping = Literal["type", "node", "rack"] | int
 

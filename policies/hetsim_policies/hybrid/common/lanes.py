@@ -12,10 +12,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sim.model.cluster import MILLI, Cluster, Device, DeviceType
-from sim.model.plan import Placement, Plan, Step, lane_names
-from sim.model.tasks import Mode, Tasks
-from sim.policy import View
+from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
+from hetsim.model.plan import Placement, Plan, Step, lane_names
+from hetsim.model.tasks import Mode, Tasks
+from hetsim.policy import View
 
 
 def kept_lanes(cluster: Cluster, part: float) -> dict[str, Device]:

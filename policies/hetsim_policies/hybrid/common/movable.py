@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from policies.hybrid.common.planned_steps import LATE, LaneForecast, PlannedJob, PlannedLane, computing
-from sim.model.cluster import DeviceType
-from sim.model.tasks import Task
+from hetsim.model.cluster import DeviceType
+from hetsim.model.tasks import Task
+from hetsim_policies.hybrid.common.planned_steps import LATE, LaneForecast, PlannedJob, PlannedLane, computing
 
 
 class Movable:

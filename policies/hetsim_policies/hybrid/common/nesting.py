@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from policies.dynamic.common.lines import AssigningScheduler
-from sim.errors import Problem, ScenarioError
-from sim.policy import Backfilling, ListScheduler, Scheduler
+from hetsim.errors import Problem, ScenarioError
+from hetsim.policy import Backfilling, ListScheduler, Scheduler
+from hetsim_policies.dynamic.common.lines import AssigningScheduler
 
 ALONE = ("Defragment", "Gandiva", "PowerDown", "SharingByTable")
 """List schedulers that work on the whole cluster."""

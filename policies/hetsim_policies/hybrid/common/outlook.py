@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import Cluster
-from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
-from sim.model.tasks import Mode, Tasks
-from sim.policy import PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import Cluster
+from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record
+from hetsim.model.tasks import Mode, Tasks
+from hetsim.policy import PlanProblem
 
 Objective = Literal["response", "slowdown", "deadline_misses", "energy", "cost"]
 

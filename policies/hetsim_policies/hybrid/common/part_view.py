@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sim.model.cluster import Cluster, Device, DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import PlacementRule, View
+from hetsim.model.cluster import Cluster, Device, DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import PlacementRule, View
 
 
 class PartView:
@@ -77,13 +77,14 @@ class PartView:
         task: Task | None = None,
         *,
         node: int | None = None,
-        among: int | None = None,
+        among: int | Mapping[int, int] | None = None,
         by: Literal["node", "load"] = "node",
     ) -> Placement | None:
         view = self._view
-        if not self.has(mode) or (node is not None and not self.holds_node(node)):
+        named = among if isinstance(among, Mapping) else () if node is None else (node,)
+        if not self.has(mode) or not all(map(self.holds_node, named)):
             return None
-        if node is not None or (self._mask is None and (by == "node" or among is None)):
+        if isinstance(among, Mapping) or node is not None or (self._mask is None and (by == "node" or among is None)):
             return view.first(mode, task, node=node, among=among, by=by)
         mask = self._mask if among is None else among if self._mask is None else among & self._mask
         if by == "load":

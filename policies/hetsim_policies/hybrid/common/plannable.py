@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError, UsageError
-from sim.model.plan import Plan
-from sim.model.tasks import Shape
-from sim.policy import PlannedScheduler, PlanProblem
-from sim.policy.remaining import in_mid_run, rows_of
+from hetsim.errors import Problem, ScenarioError, UsageError
+from hetsim.model.plan import Plan
+from hetsim.model.tasks import Shape
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.policy.remaining import in_mid_run, rows_of
 
 
 def plannable(problem: PlanProblem, planner: PlannedScheduler | None, foresight: bool = False) -> dict[Shape, bool]:
@@ -45,15 +45,15 @@ def _tried(_: Plan) -> float:
 
 
 def default_planner(problem: PlanProblem) -> PlannedScheduler:
-    """`dual_approximation` where it can plan and nothing is moved, else `heft`."""
+    """`dual_approximation` where it can plan and nothing is moved, `peft` for task graphs, else `heft`."""
     tasks, cluster = problem.tasks, problem.cluster
     kinds = [kind.kind == "cpu" for kind in cluster.types.values() if cluster.count(kind.name)]
     two = kinds.count(True) <= 1 and kinds.count(False) <= 1
     moved = any(column is not None for column in (tasks.bytes_in, tasks.bytes_out, tasks.reads, tasks.writes))
     if two and not moved and not any(tasks.predecessors or ()):
-        from policies.static.dual_approximation import DualApproximation
+        from hetsim_policies.static.dual_approximation import DualApproximation
 
         return DualApproximation()
-    from policies.static.heft import Heft
+    from hetsim_policies.static.insertion import Heft, Peft
 
-    return Heft()
+    return Peft() if any(tasks.predecessors or ()) else Heft()

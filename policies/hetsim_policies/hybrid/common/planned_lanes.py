@@ -1,7 +1,7 @@
 """The remaining plan, lane by lane: the base of `plan_and_repair`.
 
-Lanes and steps are those of `policies.hybrid.common.planned_steps`.  What was found is kept by lane until something
-changes there, so that an event costs little that grows with the lanes.
+Lanes and steps are those of `hetsim_policies.hybrid.common.planned_steps`.  What was found is kept by lane until
+something changes there, so that an event costs little that grows with the lanes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from policies.hybrid.common.movable import Movable
-from policies.hybrid.common.planned_steps import LATE, Experience, LaneForecast, PlannedJob, PlannedLane, computing
-from sim.model.cluster import Device, DeviceType
-from sim.model.plan import Placement, lane_names
-from sim.model.tasks import Mode, Task
-from sim.policy import PlanProblem, Start, View
+from hetsim.model.cluster import Device, DeviceType
+from hetsim.model.plan import Placement, lane_names
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import PlanProblem, Start, View
+from hetsim_policies.hybrid.common.movable import Movable
+from hetsim_policies.hybrid.common.planned_steps import (
+    LATE,
+    Experience,
+    LaneForecast,
+    PlannedJob,
+    PlannedLane,
+    computing,
+)
 
 
 class Board:

@@ -11,9 +11,9 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from sim.model.cluster import MILLI, Device, Node
-from sim.model.plan import Placement, can_host
-from sim.model.tasks import Mode, Task
+from hetsim.model.cluster import MILLI, Device, Node
+from hetsim.model.plan import Placement, can_host
+from hetsim.model.tasks import Mode, Task
 
 
 def computing(task: Task, mode: Mode) -> float:

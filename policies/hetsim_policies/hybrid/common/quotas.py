@@ -47,7 +47,7 @@ def shares(work: np.ndarray, lanes: np.ndarray, epoch: float, planner: Planner, 
 
 def by_program(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarray:
     """Two linear programs: the least T in which all is done; then the least work within that, or `unhurried`."""
-    from policies.static.common.unrelated import split
+    from hetsim_policies.static.common.unrelated import split
 
     share = split(work, [int(count) for count in lanes], divisible=True).share
     longest = loads(share, work, lanes).max(initial=0.0)
@@ -83,9 +83,9 @@ def by_guess(work: np.ndarray, lanes: np.ndarray, unhurried: float) -> np.ndarra
     Where its guess comes out below `unhurried`, that is the guess: the second side is filled by speed-up as far as it
     gains (`greedy_dual.fill`).
     """
-    from policies.static.common.two_types import by_speed_up
-    from policies.static.dual_approximation import solve
-    from policies.static.greedy_dual import fill
+    from hetsim_policies.static.common.two_types import by_speed_up
+    from hetsim_policies.static.dual_approximation import solve
+    from hetsim_policies.static.greedy_dual import fill
 
     fastest = np.zeros(work.shape)
     fastest[np.arange(len(work)), work.argmin(axis=1)] = 1.0

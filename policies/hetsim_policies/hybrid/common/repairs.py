@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
-from policies.hybrid.common.movable import Movable, least
-from policies.hybrid.common.planned_lanes import Board
-from policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane, computing
-from sim.model.cluster import DeviceType
-from sim.model.plan import Placement
-from sim.model.tasks import RUNNING, Task
-from sim.policy import View
+from hetsim.model.cluster import DeviceType
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import RUNNING, Task
+from hetsim.policy import View
+from hetsim_policies.hybrid.common.movable import Movable, least
+from hetsim_policies.hybrid.common.planned_lanes import Board
+from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane, computing
 
 ROUNDING = 1e-9
 """The gain has to be more than this part of the remaining time."""

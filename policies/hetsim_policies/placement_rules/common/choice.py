@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, Cluster
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import WHOLE, Cluster
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
 
 Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]
 """For a mode and nodes where it fits: columns to minimize, the first counts most."""
@@ -116,6 +116,13 @@ def on_gpu(task: Task, mode: Mode, node: int, view: View, order: np.ndarray | No
             if view.fits(mode, placement, (task,)):
                 return placement
     return None
+
+
+def on_fullest(task: Task, mode: Mode, node: int, view: View) -> Placement | None:
+    """The node's first devices, for a fraction its fullest GPU that takes it."""
+    if not mode.gpus or mode.whole:
+        return view.first(mode, task, node=node)
+    return on_gpu(task, mode, node, view, np.argsort(view.nodes.accelerators.share[node], kind="stable"))
 
 
 def by_room(task: Task, modes: Sequence[Mode], view: View, tightest: bool) -> Placement | None:

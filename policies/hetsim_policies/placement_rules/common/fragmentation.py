@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import WHOLE
-from sim.model.tasks import Mode, Shape
-from sim.policy import View
+from hetsim.model.cluster import WHOLE
+from hetsim.model.tasks import Mode, Shape
+from hetsim.policy import View
 
 TOGETHER = 256
 """States scored at once: enough to hide the cost of a call, few enough to stay in the cache."""
@@ -165,6 +165,29 @@ class Mix:
         if table is None:
             table = self._tables[kinds] = _Table(kinds, self._requests, self.part)
         return table
+
+
+class LeastRises:
+    """`Mix.least_rises` of the states of nodes, each computed once."""
+
+    def __init__(self, mix: Mix, states: NodeStates):
+        self._mix, self._states = mix, states
+        self._known: dict[Mode, np.ndarray] = {}
+        """By mode and state: the least rise, NaN where it was not asked for yet."""
+
+    def __call__(self, mode: Mode, states: np.ndarray) -> np.ndarray:
+        """What the mode would add to the fragmentation of nodes in these states, at the best of their GPUs."""
+        known = self._known.get(mode)
+        if known is None or len(known) < self._states.count:
+            longer = np.full(max(64, 2 * self._states.count), np.nan)
+            if known is not None:
+                longer[: len(known)] = known
+            known = self._known[mode] = longer
+        missing = np.unique(states[np.isnan(known[states])])
+        if len(missing):
+            known[missing] = self._mix.least_rises([self._states.states[row] for row in missing.tolist()], mode)
+        found: np.ndarray = known[states]
+        return found
 
 
 def _most_frequent(requests: dict[tuple[Any, ...], float], share: float) -> dict[tuple[Any, ...], float]:

@@ -1,38 +1,37 @@
-"""The six placements of Weng et al. as their simulator scores them: `random_atc23`, `dot_product_atc23`,
-`gpu_clustering_atc23`, `gpu_packing_atc23`, `best_fit_atc23`, `fgd_atc23`.
+"""The scores of the simulator of Weng et al., for placements with a parameter `scores`.
 
 A node where a task fits has a score of 0 to 100, cut to a whole number; the greatest goes first, and of equal scores
 the smallest name of a node, where nodes are named at random in each run: their simulator puts a drawn number before
-each name.  Of a node's GPUs a fraction takes the fullest that fits, under `random_atc23` any, under
-`fgd_atc23` the first of the best score; whole GPUs are the first idle ones.  The free policies of similar names
-(`random`, `dot_product`, `gpu_clustering`, `gpu_packing`, `best_fit`, `fgd`) compare exact values and break ties by
-what is left instead.
+each name.  Of a node's GPUs a fraction takes the fullest that fits, under `random` any, under `fgd` the first of the
+best score; whole GPUs are the first idle ones.  Whole scores make many nodes equal, so the drawn names decide.
 
 Reference: Weng, Yang, Yu, Wang, Tang, Yang, Zhang, Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent (USENIX ATC 2023), and its simulator (hkust-adsl/kubernetes-scheduler-simulator).
-Weakness: no bound is known of any; whole scores make many nodes equal, so the drawn names of nodes decide.
-Cost: a few NumPy operations over the nodes that fit; of `fgd_atc23` as of `fgd`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from policies.placement_rules.common.choice import Totals, equally_fast, first_across, on_gpu
-from policies.placement_rules.common.fragmentation import Mix, NodeStates
-from sim.model.cluster import WHOLE
-from sim.model.plan import Placement
-from sim.model.tasks import Mode, Task
-from sim.policy import View
+from hetsim.model.cluster import WHOLE
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode, Task
+from hetsim.policy import View
+from hetsim_policies.placement_rules.common.choice import Totals, equally_fast, first_across, on_fullest, on_gpu
+from hetsim_policies.placement_rules.common.fragmentation import LeastRises, Mix, NodeStates
 
 TOP = 100
 """The greatest score of a node."""
 TYPICAL = 0.95
-"""Share of tasks in the typical mix of `fgd_atc23`: the most frequent requests."""
+"""Share of tasks in the typical mix of `fgd`: the most frequent requests."""
 ROUNDING = 1e-9
 """A score this little below a whole number is that number."""
+
+
+Scores = Literal["exact", "published"]
 
 
 class Scored:
@@ -70,7 +69,7 @@ class Scored:
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
         """A fraction of one of the node's GPUs."""
-        return on_gpu(task, mode, node, view, np.argsort(view.nodes.accelerators.share[node], kind="stable"))
+        return on_fullest(task, mode, node, view)
 
     def _place(self, task: Task, modes: Sequence[Mode], view: View) -> Placement | None:
         assert self._rank is not None
@@ -96,7 +95,24 @@ class Scored:
         return self.gpu(task, mode, node, view)
 
 
-class RandomAtc23(Scored):
+class ScoredRule:
+    """A placement with a parameter `scores`: its own rule, `exact`, or what the published simulator does."""
+
+    published: ClassVar[type[Scored]]
+
+    def __init__(self, scores: Scores = "exact"):
+        self._published = self.published() if scores == "published" else None
+
+    def __call__(self, task: Task, view: View) -> Placement | None:
+        """The rule."""
+        return self.exact(task, view) if self._published is None else self._published(task, view)
+
+    def exact(self, task: Task, view: View) -> Placement | None:
+        """The rule with exact values, ties by what is left."""
+        raise NotImplementedError
+
+
+class PublishedRandom(Scored):
     """Any node on which the task fits, each as likely, whatever its type of GPU; of a fraction any GPU of it."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
@@ -122,7 +138,7 @@ class _Weighing(Scored):
         return columns.cores[nodes], gpus
 
 
-class DotProductAtc23(_Weighing):
+class PublishedDotProduct(_Weighing):
     """The least product of demand and what is free, over cores and GPUs: 100 (1 - half their sum)."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
@@ -131,7 +147,7 @@ class DotProductAtc23(_Weighing):
         return whole(TOP * (1 - (cores / self._cores * asked_cores + gpus / self._gpus * asked_gpus) / 2))
 
 
-class BestFitAtc23(_Weighing):
+class PublishedBestFit(_Weighing):
     """The node with the least left once the task is there, half by cores and half by GPUs."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
@@ -140,7 +156,7 @@ class BestFitAtc23(_Weighing):
         return whole(TOP * (1 - left / 2))
 
 
-class GpuPackingAtc23(Scored):
+class PublishedGpuPacking(Scored):
     """GPUs in use before idle GPUs of nodes in use, and idle nodes last; a task without a GPU scores 0 everywhere."""
 
     def score(self, mode: Mode, nodes: np.ndarray, owner: np.ndarray, modes: Sequence[Mode], view: View) -> np.ndarray:
@@ -160,7 +176,7 @@ class GpuPackingAtc23(Scored):
         return np.where(idle == count, idle_node, used_node)
 
 
-class GpuClusteringAtc23(Scored):
+class PublishedGpuClustering(Scored):
     """Nodes that hold tasks of the same kind only, then some of it, then idle ones; among equals the fullest.
 
     Kinds: fractions of a GPU together, and each number of whole GPUs.  A task without a GPU scores 0 everywhere.
@@ -211,7 +227,7 @@ class GpuClusteringAtc23(Scored):
         return fullness + TOP // 4 * level
 
 
-class FgdAtc23(Scored):
+class PublishedFgd(Scored):
     """The least rise of the expected fragmentation, as 100 / (1 + exp(rise)) cut to a whole number.
 
     The typical mix is that of the most frequent requests of the whole workload, which the paper knows beforehand, as
@@ -221,7 +237,7 @@ class FgdAtc23(Scored):
     def begin(self, view: View) -> None:
         self._states = NodeStates(view, memory=False)
         self._mix = Mix(view.request_mix(), TYPICAL, memory=False)
-        self._scores: dict[Mode, np.ndarray] = {}
+        self._rises = LeastRises(self._mix, self._states)
 
     def look(self, task: Task, view: View) -> None:
         self._states.refresh(view)
@@ -230,7 +246,7 @@ class FgdAtc23(Scored):
         found = np.zeros(len(nodes), dtype=np.int64)
         for number, one in enumerate(modes):
             rows = owner == number
-            found[rows] = self._of_states(one, self._states.of[nodes[rows]])
+            found[rows] = _points(self._rises(one, self._states.of[nodes[rows]]))
         return found
 
     def gpu(self, task: Task, mode: Mode, node: int, view: View) -> Placement | None:
@@ -239,21 +255,6 @@ class FgdAtc23(Scored):
         share = view.nodes.accelerators.share[node]
         score = np.array([points.get(int(free), -1) for free in share.tolist()])
         return on_gpu(task, mode, node, view, np.argsort(-score, kind="stable"))
-
-    def _of_states(self, mode: Mode, states: np.ndarray) -> np.ndarray:
-        """Scores by state, each computed once for a mix."""
-        known = self._scores.get(mode)
-        if known is None or len(known) < self._states.count:
-            longer = np.full(max(64, 2 * self._states.count), -1, dtype=np.int64)
-            if known is not None:
-                longer[: len(known)] = known
-            known = self._scores[mode] = longer
-        missing = np.unique(states[known[states] < 0])
-        if len(missing):
-            rises = self._mix.least_rises([self._states.states[number] for number in missing.tolist()], mode)
-            known[missing] = _points(rises)
-        found: np.ndarray = known[states]
-        return found
 
 
 def _fitting(modes: Sequence[Mode], view: View) -> tuple[np.ndarray, np.ndarray]:

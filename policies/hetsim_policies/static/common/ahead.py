@@ -1,7 +1,7 @@
 """Prefetches for a plan without any: inputs of the next task on an accelerator move while the present one computes.
 
 Each item that a task reads is fetched once the previous task on the same accelerator has started.  An item that has
-not been written by then is fetched as soon as it has been (`sim.model.plan.Copy`).
+not been written by then is fetched as soon as it has been (`hetsim.model.plan.Copy`).
 Weakness: on shared links a prefetch may delay an upload that a task waits for; simulate both and take the better.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from policies.static.common.instance import Instance
-from policies.static.common.timing import Placed
-from sim.model.fusion import fusion_of, users_of_items
-from sim.model.plan import Copy, Plan
+from hetsim.model.fusion import fusion_of, users_of_items
+from hetsim.model.plan import Copy, Plan
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.timing import Placed
 
 
 def copies_ahead(instance: Instance, rows: Sequence[Placed]) -> list[Copy]:

@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from policies.static.common.instance import Instance
-from policies.static.common.schedule import Schedule
-from policies.static.common.traffic import Traffic
-from policies.static.graham import graham
-from policies.static.heft import ranking
-from policies.task_graphs import Graph, graph_of
-from sim.model.cluster import Device
-from sim.model.plan import lane_names
+from hetsim.model.cluster import Device
+from hetsim.model.plan import lane_names
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.ranks import ranking
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.traffic import Traffic
+from hetsim_policies.static.graham import graham
+from hetsim_policies.task_graphs import Graph, graph_of
 
 ROUNDING = 1e-6
 """HiGHS takes a number this near to an integer for one, and a row that is off by this much for satisfied."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.bounds import TOLERANCE
+from hetsim_policies.static.common.bounds import TOLERANCE
 
 KINDS = 4
 """Kinds of tasks at most."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.static.common.instance import Instance
-from sim.model.cluster import Device
+from hetsim.model.cluster import Device
+from hetsim_policies.static.common.instance import Instance
 
 
 class Copies:

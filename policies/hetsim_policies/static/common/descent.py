@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.static.common.bounds import TOLERANCE
-from policies.static.common.instance import Instance
-from policies.static.common.schedule import Schedule
-from policies.static.common.unrelated import good_prices
+from hetsim_policies.static.common.bounds import TOLERANCE
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.unrelated import good_prices
 
 PAIRS = 5_000_000
 """Pairs of tasks that one descent looks at: some 50 ms."""
@@ -181,10 +181,12 @@ def improved(
     since: np.ndarray | None = None,
     rounds: int = RESTARTS,
     pairs: int = EFFORT,
+    others: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
     """The lane of each task after descents; never a longer schedule than the one given.  The same on every machine.
 
     enough: a makespan that need not be improved, such as a lower bound.
+    others: lanes of tasks from which a descent of half the effort starts too; the best of all goes on.
     """
     if not len(lane):
         return lane
@@ -192,6 +194,11 @@ def improved(
     if best.load.max() <= enough:
         return lane
     prices = good_prices(time, counts)
+    if others:
+        starts = [best, *(DescentLanes.of(time, counts, other, since) for other in others)]
+        for start in starts:
+            descend(start, enough, pairs // 2, prices)
+        best = min(starts, key=lambda start: float(start.load.max()))
     left = pairs - descend(best, enough, pairs, prices)
     random = np.random.default_rng(0)  # restarts are part of the algorithm, not of the run's randomness
     for _ in range(rounds):
@@ -206,20 +213,31 @@ def improved(
     return best.lane if again.load.max() <= DescentLanes.of(time, counts, lane, since).load.max() else lane
 
 
-def descended(instance: Instance, schedule: Schedule, enough: float | None = None) -> Schedule:
-    """The schedule after descents, longest first on each lane; the one given where it is not better, or where tasks
-    arrive one after the other, wait for each other or share items: then more than the sum of times counts."""
+def is_additive(instance: Instance) -> bool:
+    """Return True if lanes are as long as the sum of their tasks: no graph, no shared items, all there at once."""
     tasks = instance.problem.tasks
     plain = not any(tasks.predecessors or ()) and not any(tasks.reads or ()) and not any(tasks.writes or ())
-    if not instance.size or not plain or float(np.ptp(tasks.arrival)) > 0:
+    return instance.size > 0 and plain and float(np.ptp(tasks.arrival)) == 0
+
+
+def descended(
+    instance: Instance, schedule: Schedule, enough: float | None = None, others: Sequence[Schedule] = ()
+) -> Schedule:
+    """The schedule after descents, longest first on each lane; the one given where it is not better, or where tasks
+    arrive one after the other, wait for each other or share items: then more than the sum of times counts.
+
+    others: schedules from which a descent starts too.
+    """
+    tasks = instance.problem.tasks
+    if not is_additive(instance):
         return schedule
     first = np.concatenate([[0], np.cumsum(instance.counts)])[:-1]
     begin = float(tasks.arrival[0])
     since = None
     if instance.free is not None:
         since = np.maximum(0.0, np.concatenate(instance.free) - begin)
-    lane = first[schedule.kind] + schedule.lane
-    found = improved(instance.time, instance.counts, lane, enough or 0.0, since)
+    lane, *more = (first[one.kind] + one.lane for one in (schedule, *others))
+    found = improved(instance.time, instance.counts, lane, enough or 0.0, since, others=more)
     made = Schedule.empty(instance.size)
     free = np.full(sum(instance.counts), begin) if since is None else since + begin
     kinds = np.repeat(np.arange(len(instance.counts)), instance.counts)

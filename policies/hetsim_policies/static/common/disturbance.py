@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.static.common.instance import Instance
-from sim.model.stages import download_rate
+from hetsim.model.stages import download_rate
+from hetsim_policies.static.common.instance import Instance
 
 
 def undisturbed(instance: Instance) -> bool:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from policies.static.common.instance import Instance
-from policies.static.common.timing import Placed
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.timing import Placed
 
 
 def johnson(first: Sequence[float], second: Sequence[float]) -> list[int]:

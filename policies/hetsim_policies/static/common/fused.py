@@ -1,6 +1,6 @@
 """Launches of several kernels as one, for a plan that has none: which tasks, and where they stand in the plan.
 
-Only tasks with known work (`sim.model.tasks.KernelWork`) are joined: of others nothing is known that a common launch
+Only tasks with known work (`hetsim.model.tasks.KernelWork`) are joined: of others nothing is known that a common launch
 would save.  Whether it pays is for a simulation to judge: all inputs are uploaded before anything is computed, and
 tasks elsewhere wait for the end of the whole launch.
 """
@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.task_graphs import graph_of, topological
-from sim.model.fusion import fusible
-from sim.model.plan import Plan, Step
-from sim.model.tasks import Tasks
+from hetsim.model.fusion import fusible
+from hetsim.model.plan import Plan, Step
+from hetsim.model.tasks import Tasks
+from hetsim_policies.task_graphs import graph_of, topological
 
 MANY = 64
 """Number of launches tried one by one where they are not possible all together."""

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.bounds import released_bound
-from policies.static.common.ranks import ways
-from policies.static.common.unrelated import allowed_times, good_prices, priced
-from policies.task_graphs import Graph, downward, tails, topological
+from hetsim_policies.static.common.bounds import released_bound
+from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.unrelated import allowed_times, good_prices, priced
+from hetsim_policies.task_graphs import Graph, downward, tails, topological
 
 
 def earliest_starts(

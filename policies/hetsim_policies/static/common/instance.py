@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import DeviceType, Node
-from sim.model.plan import can_host, lane_names
-from sim.model.stages import Private, Way, private_bytes, stage_seconds, way_to_host
-from sim.model.tasks import Mode, Shape, Tasks
-from sim.policy import PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import DeviceType, Node
+from hetsim.model.plan import can_host, lane_names
+from hetsim.model.stages import Private, Way, private_bytes, stage_seconds, way_to_host
+from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.policy import PlanProblem
 
 Free = list[np.ndarray] | None
 """When each lane of each type can start its first task; None: all at 0."""

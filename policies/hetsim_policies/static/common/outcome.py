@@ -1,34 +1,41 @@
 """From a schedule to a plan: its timetable, what is proven of it, and what the proofs cover.  The one exit of planners.
 
 Where the stages of tasks overlap on a lane, its tasks go in the order of a flow shop (`flow_shop`).
-The planned makespan is that of the plan's own timetable (`timing`), with the transfers that the planner may not have
-looked at.  A planner's bound is of tasks that hold lanes for `Instance.time`; where stages overlap it proves nothing
+The planned makespan is that of the plan's timetable, with the transfers that the planner may not have looked at.  It
+is worked out without the engine (`timing`).  Where that is not exact, as transfers meet on a link or the plan has
+prefetches, `finished` takes the times of a rehearsal of the plan on the estimates.
+A planner's bound is of tasks that hold lanes for `Instance.time`; where stages overlap it proves nothing
 and is left out.  Bounds that always hold (`stage_bounds`) are added where links or engines can bind.
-The note `covers` has a word each for transfers, memory and releases:
+The note `timetable` is `exact` where each start and finish is that of the run, else `idle links`.
+The note `covers` has a word each for transfers, memory and releases, and for keys that no proof takes into account:
     absent    there are none, or they can delay nothing
-    covered   the bound counts them and the timetable is true with them
-    partly    the bound counts part of them; the timetable takes links for idle
-    ignored   neither counts them
+    covered   the bound counts them
+    partly    the bound counts part of them
+    ignored   the bound does not count them
 A ratio is noted only where nothing is `partly` or `ignored`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from policies.static.common.configurations import configuration_bound
-from policies.static.common.descent import descended
-from policies.static.common.disturbance import cores_bind, memory_binds, shared_links
-from policies.static.common.flow_shop import ordered
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import Instance
-from policies.static.common.schedule import Schedule
-from policies.static.common.stage_bounds import stage_bound
-from policies.static.common.timing import NOMINAL, Placed, timing
-from policies.task_graphs import graph_of
-from sim.model.plan import Plan, Step
+from hetsim.errors import PolicyError, UsageError
+from hetsim.model.plan import Plan, Step
+from hetsim.policy import PlanProblem
+from hetsim.policy.planned import Following
+from hetsim_policies.static.common.configurations import configuration_bound
+from hetsim_policies.static.common.descent import descended
+from hetsim_policies.static.common.disturbance import cores_bind, memory_binds, shared_links, undisturbed
+from hetsim_policies.static.common.flow_shop import ordered
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.stage_bounds import stage_bound
+from hetsim_policies.static.common.timing import NOMINAL, Placed, timing
+from hetsim_policies.task_graphs import graph_of
 
 SILENT = ("absent", "covered")
 
@@ -40,6 +47,8 @@ def plan_of(
     guaranteed: float | None = None,
     frequencies: Mapping[str, float] = NOMINAL,
     descent: bool = False,
+    draft: bool = False,
+    others: Sequence[Schedule] = (),
 ) -> Plan:
     """The schedule as a plan, in the order of starts; tasks without length go before what starts with them.
 
@@ -47,29 +56,32 @@ def plan_of(
     guaranteed: the ratio of makespan and optimum that its algorithm promises for independent tasks that are there at
         once, on lanes that take one at a time; None: none.
     descent: first shorten the longest lanes (`descent`), where the schedule is one of independent tasks.
+    others: schedules from which the descent starts too; one rounding may look worse and leave less to mend.
+    draft: the planner goes on with the plan, and calls `finished` itself at its end.
     Makespan and bound are counted from the first arrival; in mid-run both are counted from `now`.
     """
     if descent:
-        better = descended(instance, schedule, bound)
+        better = descended(instance, schedule, bound, others)
         if better is not schedule:
-            plans = [plan_of(instance, one, bound, guaranteed) for one in (schedule, better)]
-            return min(plans, key=lambda plan: plan.makespan or 0.0)
+            plans = [plan_of(instance, one, bound, guaranteed, draft=True) for one in (schedule, better)]
+            best = min(plans, key=lambda plan: plan.makespan or 0.0)
+            return best if draft else finished(instance, best)
     placed = np.empty(instance.size, dtype=np.int64)
     placed[schedule.order] = np.arange(instance.size)
     order = np.lexsort((placed, schedule.finish, schedule.start))
     rows = zip(order.tolist(), schedule.kind[order].tolist(), schedule.lane[order].tolist(), strict=True)
-    return planned(instance, rows, bound, guaranteed, frequencies)
+    return planned(instance, ordered(instance, rows), bound, guaranteed, frequencies, draft)
 
 
 def planned(
     instance: Instance,
-    placed: Iterable[Placed],
+    placed: Sequence[Placed],
     bound: float | None = None,
     guaranteed: float | None = None,
     frequencies: Mapping[str, float] = NOMINAL,
+    draft: bool = False,
 ) -> Plan:
-    """The same of (task, type, lane number) entries in their order."""
-    placed = ordered(instance, placed)
+    """The same of (task, type, lane number) entries, in exactly their order."""
     modes = instance.mode
     steps = [Step(task, int(modes[task, kind]), (instance.lanes[kind][lane],)) for task, kind, lane in placed]
     times = timing(instance, placed, frequencies)
@@ -82,7 +94,38 @@ def planned(
     promised = guaranteed is not None and together(instance) and not problem.in_mid_run
     notes = notes_of(covers, times.exact, makespan, best, guaranteed if promised else None)
     timetable = np.column_stack([times.start, times.finish])[[task for task, _, _ in placed]]
-    return Plan(steps, makespan, best, notes, dict(frequencies), timetable=timetable)
+    plan = Plan(steps, makespan, best, notes, dict(frequencies), timetable=timetable)
+    return plan if draft else finished(instance, plan)
+
+
+def finished(instance: Instance, plan: Plan, judged: bool = False) -> Plan:
+    """The exit of every planner: the plan with the timetable of its steps and copies as they now are.
+
+    Its own timetable stands where it is exact.  Else the plan is rehearsed, unless tasks share links or memory binds:
+    then planners promise what idle links allow, and only those that have simulated it anyway (`judged`) say more.
+    """
+    exact = plan.notes["timetable"] == "exact" and not plan.copies and not plan.fused
+    exact = exact and not instance.problem.unplanned
+    if not exact and not instance.problem.in_mid_run and (judged or undisturbed(instance)):
+        return rehearsed(instance.problem, plan)
+    return replace(plan, notes=plan.notes | {"timetable": "exact" if exact else "idle links"})
+
+
+def rehearsed(problem: PlanProblem, plan: Plan) -> Plan:
+    """The plan with the times of its run on the estimates, where there is an engine and the plan can be followed."""
+    try:
+        played = problem.rehearse(Following(plan))
+    except (PolicyError, UsageError):
+        played = plan
+    if played is plan or played.timetable is None or not np.isfinite(played.timetable).all():  # faults stop tasks
+        return replace(plan, notes=plan.notes | {"timetable": "idle links"})
+    makespan = 0.0 if played.makespan is None else played.makespan
+    times = np.full((len(problem.tasks), 2), np.nan)
+    times[[step.task for step in played.steps]] = played.timetable
+    bound = None if plan.bound is None else min(plan.bound, makespan)
+    timetable = times[[step.task for step in plan.steps]]
+    notes = plan.notes | {"timetable": "idle links" if problem.unplanned else "exact"}
+    return replace(plan, makespan=makespan, bound=bound, notes=notes, timetable=timetable)
 
 
 def _proven(instance: Instance, bound: float | None, late: bool, makespan: float) -> float | None:
@@ -140,4 +183,4 @@ def coverage(instance: Instance) -> dict[str, str]:
         found["host cores"] = "ignored"
     if moved and not all(kind.streams == 1 or kind.sharing.kind == "exclusive" for kind in instance.types):
         found["sharing"] = "ignored"
-    return found
+    return found | dict.fromkeys(instance.problem.unplanned, "ignored")

@@ -17,18 +17,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.static.common.disturbance import undisturbed
-from policies.static.common.instance import Instance, held, staged
-from policies.static.common.outcome import coverage, notes_of
-from policies.static.common.ranks import ways
-from policies.static.common.unrelated import good_prices, priced
-from policies.task_graphs import downward, graph_of, tails, topological
-from sim.errors import Problem, ScenarioError
-from sim.model.cluster import DeviceType
-from sim.model.plan import Plan, Step, can_host, lane_names
-from sim.model.stages import Way, private_bytes, way_to_host
-from sim.model.tasks import Mode
-from sim.policy import PlanProblem
+from hetsim.errors import Problem, ScenarioError
+from hetsim.model.cluster import DeviceType
+from hetsim.model.plan import Plan, Step, can_host, lane_names
+from hetsim.model.stages import Way, private_bytes, way_to_host
+from hetsim.model.tasks import Mode
+from hetsim.policy import PlanProblem
+from hetsim_policies.static.common.disturbance import undisturbed
+from hetsim_policies.static.common.instance import Instance, held, staged
+from hetsim_policies.static.common.outcome import coverage, finished, notes_of
+from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.unrelated import good_prices, priced
+from hetsim_policies.task_graphs import downward, graph_of, tails, topological
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,8 @@ def wide_plan(
     if best is not None and problem.in_mid_run and instance.size:
         best += float(tasks.arrival.min()) - problem.origin
     best = min(best, makespan) if best is not None and exact else best
-    return Plan(steps, makespan, best, notes_of(covers, exact, makespan, best, guaranteed), timetable=times)
+    notes = notes_of(covers, exact, makespan, best, guaranteed)
+    return finished(instance.outline, Plan(steps, makespan, best, notes, timetable=times))
 
 
 def _timetable(instance: WideTasks, placed: Sequence[LanePlacing]) -> tuple[list[Step], np.ndarray]:

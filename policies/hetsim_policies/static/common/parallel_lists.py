@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
-from policies.static.common.ranks import ways
-from policies.task_graphs import graph_of, successors, topological, upward
-from sim.model.plan import Plan
-from sim.policy import PlanProblem
+from hetsim.model.plan import Plan
+from hetsim.policy import PlanProblem
+from hetsim_policies.static.common.parallel import PoolLanes, WideTasks, wide, wide_plan
+from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.task_graphs import graph_of, successors, topological, upward
 
 FLOORS = (0.0, 0.5, 0.75, 0.9, 1.0)
 """Efficiencies below which options are not looked at."""

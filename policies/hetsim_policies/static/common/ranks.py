@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from policies.static.common.traffic import Traffic
-from policies.task_graphs import Graph, Ways, successors, topological
+from hetsim_policies.static.common.traffic import Traffic
+from hetsim_policies.task_graphs import Graph, Ways, successors, topological, upward
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,11 @@ def by_key(keys: Sequence[Any], before: Ways) -> list[int]:
             if not missing[later]:
                 heapq.heappush(free, (keys[later], position[later], later))
     return order
+
+
+def ranking(times: np.ndarray, counts: Sequence[int], predecessors: Graph, traffic: Traffic | None = None) -> list[int]:
+    """Tasks by descending upward rank, each after its predecessors."""
+    order = topological(predecessors)
+    rank = upward(needs(times, counts, traffic).mean(), ways(predecessors, traffic), order)
+    position = {task: number for number, task in enumerate(order)}
+    return sorted(order, key=lambda task: (-rank[task], position[task]))

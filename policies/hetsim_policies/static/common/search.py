@@ -9,26 +9,25 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from policies.static.common.ahead import brought_ahead
-from policies.static.common.instance import Instance
-from policies.static.common.outcome import plan_of
-from policies.static.common.schedule import Schedule
-from policies.static.common.traffic import Traffic, traffic_of
-from policies.static.common.two_types import two_types
-from policies.static.greedy_dual import greedy_dual
-from policies.static.heft import heft
-from policies.static.lst import lst
-from policies.static.max_min import max_min
-from policies.static.mct import mct
-from policies.static.peft import peft
-from policies.static.sufferage import sufferage
-from policies.task_graphs import Graph, topological
-from sim.errors import PolicyError, Problem, ScenarioError, UsageError
-from sim.model.plan import Plan
-from sim.policy import PlanProblem
+from hetsim.errors import PolicyError, Problem, ScenarioError, UsageError
+from hetsim.model.plan import Plan
+from hetsim.policy import PlanProblem
+from hetsim_policies.static.common.ahead import brought_ahead
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.outcome import finished, plan_of
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.traffic import Traffic, traffic_of
+from hetsim_policies.static.common.two_types import two_types
+from hetsim_policies.static.greedy_dual import greedy_dual
+from hetsim_policies.static.insertion import Heft, Insertion, Peft
+from hetsim_policies.static.lst import lst
+from hetsim_policies.static.mct import mct
+from hetsim_policies.static.rounds import max_min, sufferage
+from hetsim_policies.task_graphs import Graph, topological
 
 MAX_ROUNDS = 2_000
 """Above this number of tasks planners of quadratic cost are no quick seeds."""
@@ -57,6 +56,11 @@ class SearchBudget:
             return self.used / self.evaluations
         return min(1.0, (time.perf_counter() - self._began) / self.seconds) if self.seconds else 1.0
 
+    @property
+    def notes(self) -> dict[str, Any]:
+        """For the notes of a plan: the number of schedules, or that the plan depends on the speed of the machine."""
+        return {"evaluations": self.used} if self.seconds is None else {"deterministic": False}
+
 
 @dataclass
 class Seed:
@@ -78,9 +82,9 @@ def seeds_of(instance: Instance, traffic: Traffic | None = None) -> list[Seed]:
     if bound_together(instance):
         given = (times, counts, before, tasks.arrival, traffic)
         return [
-            Seed(heft(*given, since=free), "heft"),
-            Seed(heft(*given, overlap=False, since=free), "heft"),
-            Seed(peft(*given, since=free), "peft"),
+            Seed(Heft.placed(Insertion(*given, since=free)), "heft"),
+            Seed(Heft.placed(Insertion(*given, overlap=False, since=free)), "heft"),
+            Seed(Peft.placed(Insertion(*given, since=free)), "peft"),
             Seed(mct(times, counts, topological(before), tasks.arrival, before, free), "mct"),
         ]
     longest = np.argsort(-times.min(axis=1, initial=np.inf), kind="stable").tolist()
@@ -137,6 +141,13 @@ class Landscape(ABC):
     def makespans(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         return self.ends(lanes, keys).max(axis=1, initial=0.0)
 
+    def times(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """Seconds of tasks on lanes."""
+        return self.instance.time[tasks, self.lane_kind[lanes]]
+
+    def can_run(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        return np.isfinite(self.times(tasks, lanes))
+
     def random_lanes(self, tasks: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """A lane for each named task: any type that can run it, then any lane of that type."""
         drawn = (random.random(tasks.shape) * self.choices[tasks]).astype(np.int64)
@@ -164,10 +175,6 @@ class Loads(Landscape):
         self.start = float(arrival.min()) if len(arrival) else 0.0
         self.together = not len(arrival) or self.start == float(arrival.max())
         self.by_arrival = np.argsort(arrival, kind="stable")
-
-    def times(self, tasks: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Seconds of tasks on lanes."""
-        return self.instance.time[tasks, self.lane_kind[lanes]]
 
     def ends(self, lanes: np.ndarray, keys: np.ndarray) -> np.ndarray:
         rows, size = lanes.shape
@@ -361,9 +368,9 @@ class Search:
         is an engine, simulated on the estimates."""
         instance = self.landscape.instance
         bound = self.seed.bound
-        plans = [plan_of(instance, seed.schedule, bound) for seed in self.seeds]
+        plans = [plan_of(instance, seed.schedule, bound, draft=True) for seed in self.seeds]
         if all(schedule is not seed.schedule for seed in self.seeds):
-            plans.append(plan_of(instance, schedule, bound, descent=self.descent))
+            plans.append(plan_of(instance, schedule, bound, descent=self.descent, draft=True))
         spans = self._judged(plans)
         least = min(spans[: len(self.seeds)])
         planner = self.seeds[spans.index(least)].planner
@@ -371,12 +378,8 @@ class Search:
         ahead = brought_ahead(instance, plan)
         if ahead.copies and (makespan := simulated(instance.problem, ahead)) < min(spans):
             plan = replace(ahead, makespan=makespan)
-        plan.notes |= {"seed": planner, "seed_makespan": least}
-        if self.budget.seconds is None:
-            plan.notes["evaluations"] = self.budget.used
-        else:  # how many were made depends on the machine, and so does the plan
-            plan.notes["deterministic"] = False
-        return plan
+        plan.notes |= {"seed": planner, "seed_makespan": least, **self.budget.notes}
+        return finished(instance, plan, judged=True)
 
 
 def simulated(problem: PlanProblem, plan: Plan) -> float:

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.static.common.instance import Instance
-from policies.static.common.ranks import ways
-from policies.static.common.unrelated import SAMPLE
-from policies.task_graphs import downward, graph_of, tails, topological
-from sim.model.cluster import Device, DeviceType, Link
-from sim.model.plan import lane_names
-from sim.model.stages import download_rate
+from hetsim.model.cluster import Device, DeviceType, Link
+from hetsim.model.plan import lane_names
+from hetsim.model.stages import download_rate
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.static.common.ranks import ways
+from hetsim_policies.static.common.unrelated import SAMPLE
+from hetsim_policies.task_graphs import downward, graph_of, tails, topological
 
 
 @dataclass(frozen=True)

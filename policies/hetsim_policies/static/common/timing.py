@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.static.common.copies import Copies
-from policies.static.common.disturbance import undisturbed
-from policies.static.common.instance import Instance
-from sim.model.cluster import Device, Link
-from sim.model.plan import lane_names
-from sim.model.stages import download_rate, way_to_host
+from hetsim.model.cluster import Device, Link
+from hetsim.model.plan import lane_names
+from hetsim.model.stages import download_rate, way_to_host
+from hetsim_policies.static.common.copies import Copies
+from hetsim_policies.static.common.disturbance import undisturbed
+from hetsim_policies.static.common.instance import Instance
 
 UP, COMPUTE, DOWN = range(3)
 ARRIVE, ENGINE, LEG = range(3)

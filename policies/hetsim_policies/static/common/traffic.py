@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policies.static.common.instance import Instance
-from policies.task_graphs import Graph, topological
-from sim.model.cluster import Cluster, Device
-from sim.model.plan import lane_names
-from sim.model.stages import download_rate, final_bytes, way_to_host
+from hetsim.model.cluster import Cluster, Device
+from hetsim.model.plan import lane_names
+from hetsim.model.stages import download_rate, final_bytes, way_to_host
+from hetsim_policies.static.common.instance import Instance
+from hetsim_policies.task_graphs import Graph, topological
 
 
 @dataclass

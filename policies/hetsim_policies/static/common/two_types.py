@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.static.common.instance import Free, Instance, list_schedule
-from policies.static.common.schedule import Schedule
-from sim.errors import Problem, ScenarioError
+from hetsim.errors import Problem, ScenarioError
+from hetsim_policies.static.common.instance import Free, Instance, list_schedule
+from hetsim_policies.static.common.schedule import Schedule
 
 
 def two_types(instance: Instance, planner: str) -> tuple[np.ndarray, list[int]]:

@@ -14,9 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from policies.static.common.instance import Instance, list_schedule
-from policies.static.common.outcome import planned
-from sim.model.plan import Plan
+from hetsim.model.plan import Plan
+from hetsim_policies.static.common.flow_shop import ordered
+from hetsim_policies.static.common.instance import Instance, list_schedule
+from hetsim_policies.static.common.outcome import planned
 
 
 class Sides(Protocol):
@@ -72,7 +73,7 @@ def rest_of_two_types(
         placed += [(float(starts[task]), task, kind, int(chosen[task])) for task in tasks.tolist()]
         makespan = max(makespan, end - problem.now)
         first += len(busy[side])
-    plan = planned(instance, [entry[1:] for entry in sorted(placed)])
+    plan = planned(instance, ordered(instance, [entry[1:] for entry in sorted(placed)]))
     plan.makespan = max(makespan, plan.makespan or 0.0)  # a running task may end last
     if not instance.pipelined:
         plan.bound = min(solution.bound, plan.makespan)

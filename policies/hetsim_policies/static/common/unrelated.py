@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.static.common.bounds import TOLERANCE
+from hetsim_policies.static.common.bounds import TOLERANCE
 
 WHOLE_PROGRAM = 40_000
 """Pairs of tasks and types up to which the program is solved at once."""

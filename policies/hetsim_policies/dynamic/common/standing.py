@@ -1,0 +1,121 @@
+"""Reservations in the order of a queue, kept from round to round as long as they would be found again.
+
+A queue with an order that changes gets its reservations anew in every round.  Most of them are the same as before: what
+runs ends when it is expected to, what starts does so when and where it was to, and the order changes only further back.
+So the reservations up to the first change stand, and those behind it are withdrawn.  They are found again only as far
+as a task behind them could start now: a reservation takes room from those behind it and gives none.
+Cost: a reservation for each task behind the first change with one behind it that could start now; all reservations
+where something came otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Task
+from hetsim.policy import View
+from hetsim_policies.dynamic.common.occupancy import Occupancy, amounts_of
+from hetsim_policies.dynamic.common.reservations import FreeProfile, Reservation
+
+
+class Standing:
+    """Call `walk` at the beginning of a round, `of` task by task in order, and `began` before each start."""
+
+    def __init__(self, occupancy: Occupancy, view: View):
+        self._occupancy = occupancy
+        self._view = view
+        self._profile = FreeProfile(occupancy, view)
+        self._surprises = -1
+        """`Occupancy.surprises` when the profile was made; -1: nothing that was found stands."""
+        self._made: list[tuple[Task, Reservation | None]] = []
+        """In order; None: the task will never fit."""
+        self._next = 0
+        """How many of them were asked for in this walk."""
+        self._begun: dict[int, Reservation] = {}
+        """By row: what tasks hold that started since the last walk, if all goes as expected."""
+
+    def walk(self) -> None:
+        """From now on tasks are asked about in order."""
+        occupancy = self._occupancy
+        occupancy.update()
+        runs, begun = occupancy.runs, self._begun
+        stands = self._profile.commutes and not occupancy.shared and self._surprises == occupancy.surprises
+        if stands and all(row not in runs or runs[row].end == found.end for row, found in begun.items()):
+            for found in begun.values():
+                self._profile.release(found)
+        else:
+            self._profile = FreeProfile(occupancy, self._view)
+            self._made.clear()
+            self._surprises = occupancy.surprises
+        begun.clear()
+        self._profile.changed()
+        self._next = 0
+
+    def standing(self, order: Sequence[Task], last: int) -> int:
+        """Pass over the next tasks as long as their reservations stand and are not due, at most up to position `last`
+        of `order`; returns their number."""
+        now, start = self._view.now, self._next
+        if start >= len(self._made):
+            return 0
+        for task, (other, found) in zip(order[: last + 1], islice(self._made, start, None), strict=False):
+            if other is not task or (found is not None and found.time <= now):
+                break
+            self._next += 1
+        return self._next - start
+
+    def stands(self, task: Task) -> bool:
+        """Does the reservation of the next task stand?  If not, those behind it are withdrawn."""
+        made, place = self._made, self._next
+        if place < len(made):
+            other, found = made[place]
+            if other is task and (found is None or found.time >= self._view.now):
+                return True
+            self._withdraw(place)
+        return False
+
+    def could_start(self, task: Task) -> bool:
+        """May the task start now, by the reservations of those asked about?  Only where none of them `stands`."""
+        return self._profile.could_start(task)
+
+    def of(self, task: Task) -> Reservation | None:
+        """The reservation of the next task, which those behind it will leave as it is."""
+        stands = self.stands(task)
+        self._next += 1
+        if stands:
+            return self._made[self._next - 1][1]
+        found = self._profile.find(task, self._view)
+        self._made.append((task, found))
+        if found is not None:
+            self._profile.occupy(found)
+        return found
+
+    def _withdraw(self, place: int) -> None:
+        """Give up the reservations from this place on."""
+        while len(self._made) > place:
+            last = self._made.pop()[1]
+            if last is not None:
+                self._profile.withdraw(last)
+
+    def began(self, task: Task, placement: Placement) -> None:
+        """A task is about to start."""
+        made, profile, now = self._made, self._profile, self._view.now
+        if not made:
+            return
+        mode, nodes = placement.mode, tuple(amounts_of(placement).items())
+        place = next((place for place, (other, _) in enumerate(made) if other is task), len(made))
+        found = made[place][1] if place < len(made) else None
+        if found is not None and found.time == now and found.mode is mode and found.nodes == nodes:
+            del made[place]
+            self._next -= place < self._next
+            self._begun[task.index] = found
+        elif profile.commutes:
+            self._withdraw(place)
+            held = Reservation(now, now + self._view.duration(task, placement), mode, nodes)
+            self._begun[task.index] = held
+            profile.occupy(held)
+            while made and profile.is_overfull(held):
+                self._withdraw(len(made) - 1)
+        else:
+            made.clear()

@@ -1,0 +1,303 @@
+"""One task after the other where it is complete first, into a gap if one is long enough: HEFT, CPOP, PEFT.
+
+All three go through the tasks of a graph in an order of priority, each task after those it waits for, and place each
+on a lane for good; between tasks that were placed before, lanes have gaps, into which later tasks may go.  They
+differ in the order and in what is least on the lane that is chosen.
+Cost of all: O((n + edges) lanes), vectorized over the lanes, and a look at the gaps of lanes that have one long enough.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from hetsim.model.plan import Plan
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import Free, runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.parallel import parallel
+from hetsim_policies.static.common.parallel_lists import listed, wide_heft
+from hetsim_policies.static.common.ranks import Needs, by_key, needs, ranking, ways
+from hetsim_policies.static.common.schedule import Schedule
+from hetsim_policies.static.common.traffic import Traffic, traffic_of
+from hetsim_policies.task_graphs import Graph, Ways, downward, graph_of, topological, upward
+
+Choice = Callable[[int, np.ndarray], int]
+"""The lane of a task, given when it would finish on each; ties go to the first type and lane."""
+
+
+class InsertionPlanner(PlannedScheduler):
+    """Base of the planners that place one task after the other, of a graph or independent.
+
+    insertion: may a task go into a gap before tasks that were placed earlier?
+    overlap: do data move while the lane still works on the task before, as in the papers, or, as when the plan is
+        followed, once it is free?
+    Where data move, the note `schedule_length` is the length of the schedule as the papers count it, over links that
+    are idle and while lanes work; the planned makespan is that of the plan as it is followed.
+    """
+
+    name: ClassVar[str]
+    """As the planner is called in messages."""
+
+    def __init__(self, insertion: bool = True, overlap: bool = True):
+        super().__init__()
+        self.insertion = insertion
+        self.overlap = overlap
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        instance, tasks = runnable(problem, self.name), problem.tasks
+        before = graph_of(tasks)
+        given = (instance.time, instance.counts, before, tasks.arrival)
+        traffic = traffic_of(instance, before)
+        schedule = self.placed(Insertion(*given, traffic, self.insertion, self.overlap, instance.free))
+        plan = plan_of(instance, schedule, graph_bound(*given))
+        if traffic is not None and schedule.finish.size:
+            plan.notes["schedule_length"] = float(schedule.finish.max()) - problem.origin
+        return plan
+
+    @classmethod
+    def placed(cls, lanes: Insertion) -> Schedule:
+        """The algorithm itself, on lanes that are still empty."""
+        order, choice = cls.priorities(lanes)
+        for task in order:
+            begin, cost = lanes.offer(task)
+            lanes.place(task, choice(task, begin + cost), begin, cost)
+        return lanes.schedule
+
+    @classmethod
+    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+        """All tasks in the order in which they are placed, and how the lane of each is chosen."""
+        raise NotImplementedError
+
+
+class Heft(InsertionPlanner):
+    """HEFT, for sequential and parallel tasks with or without a task graph; of parallel ones neither option is used.
+
+    Heterogeneous earliest finish time: tasks by their distance from the end, each where it finishes first.
+
+    Decides where and in which order, for task graphs.  The upward rank of a task is its mean time over the lanes that
+    can run it, its own transfers included, plus the most, over the tasks that wait for it, of their rank and the mean
+    time to move what they read of it.  In descending order of rank each task goes to the lane on which it finishes
+    first, into a gap between tasks placed before if one is long enough (insertion).
+    Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
+    Computing (2002).  No ratio is proven for graphs; the plan carries a certified lower bound (`graph_bounds`).
+    Without a graph, arrivals and transfers it is longest mean time first and at most m times the least makespan on m
+    unlike lanes, 4/3 - 1/(3m) times on equal ones (Graham, 1969).
+    Transfers are those of items between the places where they are written and read, over idle links, hop by hop, and
+    start when the writer has finished.  What lies on a host at the start, `bytes_in`, `bytes_out`, items that no later
+    task reads, and stages given as durations lengthen the task that reads or writes them; what lies there at the start
+    moves to each device once.
+    Weakness: it looks one task ahead, and means over unlike devices say little; contention on links, limited memory and
+    copies made for other readers are not seen; a plan with `overlap` expects data that its lane will have to wait for.
+    """
+
+    name = "heft"
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        return listed(problem, "heft", wide_heft) if parallel(problem) else super().plan(problem)
+
+    @classmethod
+    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+        order = ranking(lanes.times, lanes.counts, lanes.predecessors, lanes.traffic)
+        return order, lambda task, finish: int(finish.argmin())
+
+
+class Cpop(InsertionPlanner):
+    """CPOP, for sequential tasks with or without a task graph.
+
+    Critical path on a processor: the longest path of the graph stays on one lane, the rest goes where it finishes
+    first.
+
+    Decides where and in which order, for task graphs.  The priority of a task is the length of the longest path
+    through it, with mean times over the lanes and the mean time to move data (upward plus downward rank).  The path
+    with the highest priority is the critical one; all its tasks go to the one lane on which they take least in sum.
+    Of the tasks with all predecessors placed the one with the highest priority is next; off the critical path it goes
+    where it finishes first, into a gap if one is long enough.
+    Reference: Topcuoglu, Hariri, Wu, Performance-Effective and Low-Complexity Task Scheduling for Heterogeneous
+    Computing (2002), which introduces `heft` beside it.  No ratio is proven.  What moving data costs is counted as in
+    `heft`.  Where no lane runs every task of the critical path, the one that runs most of them is taken, and the rest
+    of them go where they finish first.
+    Weakness: one lane for the critical path costs much where its tasks are fast on different types: on published
+    Cholesky and LU graphs without transfers, on 16 cores and 4 GPUs, it takes up to 3.6 times as long as `heft`.
+    """
+
+    name = "cpop"
+
+    @classmethod
+    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+        need, before = lanes.needs_and_ways()
+        order, mean = topological([tuple(earlier) for earlier in before]), need.mean()
+        up, down = upward(mean, before, order), downward(mean, before, order)
+        path = critical_tasks(up, before)
+        home, critical = lane_of_path(need, path, lanes.free), set(path)
+
+        def choice(task: int, finish: np.ndarray) -> int:
+            return home if task in critical and np.isfinite(finish[home]) else int(finish.argmin())
+
+        return by_key([-(u + d) for u, d in zip(up, down, strict=True)], before), choice
+
+
+class Peft(InsertionPlanner):
+    """PEFT, for sequential tasks with or without a task graph.
+
+    Predict earliest finish time: each task where it and the shortest way from there to the end finish first.
+
+    Decides where and in which order, for task graphs.  The optimistic cost of a task on a lane is the longest of the
+    shortest ways from there to the end: the most, over the tasks that wait for it, of the least, over their lanes, of
+    their time, their own optimistic cost, and the mean time to move the data unless they stay where they are.  Of the
+    tasks with all predecessors placed the one with the highest mean optimistic cost is next (the longest of those with
+    the same, as all independent tasks are), and goes to the lane on which its finish plus its optimistic cost is least,
+    into a gap if one is long enough.
+    Reference: Arabnejad, Barbosa, List Scheduling Algorithm for Heterogeneous Systems by an Optimistic Cost Table
+    (2014).  No ratio is proven.  What moving data costs is counted as in `heft`.  Lanes of one host share their data
+    here, so nothing moves between them; without any transfers the optimistic cost is the same on every lane, and only
+    the order differs from that of `heft`.
+    Weakness: the table knows of no lane that is busy, so on graphs that are wider than the cluster it looks ahead to
+    lanes that others will have taken.
+    """
+
+    name = "peft"
+
+    @classmethod
+    def priorities(cls, lanes: Insertion) -> tuple[list[int], Choice]:
+        need, before = lanes.needs_and_ways()
+        ahead = optimistic_costs(need, before)
+        keys = np.stack([-need.mean(ahead), -need.mean()], axis=1).tolist()
+        return by_key(keys, before), lambda task, finish: int((finish + ahead[task, need.place]).argmin())
+
+
+def critical_tasks(up: Sequence[float], before: Ways) -> list[int]:
+    """One path of greatest length, from its first task to the end; ties go to the first in the table."""
+    after: list[dict[int, float]] = [{} for _ in before]
+    for task, earlier in enumerate(before):
+        for writer, seconds in earlier.items():
+            after[writer][task] = seconds
+    path = []
+    heads = {task: 0.0 for task, earlier in enumerate(before) if not earlier}
+    while heads:
+        task = max(heads, key=lambda later: heads[later] + up[later])  # the first of the greatest
+        path.append(task)
+        heads = after[task]
+    return path
+
+
+def lane_of_path(need: Needs, path: Sequence[int], free: np.ndarray) -> int:
+    """The lane that runs most of the tasks, of those one that takes least for them, and of those the first free."""
+    seconds = need.seconds[list(path)]
+    usable = np.isfinite(seconds)
+    order = np.lexsort((np.where(usable, seconds, 0.0).sum(axis=0), -usable.sum(axis=0)))
+    with_lanes = order[need.lanes[order] > 0]
+    if not len(with_lanes):
+        return 0
+    lanes = np.flatnonzero(need.place == with_lanes[0])
+    return int(lanes[free[lanes].argmin()])
+
+
+def optimistic_costs(need: Needs, before: Ways) -> np.ndarray:
+    """The table: by task and place, the least that must come after it if every task had the lanes to itself."""
+    ahead = np.zeros(need.seconds.shape)
+    for task in reversed(topological([tuple(earlier) for earlier in before])):
+        here = np.where(need.lanes > 0, need.seconds[task] + ahead[task], np.inf)
+        best = here.min(initial=np.inf)
+        for earlier, seconds in before[task].items():
+            np.maximum(ahead[earlier], np.minimum(here, best + seconds), out=ahead[earlier])
+    return ahead
+
+
+class Insertion:
+    """A schedule in the making on the `counts[t]` lanes of each type; options as for `InsertionPlanner`.
+
+    since: when each lane of each type is free at first; None: at 0.
+    """
+
+    def __init__(
+        self,
+        times: np.ndarray,
+        counts: Sequence[int],
+        predecessors: Graph,
+        ready: np.ndarray | None = None,
+        traffic: Traffic | None = None,
+        insertion: bool = True,
+        overlap: bool = True,
+        since: Free = None,
+    ):
+        self.schedule = Schedule.empty(len(times))
+        self.times = times
+        self.counts = counts
+        self.predecessors = predecessors
+        self.ready = np.zeros(len(times)) if ready is None else np.asarray(ready, dtype=float)
+        self.traffic = traffic
+        self.insertion = insertion
+        self.overlap = overlap
+        self.kind = np.repeat(np.arange(len(counts)), np.asarray(counts, dtype=np.int64))
+        """Type of each lane."""
+        self.number = np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(count) for count in counts)])
+        """Number of each lane among those of its type."""
+        self.free = np.concatenate([np.empty(0), *since]) if since else np.zeros(len(self.kind))
+        """When each lane has done its last task so far."""
+        self._gaps: list[list[tuple[float, float]]] = [[] for _ in self.kind]
+        self._widest = np.zeros(len(self.kind))  # gap
+        self._place_of_task = [0] * len(times)
+        self._brought = None if traffic is None else np.zeros(traffic.first_cost.shape, dtype=bool)
+
+    def needs_and_ways(self) -> tuple[Needs, Ways]:
+        """How long tasks hold lanes, and what they wait for, before any is placed."""
+        return needs(self.times, self.counts, self.traffic), ways(self.predecessors, self.traffic)
+
+    def offer(self, task: int) -> tuple[np.ndarray, np.ndarray]:
+        """When each lane could begin the task, and how long the lane would be held; its predecessors are placed."""
+        schedule = self.schedule
+        cost = self.times[task, self.kind]
+        there = max([float(self.ready[task]), *(float(schedule.finish[p]) for p in self.predecessors[task])])
+        starts = np.full(len(self.kind), there)
+        if self.traffic is not None:
+            cost = cost + self._transfers(task, starts)
+        begin = np.maximum(starts, self.free)
+        if self.insertion:
+            for lane in np.flatnonzero((self._widest >= cost) & (self._widest > 0)).tolist():
+                for since, until in self._gaps[lane]:
+                    at = max(since, float(starts[lane]))
+                    if at + cost[lane] <= until:
+                        begin[lane] = at
+                        break
+        return begin, cost
+
+    def _transfers(self, task: int, starts: np.ndarray) -> np.ndarray:
+        """Seconds of transfers on each lane while it is held; `starts` wait for those that come before."""
+        traffic, brought = self.traffic, self._brought
+        assert traffic is not None and brought is not None
+        more = traffic.extra[task].copy()
+        for writer, size in traffic.sources[task].items():
+            source = self._place_of_task[writer]
+            way = traffic.latency[source] + size * traffic.pace[source]
+            if self.overlap:
+                np.maximum(starts, self.schedule.finish[writer] + way[traffic.place], out=starts)
+            else:
+                more += way
+        for item in traffic.firsts[task]:
+            more += np.where(brought[item], 0.0, traffic.first_cost[item])
+        return more[traffic.place]
+
+    def place(self, task: int, lane: int, begin: np.ndarray, cost: np.ndarray) -> None:
+        """Put a task on one of the lanes as they were offered."""
+        start, tail = float(begin[lane]), float(self.free[lane])
+        finish = self.schedule.put(task, start, float(cost[lane]), int(self.kind[lane]), int(self.number[lane]))
+        gaps = self._gaps[lane]
+        if start >= tail:
+            if start > tail:
+                gaps.append((tail, start))
+            self.free[lane] = finish
+        else:
+            number = next(n for n, (since, until) in enumerate(gaps) if since <= start and finish <= until)
+            since, until = gaps.pop(number)
+            for gap in ((since, start), (finish, until)):
+                if gap[1] > gap[0]:
+                    insort(gaps, gap)
+        self._widest[lane] = max((until - since for since, until in gaps), default=0.0)
+        if self.traffic is not None and self._brought is not None:
+            place = self._place_of_task[task] = int(self.traffic.place[lane])
+            self._brought[list(self.traffic.firsts[task]), place] = True

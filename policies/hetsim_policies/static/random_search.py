@@ -1,0 +1,271 @@
+"""Search at random from a fast planner's schedule: a genetic algorithm and simulated annealing.
+
+Both change the lanes and keys of candidates (see `hetsim_policies.static.common.search`) until a budget is spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from hetsim.model.plan import Plan
+from hetsim.model.units import Seconds
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.search import Landscape, Loads, Search, check_budget
+
+RIVALS = 3
+"""Tournament size: the best of this number of random draws becomes a parent."""
+COLDEST = 1e-3
+"""The temperature at the end, as a part of that at the start."""
+
+
+class RandomSearch(PlannedScheduler):
+    """Base of the searches at random.
+
+    evaluations: number of schedules evaluated (makespan computed) before it ends.
+    seconds: instead, wall-clock seconds after which it ends; two runs then need not give the same plan.
+    descent: end by moving and exchanging tasks of the longest lane (`descent`), of independent tasks there at once.
+    """
+
+    name: ClassVar[str]
+    """As the planner is called in messages."""
+
+    def __init__(self, evaluations: int, seconds: float | None, descent: bool):
+        super().__init__()
+        check_budget(evaluations, seconds, self.name)
+        self.evaluations, self.seconds, self.descent = evaluations, seconds, descent
+
+    def plan(self, problem: PlanProblem) -> Plan:
+        search = Search.of(runnable(problem, self.name), self.evaluations, self.seconds, self.descent)
+        if search.hopeless:
+            return search.finished(search.seed.schedule)
+        return search.plan(*self.best(search))
+
+    def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
+        """Lanes and keys of the best schedule that the budget allows to find."""
+        raise NotImplementedError
+
+
+class Genetic(RandomSearch):
+    """Genetic algorithm, for sequential tasks with or without a task graph.
+
+    Schedules are recombined and changed at random, the better ones more often.
+    Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
+    each task, list scheduling by keys).  Each generation is born from the one before: two parents, each the best of
+    three drawn at random, give each task's lane and key with equal chance; then some tasks get a new lane or key, drawn
+    at random, or the lane of another task.  The best few live on as they are.
+    Reference: Holland, Adaptation in Natural and Artificial Systems (1975); for this problem the GA of Braun et al., A
+    Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous Distributed
+    Computing Systems (2001), and for graphs Wang, Siegel, Roychowdhury, Maciejewski, Task Matching and Scheduling in
+    Heterogeneous Computing Environments Using a Genetic-Algorithm-Based Approach (1997), the source of the two strings.
+    No ratio of its own: the first generation holds a fast planner's schedule and its changes (the better of greedy_dual
+    and mct for independent tasks, heft's for graphs), and the planned makespan is never above that one's.
+    Weakness: many evaluations for little; a uniform crossover tears apart lanes that go well together.  Of independent
+    tasks transfers are not counted; of others as in `heft`.
+    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
+    the machine, and the plan's notes say that it is not deterministic.
+    Cost: an evaluation is O(n), with arrivals O(n log n), of graphs O(n × most predecessors of a task); all schedules
+    of a generation are evaluated together.
+
+    population: schedules of a generation.
+    mutation: tasks of a child that change at random, on average.
+    """
+
+    name = "genetic"
+
+    def __init__(
+        self,
+        evaluations: Annotated[int, Field(ge=1, le=10**9)] = 20_000,
+        seconds: Seconds | None = None,
+        population: Annotated[int, Field(ge=2, le=10_000)] = 64,
+        mutation: Annotated[float, Field(gt=0, le=1000)] = 1.0,
+        descent: bool = True,
+    ):
+        super().__init__(evaluations, seconds, descent)
+        self.population, self.mutation = population, mutation
+
+    def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
+        landscape, random = search.landscape, search.random
+        lane, key = landscape.encoded(search.seed.schedule)
+        lanes, keys = np.tile(lane, (self.population, 1)), np.tile(key, (self.population, 1))
+        first = slice(1, None)  # the seed itself stays
+        mutate(landscape, lanes[first], keys[first], self.mutation, random)
+        granted = search.budget.spend(self.population)
+        lanes, keys = lanes[:granted], keys[:granted]
+        if not granted:
+            return lane, key
+        length = landscape.makespans(lanes, keys)
+        while granted := search.budget.spend(max(1, self.population - max(1, self.population // 16))):
+            ranked = np.argsort(length, kind="stable")
+            kept = ranked[: max(1, self.population // 16)]
+            # Positions in the ranking: the least of those drawn is the best.
+            parents = ranked[random.integers(len(ranked), size=(2, granted, RIVALS)).min(axis=2)]
+            mine = random.random((granted, lanes.shape[1])) < 0.5
+            young = np.where(mine, lanes[parents[0]], lanes[parents[1]])
+            young_keys = np.where(mine, keys[parents[0]], keys[parents[1]]) if landscape.uses_keys else keys[parents[0]]
+            mutate(landscape, young, young_keys, self.mutation, random)
+            lanes, keys = np.concatenate([lanes[kept], young]), np.concatenate([keys[kept], young_keys])
+            length = np.concatenate([length[kept], landscape.makespans(young, young_keys)])
+        best = int(length.argmin())
+        return lanes[best], keys[best]
+
+
+class SimulatedAnnealing(RandomSearch):
+    """Simulated annealing, for sequential tasks with or without a task graph.
+
+    One schedule is changed move by move; what makes it longer is accepted ever more rarely.
+    Decides where tasks run (which lane), and for task graphs, or tasks that read items, also in which order (a key for
+    each task, list scheduling by keys).  A move gives a task another lane, exchanges two tasks or, where there are
+    keys, draws a new one; every other move concerns a task of the lane that ends last.  `moves` of them are evaluated
+    at once from the same schedule; each passes with probability min(1, exp(-Δ/T)), and the first that passes is made,
+    as if the others after it had not been drawn: Metropolis' rule.  T falls geometrically while the budget is spent.
+    What is to fall is the makespan plus the root mean square of the ends of the lanes: most moves leave the makespan as
+    it is, and the second term tells which of them lead anywhere.
+    Reference: Kirkpatrick, Gelatt, Vecchi, Optimization by Simulated Annealing (1983); for this problem the SA of Braun
+    et al., A Comparison of Eleven Static Heuristics for Mapping a Class of Independent Tasks onto Heterogeneous
+    Distributed Computing Systems (2001).
+    No ratio of its own: it begins with a fast planner's schedule (the better of greedy_dual and mct for independent
+    tasks, heft's for graphs), and the planned makespan is never above that one's.
+    Weakness: while it is hot most of the moves evaluated together are in vain; to be sure of an optimum in the limit,
+    it would have to cool far more slowly (Hajek, Cooling Schedules for Optimal Annealing, 1988).  Of independent tasks
+    transfers are not counted; of others as in `heft`.
+    The same seed gives the same plan where the budget is one of evaluations.  With `seconds` it depends on the speed of
+    the machine, and the plan's notes say that it is not deterministic.
+    Cost: a move of independent tasks is O(lanes), with arrivals O(n log n); of graphs O(n × most predecessors of a
+    task).
+
+    evaluations: moves that are evaluated before it ends.
+    moves: evaluated at once.
+    temperature: at the start, as a part of the mean time of a task in the seed schedule.
+    """
+
+    name = "simulated_annealing"
+
+    def __init__(
+        self,
+        evaluations: Annotated[int, Field(ge=1, le=10**9)] = 10_000,
+        seconds: Seconds | None = None,
+        moves: Annotated[int, Field(ge=1, le=100_000)] = 8,
+        temperature: Annotated[float, Field(gt=0, le=100)] = 0.3,
+        descent: bool = True,
+    ):
+        super().__init__(evaluations, seconds, descent)
+        self.moves, self.temperature = moves, temperature
+
+    def best(self, search: Search) -> tuple[np.ndarray, np.ndarray]:
+        landscape, random, budget = search.landscape, search.random, search.budget
+        lanes, keys = landscape.encoded(search.seed.schedule)
+        ends = landscape.ends(lanes[None], keys[None])[0]
+        hottest = self.temperature * float((search.seed.schedule.finish - search.seed.schedule.start).mean())
+        now = float(_height(ends[None])[0])
+        best, best_length = (lanes.copy(), keys.copy()), float(ends.max())
+        while granted := budget.spend(self.moves):
+            heat = hottest * COLDEST**budget.part
+            drawn = propose(landscape, lanes, keys, ends, granted, random)
+            after = ends_after(landscape, lanes, keys, ends, drawn)
+            heights = _height(after)
+            passes = heights - now <= -heat * np.log1p(-random.random(granted))
+            if not passes.any():
+                continue
+            chosen = int(passes.argmax())  # the first: those after it count as not tried
+            drawn.made(chosen, lanes, keys)
+            # Anew, since differences would add up their rounding.
+            ends = landscape.ends(lanes[None], keys[None])[0] if isinstance(landscape, Loads) else after[chosen]
+            now = float(_height(ends[None])[0])
+            if ends.max() < best_length:
+                best, best_length = (lanes.copy(), keys.copy()), float(ends.max())
+        return best
+
+
+def mutate(
+    landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, mutation: float, random: np.random.Generator
+) -> None:
+    """Change some tasks of every row, in place: a random lane, an exchange with another task, or a new key."""
+    rows, size = lanes.shape
+    count = random.poisson(mutation * rows)
+    row, task, other = random.integers(rows, size=count), *random.integers(size, size=(2, count))
+    way = random.integers(3 if landscape.uses_keys else 2, size=count)
+    drawn = landscape.random_lanes(task, random)
+    moved = way == 0
+    lanes[row[moved], task[moved]] = drawn[moved]
+    swapped = way == 1
+    row_, one, two = row[swapped], task[swapped], other[swapped]
+    mine, theirs = lanes[row_, one], lanes[row_, two]
+    fits = landscape.can_run(one, theirs) & landscape.can_run(two, mine)
+    # Where one task is drawn twice in a row, the last assignment stands: its lane is one that can run it all the same.
+    lanes[row_[fits], one[fits]] = theirs[fits]
+    lanes[row_[fits], two[fits]] = mine[fits]
+    if landscape.uses_keys:
+        keyed = way == 2
+        keys[row[keyed], task[keyed]] = random.random(int(keyed.sum()))
+
+
+@dataclass
+class Moves:
+    """Changes of one schedule: `task` gets `lane` and `key`, and `other` (-1: none) gets `back`, the lane it had."""
+
+    task: np.ndarray
+    lane: np.ndarray
+    key: np.ndarray
+    other: np.ndarray
+    back: np.ndarray
+
+    def made(self, number: int, lanes: np.ndarray, keys: np.ndarray) -> None:
+        """Make one of them, in place."""
+        lanes[self.task[number]] = self.lane[number]
+        if self.other[number] >= 0:
+            lanes[self.other[number]] = self.back[number]
+        if len(keys):
+            keys[self.task[number]] = self.key[number]
+
+
+def _height(ends: np.ndarray) -> np.ndarray:
+    """The objective to minimize, for each row of completion times."""
+    return ends.max(axis=1) + np.sqrt(np.square(ends).mean(axis=1))
+
+
+def propose(
+    landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, count: int, random: np.random.Generator
+) -> Moves:
+    """Moves drawn at random, half of them of tasks on the lane that ends last."""
+    size = len(lanes)
+    task = random.integers(size, size=count)
+    last = np.flatnonzero(lanes == int(ends.argmax()))
+    if len(last):
+        half = count - count // 2
+        task[:half] = last[random.integers(len(last), size=half)]
+    lane = landscape.random_lanes(task, random)
+    way = random.integers(3 if len(keys) else 2, size=count)
+    other = np.where(way == 1, random.integers(size, size=count), -1)
+    back = lanes[task]
+    theirs = lanes[other]
+    fits = landscape.can_run(task, theirs) & landscape.can_run(other, back) & (other != task)
+    other = np.where((way == 1) & fits, other, -1)
+    lane = np.where(other >= 0, theirs, np.where(way == 2, back, lane))
+    key = np.where(way == 2, random.random(count), keys[task]) if len(keys) else np.empty(0)
+    return Moves(task, lane, key, other, back)
+
+
+def ends_after(landscape: Landscape, lanes: np.ndarray, keys: np.ndarray, ends: np.ndarray, moves: Moves) -> np.ndarray:
+    """The ends of all lanes after each of the moves."""
+    count = len(moves.task)
+    every = np.arange(count)
+    swapped = moves.other >= 0
+    if isinstance(landscape, Loads) and landscape.together:
+        after = np.tile(ends, (count, 1))
+        after[every, moves.back] -= landscape.times(moves.task, moves.back)
+        after[every, moves.lane] += landscape.times(moves.task, moves.lane)
+        rows, other = every[swapped], moves.other[swapped]
+        after[rows, moves.lane[swapped]] -= landscape.times(other, moves.lane[swapped])
+        after[rows, moves.back[swapped]] += landscape.times(other, moves.back[swapped])
+        return after
+    trial, trial_keys = np.tile(lanes, (count, 1)), np.tile(keys, (count, 1))
+    trial[every, moves.task] = moves.lane
+    trial[every[swapped], moves.other[swapped]] = moves.back[swapped]
+    if len(keys):
+        trial_keys[every, moves.task] = moves.key
+    return landscape.ends(trial, trial_keys)
