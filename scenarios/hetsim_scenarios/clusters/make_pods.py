@@ -1,6 +1,6 @@
 """Writes a small log in the format of Alibaba's GPU trace of 2023: nodes, and pods of four days with fractions of GPUs.
 
-    python scenarios/clusters/make_pods.py
+    python scenarios/hetsim_scenarios/clusters/make_pods.py
 
 pods-nodes.csv   9 nodes, 32 GPUs of three types
 pods.csv         1,850 pods: a dozen in the first 60 days, the others in four days after day 100; a third of those on

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
-import sim
+import hetsim as hs
 
 HOUR, DAY = 3600.0, 86400.0
 USERS = {"ana": 0.26, "ben": 0.13, "cho": 0.16, "dev": 0.12, "eva": 0.11, "fay": 0.10, "gus": 0.07, "hal": 0.05}
@@ -66,7 +66,7 @@ def simulated(table: pd.DataFrame) -> pd.DataFrame:
             "partition": {"column": "user", "names": {"ben": "ben"}, "others": "others"},
         }
         window = {"nodes": ["n5", "n6", "n7"], "from": "120 h", "for": "30 h", "drain": False}
-        result = sim.run(
+        result = hs.run(
             {
                 "cluster": {"nodes": {"name": "n", "count": 8, "cpus": 64, "gpus": {"type": "a100", "count": 4}}},
                 "site": {"partitions": {"ben": {"nodes": "*", "max_gpus": 8}, "others": {"nodes": "*"}}},

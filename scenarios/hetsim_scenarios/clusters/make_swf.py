@@ -1,6 +1,6 @@
 """Writes a small log in the Standard Workload Format: 1,500 jobs of a machine of 128 processors.
 
-    python scenarios/clusters/make_swf.py
+    python scenarios/hetsim_scenarios/clusters/make_swf.py
 
 Sizes, run times and the gaps between submissions are those of the model of Lublin and Feitelson, The Workload on
 Parallel Supercomputers: Modeling the Characteristics of Rigid Jobs (J. Parallel and Distributed Computing 2003), with

@@ -1,6 +1,6 @@
 """Writes the task graph of a tiled Cholesky factorization, and a static plan for it.
 
-    python scenarios/graphs/make_cholesky.py
+    python scenarios/hetsim_scenarios/graphs/make_cholesky.py
 
 cholesky-8.csv        the graph: 8 × 8 tiles of 1,024 × 1,024 doubles, 120 tasks, in the order of the right-looking loop
 cholesky-4.csv, cholesky-5.csv, cholesky-6.csv   smaller ones, the training graphs of the suite `cholesky`

@@ -1,6 +1,6 @@
 """Writes the graph of an image network, kernel by kernel.
 
-    python scenarios/graphs/make_network.py
+    python scenarios/hetsim_scenarios/graphs/make_network.py
 
 network.csv     ResNet-18 (He et al., 2016) on a batch of eight images of 224 × 224, in single precision: 68 kernels,
                 their operations, the bytes that each reads and writes in device memory, and the bytes of its result

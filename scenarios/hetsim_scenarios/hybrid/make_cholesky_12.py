@@ -1,6 +1,6 @@
 """Writes the task graph of a Cholesky factorization of 12 × 12 tiles, as `graphs/make_cholesky.py` does of 8 × 8.
 
-    python scenarios/hybrid/make_cholesky_12.py
+    python scenarios/hetsim_scenarios/hybrid/make_cholesky_12.py
 
 cholesky-12.csv   364 tasks, in the order of the right-looking loop; kernels, tiles and rates are those of cholesky-8
 """

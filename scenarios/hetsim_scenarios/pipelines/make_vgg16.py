@@ -1,6 +1,6 @@
 """Writes tables of the layers of VGG-16, with the times of a roofline.
 
-    python scenarios/pipelines/make_vgg16.py
+    python scenarios/hetsim_scenarios/pipelines/make_vgg16.py
 
 vgg16-npu-gpu.csv      inference of one image in half precision on an NPU and a GPU
 vgg16-generations.csv  training on 32 images in single precision on GPUs of two generations, V100 and K80

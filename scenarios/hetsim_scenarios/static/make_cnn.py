@@ -1,6 +1,6 @@
 """Writes the operator graph of a residual network that infers several images, and its twin without sharing.
 
-    python scenarios/static/make_cnn.py
+    python scenarios/hetsim_scenarios/static/make_cnn.py
 
 cnn-operators.csv     the graph: ResNet-18 (He, Zhang, Ren, Sun, Deep Residual Learning, 2016) on images of 224 × 224,
                       eight requests of one image each, 21 operators a request
@@ -12,7 +12,7 @@ An operator is a convolution with what follows it point by point (normalization,
 after the first the pooling too), or the last pooling with the fully connected layer.  All is in single precision.
 Times are those of a roofline, launch overhead + max(operations / peak, bytes / bandwidth), of which half is reached.
 A GPU is a GTX 1080 Ti (11.34 TFLOP/s, 484 GB/s, 5 µs a launch), a core has 96 GFLOP/s and 12 GB/s: the figures of
-`sim.workload.costs.roofline`.  Assumed is that an operator reads its inputs and weights and writes its output once,
+`hetsim.workload.costs.roofline`.  Assumed is that an operator reads its inputs and weights and writes its output once,
 that nothing stays in caches, that no operator uses a faster algorithm than the direct one, and that at the start all
 weights lie on the host: that is the first use of a model, not a warm server.
 The weights of an operator are one item that all requests read.  An activation is the result (`bytes_out`) of the

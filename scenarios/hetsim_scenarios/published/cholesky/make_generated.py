@@ -1,6 +1,6 @@
 """Writes generated-10.txt: a Cholesky factorization of 10 × 10 tiles in the format of the published measurements.
 
-    python scenarios/published/cholesky/make_generated.py
+    python scenarios/hetsim_scenarios/published/cholesky/make_generated.py
 
 Tiles have 960 × 960 numbers.  Times are operations over assumed rates, in milliseconds: a core does 20 GFLOP/s, a GPU
 500 to 1,000; as in the measured files, potrf has no version for GPUs.
