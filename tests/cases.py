@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.faults import FaultEvent
-from sim.policy.contract import Drop, Fetch, Move, Scheduler, Set, Start, Stop, Wait
-from sim.scenario.scenario import load
-from sim.testing.generate import random_system
+from hetsim.model.faults import FaultEvent
+from hetsim.policy.contract import Drop, Fetch, Move, Partition, Scheduler, Set, Start, Stop, Wait
+from hetsim.scenario.scenario import load
+from hetsim.testing.generate import random_system
 
 Case = tuple[str, Callable[[], Any]]
 
@@ -26,6 +26,9 @@ class Chaos(Scheduler):
     def schedule(self, view: Any) -> Iterator[Any]:
         draw = self.draw
         wild = view.now < self.calm
+        sliced = [one for one in view.cluster.devices if view.slices(one)]
+        for device in () if wild else sliced:
+            yield Partition(device, None)
         for task in list(view.waiting()):
             placement = view.fit(task)
             if placement is not None and (not wild or draw.random() < 0.8):
@@ -55,8 +58,22 @@ class Chaos(Scheduler):
                         yield Drop(item, gpu)
                 elif holders and gpu not in holders and view.load(gpu) < 1:
                     yield Fetch(item, gpu)
+        if wild and sliced and draw.random() < 0.4:
+            yield from self.partition(sliced[int(draw.integers(len(sliced)))], view)
         later = view.now + float(draw.exponential(0.7))
         yield Wait(later if wild and view.num_waiting() + len(view.running()) else float("inf"))
+
+    def partition(self, device: Any, view: Any) -> Iterator[Any]:
+        """One of the layouts that contain the busy slices, or none of the policy's own."""
+        idle, there = list(view.slices(device, idle=True)), list(view.slices(device))
+        for one in idle:
+            there.remove(one)
+        sharing = device.type.sharing
+        cuts = [cut for cut in sharing.cuts if all(cut.count(one) >= there.count(one) for one in there)]
+        if not there or sharing.recut == "idle":
+            yield Partition(device, cuts[int(self.draw.integers(len(cuts)))])
+        if self.draw.random() < 0.6:
+            yield Partition(device, None)
 
 
 def chaotic(seeds: int, first: int = 0, faults: bool = True) -> Iterator[Case]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gc
 import os
 import sys
+import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ import pytest
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
 TESTS = Path(__file__).parent
+SOURCES = TESTS.parent / "sim" / "hetsim"
 sys.path.insert(0, str(TESTS))
+if "PYTHONPATH" in os.environ:  # of a test that starts a process in a folder of its own, too
+    places = os.environ["PYTHONPATH"].split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(place) for place in places)
 
 import tiers  # noqa: E402
 import touched  # noqa: E402
@@ -23,12 +29,36 @@ import touched  # noqa: E402
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="the whole suite: slow tests too, and all examples")
     parser.addoption("--gallery", action="store_true", help="the gallery of published results, whole: an hour or more")
+    parser.addoption("--nightly", nargs="?", const="1/1", type=part, metavar="I/N",
+                     help="the tests marked nightly, or the I-th of N parts of them: minutes")  # fmt: skip
+
+
+def part(text: str) -> tuple[int, int]:
+    """"2/3" as numbers: the second of three parts."""
+    place, _, count = text.partition("/")
+    if not (place.isdigit() and count.isdigit() and 1 <= int(place) <= int(count)):
+        hint = "I/N with I from 1 to N is meant, such as --nightly=2/3 (files come before a bare --nightly)"
+        raise argparse.ArgumentTypeError(f"{hint}, not {text!r}")
+    return int(place), int(count)
+
+
+def other_sources() -> str:
+    """Why hetsim is not that of this checkout; empty if it is."""
+    hint = f"pip install -e '.[test]' in {TESTS.parent}, or PYTHONPATH=sim:policies:scenarios there"
+    try:
+        import hetsim
+    except ModuleNotFoundError:
+        return f"hetsim is not installed: {hint}"
+    found = Path(str(hetsim.__file__)).parent
+    return "" if found.samefile(SOURCES) else f"the tests are of {SOURCES}, and `import hetsim` gives {found}: {hint}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The whole, too, where markers are chosen (-m) or a test is named by its node id."""
+    if wrong := other_sources():
+        pytest.exit(wrong, returncode=4)
     named = any("::" in argument for argument in config.args)
-    tiers.whole = config.getoption("--all") or bool(config.option.markexpr) or named
+    tiers.whole = config.getoption("--all") or bool(config.option.markexpr) or named or bool(config.option.nightly)
     if sys.version_info >= (3, 12):
         config.pluginmanager.register(touched.Touched())
     worker = getattr(config, "workerinput", {}).get("workerid", "gw0")
@@ -64,12 +94,14 @@ class LastFirst(pytest.Dir):
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    whole_gallery = config.getoption("--gallery")
-    others = [item for item in items if bool(item.get_closest_marker("gallery")) != whole_gallery]
     named = any("::" in argument for argument in config.args)
-    if whole_gallery or not named:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if bool(item.get_closest_marker("gallery")) == whole_gallery]
+    for mark in ("gallery", "nightly"):
+        asked = bool(config.getoption(f"--{mark}"))
+        if asked or not named:
+            _keep(config, items, lambda item: bool(item.get_closest_marker(mark)) == asked)  # noqa: B023
+    if config.option.nightly:
+        place, count = config.option.nightly
+        _keep(config, items, lambda item: zlib.crc32(item.nodeid.encode()) % count == place - 1)
     for item in items:
         group = tiers.runs_shared(item.path.stem, item.name, getattr(item, "fixturenames", ()))
         if group:
@@ -80,8 +112,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # pytest 9.2 no longer looks: without this, what a group shares is made once for each test.
             item._id = type(item._id).parse(f"{item.nodeid}@{mark.args[0]}")
     if not tiers.whole:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        _keep(config, items, lambda item: not item.get_closest_marker("slow"))
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    """Keep the tests that are wanted and deselect the others."""
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+    items[:] = [item for item in items if wanted(item)]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """List what nightly tests cut off (`record_property("over 12 s", ...)`)."""
+    reports = [report for group in ("passed", "failed") for report in terminalreporter.getreports(group)]
+    over = [text for report in reports for name, text in report.user_properties if name == "over 12 s"]
+    if over:
+        terminalreporter.section("cut off after 12 s of processor time")
+        for text in over:
+            terminalreporter.line(text)
 
 
 def pytest_collection_finish() -> None:
@@ -93,7 +140,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def only_shipped_policies():
     """What a test registers is gone after it."""
-    from sim import registry
+    from hetsim import registry
 
     before = copy.deepcopy(registry._registered)
     yield
@@ -104,7 +151,7 @@ def only_shipped_policies():
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of a page are drawn but not rendered, which takes most of its time."""
-    from sim.errors import UsageError
+    from hetsim.errors import UsageError
 
     def drawn(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: bool = False) -> str:
         try:
@@ -115,4 +162,4 @@ def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
             return ""
         return f"<p>{alt}</p>"
 
-    monkeypatch.setattr("sim.report.html.elements.picture", drawn)
+    monkeypatch.setattr("hetsim.report.html.elements.picture", drawn)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power
-from sim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from sim.model.tasks import Mode, Shape, Tasks
-from sim.results.one_run.result import Result
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Power
+from hetsim.model.record import COMPLETED, NOT_ARRIVED, UNFINISHED, Record, RunInput
+from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.results.one_run.result import Result
 
 GPU = DeviceType("g", power=Power(idle=50, busy=250, sleep=5))
 

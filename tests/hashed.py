@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.dynamic.fcfs_skip import FcfsSkip
-from sim.policy import ListScheduler
-from sim.testing import PolicyTestCase, System
-from sim.testing.systems import people
+from hetsim.policy import ListScheduler
+from hetsim.testing import PolicyTestCase, System
+from hetsim.testing.systems import people
+from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
 
 
 class TrustsHashes(ListScheduler):

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.simulation import Simulation
-from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, micro_share
-from sim.model.plan import Placement
-from sim.model.randomness import RandomTree
-from sim.model.record import Record, RunInput
-from sim.model.tasks import Item, Mode, Shape, Stopping, Task, Tasks
-from sim.policy import Decision, ListScheduler, Scheduler, Start, View
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, micro_share
+from hetsim.model.plan import Placement
+from hetsim.model.randomness import RandomTree
+from hetsim.model.record import Record, RunInput
+from hetsim.model.tasks import Item, Mode, Shape, Stopping, Task, Tasks
+from hetsim.policy import Decision, ListScheduler, Scheduler, Start, View
 
 
 def gpu_mode(kind: DeviceType, gpus: float = 1, **more: Any) -> Mode:
@@ -118,7 +118,7 @@ class Scripted(ListScheduler):
         self.where = where or {}
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        from sim.policy import Wait
+        from hetsim.policy import Wait
 
         while self.script and self.script[0][0] <= view.now:
             _, action = self.script.pop(0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import re
 import shlex
 import tomllib
@@ -24,15 +25,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click.testing
 
-import sim
-from sim import registry
-from sim.cli.program import hetsim
-from sim.scenario.file import document
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli.program import hetsim
+from hetsim.scenario.file import document
 
 TOP = Path(__file__).parent.parent
+SOURCES = os.pathsep.join(str(TOP / name) for name in ("sim", "policies", "scenarios"))
+"""As PYTHONPATH: hetsim of this checkout, whichever is installed."""
 RUN = ("python", "yaml", "console", "output")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -110,7 +114,8 @@ class Reader:
         for line in re.sub(r"\\\n", " ", block.text).splitlines():
             program, *arguments = shlex.split(line, comments=True)
             assert program == "hetsim", line
-            done = click.testing.CliRunner().invoke(hetsim, arguments, prog_name="hetsim")
+            with mock.patch.dict(registry._registered, clear=True):  # a shell knows nothing of a Python session
+                done = click.testing.CliRunner().invoke(hetsim, arguments, prog_name="hetsim")
             assert done.exit_code == 0, f"{line}\n{done.output}"
             said.append(done.output)
         return "".join(said)
@@ -127,7 +132,7 @@ class Reader:
         if not block.name:
             check(block.text)
         elif block.name.endswith((".yaml", ".yml")):
-            sim.load(block.name)
+            hs.load(block.name)
         return ""
 
 
@@ -142,7 +147,7 @@ def install(project: str) -> None:
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (folder / "entry_points.txt").write_text("\n".join(lines))
     importlib.invalidate_caches()
-    registry._entry_points.cache_clear()
+    registry.of_packages.cache_clear()
 
 
 def check(text: str) -> None:
@@ -155,4 +160,4 @@ def check(text: str) -> None:
     whole = {**WHOLE, **part}
     if "sweep" in part:  # its keys name parts of a scenario that is not there
         del whole["sweep"]
-    sim.load(whole)
+    hs.load(whole)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engine.simulation import Simulation
-from sim.model.tasks import Tasks
-from sim.results.one_run.result import Result
-from sim.results.statistics import student_interval
-from sim.scenario.scenario import load
+from hetsim.engine.simulation import Simulation
+from hetsim.model.tasks import Tasks
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import student_interval
+from hetsim.scenario.scenario import load
 
 CONFIDENCE = 0.99
 

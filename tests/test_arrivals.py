@@ -11,8 +11,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from sim.errors import ScenarioError
-from sim.workload.arrivals import BUILTIN, ArrivalProcess, Arrivals
+from hetsim.errors import ScenarioError
+from hetsim.workload.arrivals import BUILTIN, ArrivalProcess, Arrivals
 
 READ = TypeAdapter(Arrivals)
 
@@ -24,6 +24,7 @@ ENDLESS = [
     {"process": "mmpp", "rates": ["10/s", 0, "100/s"], "holding": ["1 s", "2 s", "1 s"]},
     {"process": "mmpp", "rates": ["10/s", "100/s"], "switching": [[0, "1/s"], ["2/s", 0]]},
     {"process": "piecewise_poisson", "rate": [["0 s", "40/s"], ["10 s", 0]], "period": "12 s"},
+    {"process": "piecewise_poisson", "between": "linear", "rate": [["0 s", 0], ["5 s", "60/s"]], "period": "12 s"},
     {"process": "diurnal", "mean": "20/s", "amplitude": 0.6, "period": "60 s"},
     {"process": "burst", "every": "10 s", "size": 50, "over": "25 s"},
 ]
@@ -148,6 +149,37 @@ def test_piecewise_repeats_with_its_period():
     assert abs(second_half - 0.9) < 5 * math.sqrt(0.9 * 0.1 / len(times))
 
 
+@pytest.mark.parametrize("period", [None, "12 s"])
+def test_linear_rates_are_a_poisson_process_in_the_time_of_their_integral(period):
+    """Through the integral of the rate, found here by fine steps, arrivals become those of rate 1."""
+    rate = [["0 s", "10/s"], ["4 s", "90/s"], ["5 s", "90/s"], ["9 s", 0], ["10 s", "40/s"]]
+    process = read("piecewise_poisson", between="linear", rate=rate, **({} if period is None else {"period": period}))
+    times = process.times(rng(), until=240.0)
+    grid = np.linspace(0, 240, 480_001)
+    corners = [(0, 10), (4, 90), (5, 90), (9, 0), (10, 40), *([] if period is None else [(12, 10)])]
+    heights = np.interp(grid if period is None else grid % 12, *zip(*corners, strict=True))
+    area = np.concatenate([[0.0], np.cumsum((heights[1:] + heights[:-1]) / 2 * np.diff(grid))])
+    gaps = np.diff(np.interp(times, grid, area), prepend=0.0)
+    assert stats.kstest(gaps, "expon").pvalue > 0.01
+    assert len(times) == pytest.approx(area[-1], abs=4 * math.sqrt(area[-1]))
+    assert process.events(240.0) == pytest.approx(area[-1], rel=1e-4)
+    assert [process.rate_at(time) for time in grid[:30_000:997]] == pytest.approx(heights[:30_000:997].tolist())
+
+
+def test_a_line_between_equal_rates_is_a_constant_rate():
+    flat = read("piecewise_poisson", between="linear", rate=[["0 s", "40/s"], ["3 s", "40/s"], ["7 s", "40/s"]])
+    assert np.allclose(flat.times(rng(), count=5000), read("poisson", rate="40/s").times(rng(), count=5000), rtol=1e-12)
+
+
+def test_clients_change_when_the_line_reaches_a_whole_number():
+    changes = [["0 s", 3], ["10 s", 6], ["20 s", 6], ["23 s", 3]]
+    ramp = read("closed", clients=changes, between="linear", think="1 s").changes
+    for time, clients in [(time, clients) for time, clients in ramp if time > 0]:
+        assert np.interp(time, [0, 10, 20, 23], [3, 6, 6, 3]) == pytest.approx(clients, abs=1e-9)
+    assert [clients for _, clients in ramp] == [3, 4, 5, 6, 6, 5, 4, 3]
+    assert read("closed", clients=changes, think="1 s").changes == [(0.0, 3), (10.0, 6), (20.0, 6), (23.0, 3)]
+
+
 def test_diurnal_peak_and_trough():
     """Around the peak the rate is mean (1 + a · sinc), around the trough mean (1 − a · sinc)."""
     process = read("diurnal", mean="50/s", amplitude="80%", period="100 s")
@@ -226,6 +258,8 @@ def test_bad_cell_of_a_file_is_named(tmp_path):
         ({"process": "diurnal", "mean": "1/s", "amplitude": "150%"}, "between 0 and 1"),
         ({"process": "burst", "size": 3}, "either every or at"),
         ({"process": "closed", "clients": 0, "think": "1 s"}, "greater than or equal to 1"),
+        ({"process": "closed", "clients": [["0 s", 0]], "think": "1 s"}, "greater than or equal to 1"),
+        ({"process": "closed", "clients": [["1 s", 2]], "think": "1 s"}, "must start at 0 s"),
     ],
     ids=str,
 )

@@ -10,8 +10,10 @@ import pytest
 from test_static_lists import optimum, problem, random_graph, random_times, simulate
 from tiers import some
 
-import sim
-from policies.static.common.assignment import (
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.testing import check_policy, small_systems
+from hetsim_policies.static.common.assignment import (
     Apart,
     AssignmentProgram,
     Before,
@@ -26,11 +28,9 @@ from policies.static.common.assignment import (
     times_at,
     violated,
 )
-from policies.static.common.instance import runnable
-from policies.static.integer_program import IntegerProgram, beyond_first
-from policies.static.linear_program import LinearProgram, linear_program, rounded
-from sim.errors import ScenarioError
-from sim.testing import check_policy, small_systems
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.integer_program import IntegerProgram, beyond_first
+from hetsim_policies.static.linear_program import LinearProgram, linear_program, rounded
 
 
 def instances(seed, rounds, most=6):
@@ -176,18 +176,18 @@ def test_a_time_limit_is_a_limit():
 def test_readers_are_told(tmp_path):
     table = {"gpu_time": "1 s", "cpu_time": "3 s", "arrivals": {"process": "all_at_once", "count": 13}}
     scenario = {"cluster": {"nodes": {"cpus": 3, "gpus": {"type": "k20", "count": 2}}}, "workload": [table]}
-    proven = sim.run(scenario, policy="integer_program")
+    proven = hs.run(scenario, policy="integer_program")
     assert proven.warnings == []
-    open_ = sim.run("cnn-operators", policy="integer_program")
+    open_ = hs.run("cnn-operators", policy="integer_program")
     (warning,) = open_.warnings
     assert warning == "the plan of integer_program is not proven optimal: gap 58 %"
-    assert sim.load(open_.save(tmp_path / "run")).warnings == [warning]
+    assert hs.load(open_.save(tmp_path / "run")).warnings == [warning]
 
 
 @pytest.mark.parametrize("bad", [{"node_limit": 0}, {"gap": 1.0}, {"gap": -0.1}, {"time_limit": "0 s"}])
 def test_limits_that_make_no_sense_are_refused(bad):
     with pytest.raises(ScenarioError):
-        sim.run("list-lemma", policy={"name": "integer_program", **bad})
+        hs.run("list-lemma", policy={"name": "integer_program", **bad})
 
 
 # Injected constraints -------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_the_policies_keep_the_contract(policy):
 
 
 def problem_of(system):
-    from sim.policy import PlanProblem
+    from hetsim.policy import PlanProblem
 
     return PlanProblem(system.tasks, system.cluster)
 

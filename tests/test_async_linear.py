@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-import sim
-from policies.batching.common.linear_fit import LinearFit
-from sim.errors import ScenarioError
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.scenario.scenario import load
+from hetsim_policies.batching.common.linear_fit import LinearFit
 
 A_UP, A_CALC, B_CALC = 0.114e-3, 1.264e-3, 13e-3
 
@@ -41,7 +41,7 @@ def scenario(rate=500, streams=2, horizon=20, slo=None, noise=0.0, **policy):
 @pytest.mark.parametrize("rate", [300, 500, 700])
 def test_uploads_end_when_the_compute_ends(rate):
     """Of batches that follow one another: the upload ends within a few requests' upload of the compute's end."""
-    launches = sim.run(scenario(rate), check=True).launches[20:-2]
+    launches = hs.run(scenario(rate), check=True).launches[20:-2]
     before = launches["compute_end"].shift()
     follows = launches["decided"] < before
     assert follows.mean() > 0.9
@@ -51,7 +51,7 @@ def test_uploads_end_when_the_compute_ends(rate):
 
 
 def test_an_idle_device_is_used_at_once():
-    result = sim.run(scenario(10, horizon=60))
+    result = hs.run(scenario(10, horizon=60))
     at_once = result.tasks["wait"] == 0
     assert at_once.mean() > 0.8
     alone = result.tasks["response"][at_once]
@@ -59,8 +59,8 @@ def test_an_idle_device_is_used_at_once():
 
 
 def test_one_stream_is_serial_greedy():
-    mine = sim.run(scenario(400, streams=1))
-    serial = sim.run(scenario(400, streams=1), policy={"batching": "serial_greedy"})
+    mine = hs.run(scenario(400, streams=1))
+    serial = hs.run(scenario(400, streams=1), policy={"batching": "serial_greedy"})
     assert mine.tasks["finish"].equals(serial.tasks["finish"])
 
 
@@ -69,18 +69,18 @@ def test_one_stream_is_serial_greedy():
 
 def test_batches_keep_within_the_latency_limit():
     """The first request waits for a compute and passes through all stages itself: L = τ_calc(n) + τ(n)."""
-    result = sim.run(scenario(500, slo="80 ms"))
+    result = hs.run(scenario(500, slo="80 ms"))
     most = (80 - 0.2 - 2 * 13) / (0.114 + 2 * 1.264)
     sizes = result.launches["members"][3:]
     assert sizes.max() == int(most)
-    given = sim.run(scenario(500, latency="80 ms"))
+    given = hs.run(scenario(500, latency="80 ms"))
     assert given.launches["members"][3:].max() == int(most)
 
 
 def test_the_largest_batch_is_kept_and_pairs_of_sizes_are_seen_first():
     """In a backlog all batches would be of one size: the second is halved, so that there is a slope."""
     found = scenario(2_000, max_batch=32, horizon=5)
-    sizes = sim.run(found).launches["members"].tolist()
+    sizes = hs.run(found).launches["members"].tolist()
     assert max(sizes) == 32
     full = sizes.index(32)
     assert set(sizes[full + 2 :]) == {32}
@@ -91,7 +91,7 @@ def test_a_rising_rate_fills_batches_before_their_time():
     """With margin 0 some batches go before the compute's end is near; by default hardly any do."""
     early = {}
     for margin in (0, 8):
-        launches = sim.run(scenario(400, margin=margin)).launches[20:-2]
+        launches = hs.run(scenario(400, margin=margin)).launches[20:-2]
         before = launches["compute_end"].shift()
         early[margin] = (launches["upload_end"] < before - 2e-3).mean()
     assert early[0] > 0.2

@@ -1,4 +1,4 @@
-"""EASY and conservative backfilling on several nodes, against reservations by hand on what every node has free.
+"""EASY, conservative and Slurm's backfilling on several nodes, against reservations by hand on what nodes have free.
 
 EASY: only the head of the queue has a reservation, on one node.  A task behind it starts on the first node with room,
 or else on the first other one, unless the head would lack GPUs on its node when it is to start.
@@ -20,14 +20,17 @@ import numpy as np
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, tasks_of
 
-from policies.dynamic.conservative_backfill import ConservativeBackfill
-from policies.dynamic.easy_backfill import EasyBackfill
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
-from sim.model.faults import FaultEvent
-from sim.model.randomness import RandomTree
-from sim.model.record import RunInput
-from sim.model.tasks import StageTime, Stopping
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Partition
+from hetsim.model.faults import FaultEvent
+from hetsim.model.randomness import RandomTree
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import StageTime, Stopping
+from hetsim_policies.dynamic.common.reservations import FreeProfile
+from hetsim_policies.dynamic.common.standing import Standing
+from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
+from hetsim_policies.dynamic.easy_backfill import EasyBackfill
+from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
 
 GPU = DeviceType("g")
 CPU = DeviceType("cpu", kind="cpu")
@@ -153,9 +156,12 @@ RULES: dict[str, tuple[Any, tuple[int, ...], Any]] = {
 }
 
 
-def starts(jobs: list[Row], policy: Any, mode: Any, **more: Any) -> list[float]:
+def starts(jobs: list[Row], policy: Any, mode: Any, own: list[float] | None = None, **more: Any) -> list[float]:
     modes = {width: mode(width) for _, width, _, _ in jobs}
-    given = [Job([modes[w]], [t], a, estimates=[e], **more) for a, w, t, e in jobs]
+    ranks = own or [0.0] * len(jobs)
+    given = [
+        Job([modes[w]], [t], a, estimates=[e], priority=p, **more) for (a, w, t, e), p in zip(jobs, ranks, strict=True)
+    ]
     cluster = Cluster([NodeSpec(cpus=SIZE, cpu_type=CPU, accelerators=((GPU, SIZE),), count=NODES)])
     cluster.partitions = {"p": BOUND}
     run = RunInput("test", cluster, tasks_of(given), policy, random=RandomTree(1))
@@ -177,6 +183,90 @@ def test_conservative_reservations_by_hand(kind, seed, wrong):
 def test_easy_backfilling_by_hand(seed, wrong):
     jobs = load(seed, (1, 2, 3, 4), wrong)
     assert starts(jobs, EasyBackfill(depth=None), partial(gpu_mode, GPU)) == by_hand(jobs, on_one_node, easy)
+
+
+def multifactor(priority: Callable[[int, float], float]) -> Any:
+    """Start in the order of priority; from the first job that does not fit on, reservations in that order.  A job that
+    a limit keeps waiting does not block the jobs behind it, and has no reservation."""
+
+    def choose(waiting: list[int], jobs: list[Row], taken: Taken, now: float, rule: Any) -> Chosen:
+        behind: list[int] = []
+        for job in sorted(waiting, key=lambda job: (-priority(job, now), job)):
+            width = jobs[job][1]
+            nodes = None if behind else rule(width, lambda node: least_free(taken, node, now, now))
+            if nodes:
+                taken.append((now, now + jobs[job][3], nodes))
+                yield job, nodes
+            elif behind or rule is not within_limit or least_free(taken, ALL, now, now) >= width:
+                behind.append(job)
+        yield from conservative(behind, jobs, taken, now, rule)
+
+    return choose
+
+
+def priorities(moving: bool, seed: int, jobs: list[Row], gpus: bool) -> tuple[dict[str, Any], Any, list[float]]:
+    """Parameters of multifactor priority, the same by hand, and the jobs' own priorities."""
+    own = np.random.default_rng(seed).integers(0, 3, JOBS).astype(float).tolist()
+    if not moving:
+        return {"age": 0.0, "size": 0.0, "fair_share": 0.0, "priority": 1.0}, lambda job, now: own[job], own
+    weights = {"age": 64.0, "max_age": 64.0, "size": 66.0, "fair_share": 0.0, "priority": 0.0}
+    size = 66 / (NODES * SIZE) if gpus else 0.0
+    return weights, lambda job, now: min(64.0, now - jobs[job][0]) + size * jobs[job][1], own
+
+
+@pytest.mark.parametrize("moving", [False, True], ids=["own priority", "age and size"])
+@pytest.mark.parametrize("wrong", [False, True], ids=["exact", "wrong"])
+@pytest.mark.parametrize("kind", RULES)
+def test_multifactor_priority_by_hand(kind, wrong, moving):
+    rule, widths, mode = RULES[kind]
+    for seed in (2, 3):
+        jobs = load(seed, widths, wrong)
+        parameters, priority, own = priorities(moving, seed, jobs, "cores" not in kind)
+        found = starts(jobs, SlurmMultifactor(**parameters), mode, own)
+        assert found == by_hand(jobs, rule, multifactor(priority))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RULES if kind != "a limit on all"])
+def test_no_backfilled_job_delays_a_reservation(kind, monkeypatch):
+    """In order of arrival and with exact estimates a job starts when it was first told, or earlier."""
+    first: dict[int, float] = {}
+
+    class Noted(Standing):
+        def of(self, task):
+            found = super().of(task)
+            assert found is not None
+            first.setdefault(task.index, found.time)
+            return found
+
+    monkeypatch.setattr("hetsim_policies.dynamic.slurm_multifactor.Standing", Noted)
+    _, widths, mode = RULES[kind]
+    count = 0
+    for seed in range(4, 8):
+        policy = SlurmMultifactor(age=1.0, max_age=1e9, size=0.0, fair_share=0.0)
+        begun = starts(load(seed, widths, False), policy, mode)
+        assert all(begun[job] <= time for job, time in first.items())
+        count += len(first)
+        first.clear()
+    assert count > 20
+
+
+def test_no_reservation_is_made_where_no_job_behind_it_could_start(monkeypatch):
+    """Narrow jobs fit, but would delay wide ones: they need no reservations before these start."""
+    finds = []
+    find = FreeProfile.find
+    note = lambda self, task, view: finds.append((view.now, task.index)) or find(self, task, view)  # noqa: E731
+    monkeypatch.setattr(FreeProfile, "find", note)
+    count = 40
+    running = [(0.0, SIZE - 1, 1000.0, 1000.0)] * NODES
+    wide = [(1.0, SIZE, 10.0, 10.0)] * NODES
+    narrow = [(2.0 + number, 1, 2000.0, 2000.0) for number in range(count)]
+    own = [900.0] * (2 * NODES) + [float(number) for number in range(count)]
+    policy = SlurmMultifactor(age=0.0, size=0.0, fair_share=0.0)
+    begun = starts(running + wide + narrow, policy, partial(gpu_mode, GPU), own)
+    assert begun[: 2 * NODES] == [0.0] * NODES + [1000.0] * NODES
+    assert all(start >= 1010 for start in begun[2 * NODES :])
+    assert finds
+    assert not [row for now, row in finds if now < 1000 and row >= 2 * NODES]
 
 
 def test_a_reservation_lasts_for_all_stages_and_for_no_restore_of_what_was_never_saved():

@@ -7,9 +7,9 @@ import random
 import pytest
 from tiers import spread
 
-from sim.engine.simulation import Simulation
-from sim.policy import ListScheduler, Start, Stop
-from sim.testing.generate import random_system
+from hetsim.engine.simulation import Simulation
+from hetsim.policy import ListScheduler, Start, Stop
+from hetsim.testing.generate import random_system
 
 
 def added_up(view, kind, class_):

@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import some, spread
 
-import sim
-from sim.calibrate.shapes import shaped
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.model.batch_times import StageTable, TimeSpread
+import hetsim as hs
+from hetsim.calibrate.shapes import shaped
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.model.batch_times import StageTable, TimeSpread
+from hetsim.model.units import TIME, parse
 
 STEPS = {1: 6.0, 2: 7.0, 4: 9.5, 8: 13.0}
 """Milliseconds by batch size."""
@@ -51,7 +54,7 @@ def table_of(times: dict[int, float], **keys: Any) -> dict[str, Any]:
 
 def refused(compute: Any, **service: Any) -> str:
     with pytest.raises(ScenarioError) as caught:
-        sim.load(scenario(compute, **service))
+        hs.load(scenario(compute, **service))
     return str(caught.value)
 
 
@@ -89,7 +92,7 @@ def test_a_table_that_is_a_line_gives_the_lines_results(policy: str) -> None:
     stages = {"upload": {"fixed": "0.1 ms", "per_item": "0.05 ms"}, "download": "0.2 ms", "streams": 2}
     measured = {"upload": table_of({1: 0.15, 16: 0.9}), "download": {1: "0.2 ms", 16: "0.2 ms"}, "streams": 2}
     found = [
-        sim.run(scenario(compute, policy=policy, max_batch=16, count=some(800, 200), **others), check=True).tasks
+        hs.run(scenario(compute, policy=policy, max_batch=16, count=some(800, 200), **others), check=True).tasks
         for compute, others in ((line, dict(stages)), (table, measured))
     ]
     for column in ("start", "finish", "upload", "compute", "download"):
@@ -102,7 +105,7 @@ def test_the_table_of_a_type_is_that_of_its_variant() -> None:
     document = scenario(None, rate="50/s", count=200)
     document["cluster"] = {"nodes": {"cpus": 4, "gpus": [{"type": "fast", "count": 1}, {"type": "slow", "count": 1}]}}
     document["workload"]["service"] = {"variants": variants}
-    tasks = sim.run(document, check=True).tasks
+    tasks = hs.run(document, check=True).tasks
     line = StageTable((1, 8), (0.002, 0.004))
     for kind, group in tasks.groupby("device_type"):
         for size, batch in group.groupby("batch"):
@@ -126,7 +129,7 @@ def greedy(arrivals: np.ndarray, seconds: list[float]) -> np.ndarray:
 
 
 def test_a_stepped_table_against_a_recursion() -> None:
-    result = sim.run(scenario(table_of(STEPS, between="step"), rate="550/s"), check=True)
+    result = hs.run(scenario(table_of(STEPS, between="step"), rate="550/s"), check=True)
     steps = [6.0, 7.0, 9.5, 9.5, 13.0, 13.0, 13.0, 13.0]
     expected = greedy(result.tasks["arrival"].to_numpy(), [1e-3 * one for one in steps])
     np.testing.assert_allclose(result.tasks["finish"].to_numpy(), expected, rtol=1e-11)
@@ -163,7 +166,7 @@ def test_a_stepped_table_against_a_markov_chain() -> None:
     document = scenario(table_of(STEPS, between="step"), rate="350/s", count=2500)
     means = []
     for seed in range(14):
-        response = sim.run({**document, "seed": seed}).tasks["response"].to_numpy()
+        response = hs.run({**document, "seed": seed}).tasks["response"].to_numpy()
         means.append(response[200:].mean())
     half = 4.22 * np.std(means, ddof=1) / math.sqrt(len(means))  # t(13) at 99.9 %
     assert abs(np.mean(means) - exact) < half
@@ -176,7 +179,7 @@ def test_a_stepped_table_against_a_markov_chain() -> None:
 def test_times_are_drawn_from_the_measured_percentiles() -> None:
     """Single requests, far apart: their times have the distribution of the table (Kolmogorov, 99.9 %)."""
     compute = {1: {"min": "5 ms", "p50": "6 ms", "p90": "9 ms", "max": "20 ms"}}
-    times = np.sort(sim.run(scenario(compute, rate="1/s", count=some(2000))).tasks["compute"].to_numpy())
+    times = np.sort(hs.run(scenario(compute, rate="1/s", count=some(2000))).tasks["compute"].to_numpy())
     exact = np.interp(times, [0.005, 0.006, 0.009, 0.020], [0, 0.5, 0.9, 1])
     rank = np.arange(1, len(times) + 1) / len(times)
     assert max(np.abs(rank - exact).max(), np.abs(rank - 1 / len(times) - exact).max()) < 1.95 / math.sqrt(len(times))
@@ -185,7 +188,7 @@ def test_times_are_drawn_from_the_measured_percentiles() -> None:
 def test_samples_are_drawn_alike() -> None:
     compute = {1: ["5 ms", "6 ms", "6 ms", "10 ms"]}
     count = some(4000)
-    times = sim.run(scenario(compute, rate="1/s", count=count)).tasks["compute"].to_numpy()
+    times = hs.run(scenario(compute, rate="1/s", count=count)).tasks["compute"].to_numpy()
     drawn, counts = np.unique(np.round(times, 9), return_counts=True)
     assert drawn.tolist() == [0.005, 0.006, 0.010]
     expected = count * np.array([0.25, 0.5, 0.25])
@@ -197,8 +200,8 @@ def test_policies_expect_the_mean_and_draws_are_the_same_under_every_policy() ->
     assert spread.mean == pytest.approx(0.5 * 1.5 + 0.5 * 3.0)
     assert StageTable((1, 3), (1.0, 2.0), spread=(TimeSpread((1.0,)), TimeSpread((2.0,)))).factor(2, 0.3) == 1.0
     document = scenario({1: ["5 ms", "9 ms"]}, rate="1/s", count=50)
-    assert sim.run(document).tasks["compute"].tolist() == sim.run(document).tasks["compute"].tolist()
-    greedy_, timed = (sim.run({**document, "policy": {"batching": p}}).tasks for p in ("serial_greedy", "nexus"))
+    assert hs.run(document).tasks["compute"].tolist() == hs.run(document).tasks["compute"].tolist()
+    greedy_, timed = (hs.run({**document, "policy": {"batching": p}}).tasks for p in ("serial_greedy", "nexus"))
     assert greedy_["compute"].tolist() == timed["compute"].tolist()
 
 
@@ -222,11 +225,11 @@ def latencies(tmp_path: Path) -> Path:
 
 def test_a_table_in_a_file(latencies: Path) -> None:
     keys = {"table": str(latencies), "batch": "size", "where": {"model": "small"}}
-    inline = sim.run(scenario({1: "6.1 ms", 2: "7 ms", 4: "9.2 ms"}, count=300)).tasks
+    inline = hs.run(scenario({1: "6.1 ms", 2: "7 ms", 4: "9.2 ms"}, count=300)).tasks
     for time in ({"time": "p50_ms"}, {"time": "seconds"}):
-        found = sim.run(scenario({**keys, **time}, count=300)).tasks
+        found = hs.run(scenario({**keys, **time}, count=300)).tasks
         np.testing.assert_allclose(found["finish"], inline["finish"], rtol=1e-12)
-    drawn = sim.run(scenario({**keys, "time": "p50_ms", "quantiles": {"p50": "p50_ms", "p99": "p99_ms"}}, count=300))
+    drawn = hs.run(scenario({**keys, "time": "p50_ms", "quantiles": {"p50": "p50_ms", "p99": "p99_ms"}}, count=300))
     assert drawn.tasks["compute"].between(0.0061 - 1e-9, 0.010 + 1e-9).all()
     assert drawn.tasks["compute"].nunique() > 50
 
@@ -237,7 +240,7 @@ def test_a_profile_names_its_table_from_where_it_lies(tmp_path: Path) -> None:
     (tmp_path / "deep" / "p.yaml").write_text("service: {compute: {table: l.csv, time: time_ms}}\n")
     document = scenario(None, rate="10/s", count=20)
     document["workload"]["service"] = {"profile": str(tmp_path / "deep" / "p.yaml")}
-    assert sim.run(document).tasks["compute"].min() == pytest.approx(0.005)
+    assert hs.run(document).tasks["compute"].min() == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize(
@@ -313,9 +316,9 @@ def test_batches_larger_than_measured_are_formed_only_where_said() -> None:
     assert "max_batch: the largest measured size of compute is 8; extrapolate: true" in refused(
         table_of(STEPS), max_batch=9
     )
-    kept = sim.run(scenario(table_of(STEPS), rate="3000/s", count=400))
+    kept = hs.run(scenario(table_of(STEPS), rate="3000/s", count=400))
     assert kept.tasks.groupby("batch").size().max() == 8
-    beyond = sim.run(scenario(table_of(STEPS, extrapolate=True), rate="3000/s", count=400, max_batch=64))
+    beyond = hs.run(scenario(table_of(STEPS, extrapolate=True), rate="3000/s", count=400, max_batch=64))
     assert beyond.tasks.groupby("batch").size().max() == 64
     assert beyond.tasks.groupby("batch")["compute"].first().max() == pytest.approx(1e-3 * (13 + 3.5 / 4 * 56))
     assert any("batches of more than 8, the largest measured size" in text for text in beyond.record.input.warnings)
@@ -323,7 +326,7 @@ def test_batches_larger_than_measured_are_formed_only_where_said() -> None:
 
 def test_times_that_fall_are_a_warning() -> None:
     def told(times: dict[int, float]) -> list[str]:
-        return [one for one in sim.run(scenario(table_of(times), count=5)).record.input.warnings if "fall" in one]
+        return [one for one in hs.run(scenario(table_of(times), count=5)).record.input.warnings if "fall" in one]
 
     assert told({1: 6, 2: 5.8}) == []
     assert told({1: 6, 2: 7, 4: 6.5}) == [
@@ -333,7 +336,7 @@ def test_times_that_fall_are_a_warning() -> None:
 
 def test_policies_that_need_a_line_say_how_far_off_it_is() -> None:
     def told(policy: str, times: dict[int, float]) -> list[str]:
-        outcome = sim.run(scenario(table_of(times), count=5, policy=policy, streams=2))
+        outcome = hs.run(scenario(table_of(times), count=5, policy=policy, streams=2))
         return [one for one in outcome.record.input.warnings if "line" in one]
 
     for policy in ("async_linear", "clipper_quantile"):
@@ -371,7 +374,7 @@ def test_perf_analyzer_is_replayed(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     document = scenario(None, rate="400/s", count=500)
     document["workload"]["service"] = {"profile": str(tmp_path / "net.service.yaml")}
-    tasks = sim.run(document, check=True).tasks
+    tasks = hs.run(document, check=True).tasks
     times = StageTable(tuple(sizes), tuple(1e-6 * one for one in sizes.values()))
     for _, batch in tasks.groupby("batch"):
         assert batch["compute"].to_numpy() == pytest.approx(times.of(len(batch)), rel=1e-9)
@@ -498,13 +501,13 @@ def chat(step: dict[str, Any], count: int = 120, **keys: Any) -> dict[str, Any]:
 def test_tables_of_steps_that_are_lines_give_the_lines_results(chunk: int | None) -> None:
     keys = {"max_num_seqs": 16} if chunk is None else {"max_num_seqs": 16, "max_num_batched_tokens": chunk}
     prefill = {"table": PREFILL, "extrapolate": True} if chunk is None else PREFILL
-    line = sim.run(chat({"per_sequence": "0.5 ms", "per_prompt_token": "0.1 ms"}, **keys), check=True).tasks
+    line = hs.run(chat({"per_sequence": "0.5 ms", "per_prompt_token": "0.1 ms"}, **keys), check=True).tasks
     for step in (
         {"decode": DECODE, "prefill": prefill},
         {"decode": DECODE, "per_prompt_token": "0.1 ms"},
         {"per_sequence": "0.5 ms", "prefill": prefill},
     ):
-        found = sim.run(chat(step, **keys), check=True).tasks
+        found = hs.run(chat(step, **keys), check=True).tasks
         for column in ("start", "finish", "response"):
             np.testing.assert_allclose(found[column], line[column], rtol=1e-12)
 
@@ -513,7 +516,7 @@ def test_steps_take_what_was_measured() -> None:
     """Requests that come together go in step: their prompts are read at once, and all decode until the last."""
     sizes, stepped = {"prompt": 40, "output": 30}, {"table": {1: "11 ms", 2: "12 ms", 4: "19 ms"}, "between": "step"}
     for count, prefill, decode in ((1, 0.014, 0.011), (2, 0.018, 0.012), (3, 0.022, 0.019)):
-        tasks = sim.run(
+        tasks = hs.run(
             chat({"decode": stepped, "prefill": {40: "14 ms", 80: "18 ms", 120: "22 ms"}}, count=count, tokens=sizes,
                  arrivals={"process": "all_at_once", "count": count}, max_num_batched_tokens=120),
             check=True,
@@ -535,15 +538,51 @@ def test_steps_take_what_was_measured() -> None:
 )
 def test_tables_of_steps_that_are_none(step: dict[str, Any], message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        sim.load(chat(step, max_num_seqs=16))
+        hs.load(chat(step, max_num_seqs=16))
     assert message in str(caught.value)
 
 
 def test_no_more_sequences_than_were_measured_unless_it_is_said() -> None:
     document = chat({"decode": {1: "11 ms", 2: "12 ms"}, "per_prompt_token": "0.1 ms"}, count=40)
-    running = sim.run(document, check=True)
+    running = hs.run(document, check=True)
     events = sorted([(t, 1) for t in running.tasks["start"]] + [(t, -1) for t in running.tasks["finish"]])
     assert max(np.cumsum([change for _, change in events])) <= 2
     document["workload"]["service"]["step"]["decode"] = {"table": {1: "11 ms", 2: "12 ms"}, "extrapolate": True}
-    told = sim.run(document, check=True).record.input.warnings
+    told = hs.run(document, check=True).record.input.warnings
     assert any("steps of more than 2, the largest measured size" in text for text in told)
+
+
+@pytest.mark.parametrize("header", ["batch,time_ms", "batch_size,p50_ms", "BatchSize,latency_ms", "bs,avg_ms"])
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+def test_usual_columns_and_decimal_commas_are_read_as_what_they_say(tmp_path: Path, header: str, separator: str):
+    """The same line, 4.7 ms + 1.1 ms a request, whatever the columns are called and however numbers are written."""
+
+    def written(value: float) -> str:
+        return f'"{value:.1f}"'.replace(".", ",") if separator == "," else f"{value:.1f}".replace(".", ",")
+
+    rows = [separator.join((str(n), written(4.7 + 1.1 * n))) for n in (1, 2, 4, 8)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join([header.replace(",", separator), *rows, ""]))
+    done = calibrate("--from", path, "--out", tmp_path, "--name", "n", "--as", "line")
+    assert done.exit_code == 0, done.output
+    assert f"{header.split(',')[1]} by {header.split(',')[0]}" in done.stdout
+    compute = yaml.safe_load((tmp_path / "n.service.yaml").read_text())["service"]["compute"]
+    assert [parse(compute[key], TIME, "5 s") for key in ("fixed", "per_item")] == pytest.approx([4.7e-3, 1.1e-3])
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("batch;time_ms\n1;4,7\n2;5.9\n", "t.csv: column time_ms: some numbers have a decimal comma and others"),
+    ('batch,time_ms\n1,"1,234"\n2,"2,345"\n', 't.csv:2: column time_ms: "1,234" is not a number'),
+    ("x,y\n1,2\n", "t.csv:1: no column batch size (or batch, batch_size"),
+])  # fmt: skip
+def test_what_cannot_be_guessed_is_not(tmp_path: Path, text: str, said: str):
+    (tmp_path / "t.csv").write_text(text)
+    done = calibrate("--from", tmp_path / "t.csv", "--out", tmp_path)
+    assert done.exit_code == 3 and said in done.output
+
+
+def test_bytes_in_a_column_are_a_sentence(tmp_path: Path):
+    for columns in ({"batch": [1, 2], "time_ms": [b"\xff", b"\xfe"]}, {"batch": [b"1", b"2"], "time_ms": [1.0, 2.0]}):
+        pd.DataFrame(columns).to_parquet(tmp_path / "t.parquet")
+        done = calibrate("--from", tmp_path / "t.parquet", "--out", tmp_path)
+        assert done.exit_code == 3 and "t.parquet: row 1: a cell holds neither a text nor a number" in done.output

@@ -10,29 +10,29 @@ import pandas as pd
 import pytest
 from tiers import some, spread
 
-from policies.batching.batopt import BatOpt, best_threshold, mean_responses
-from policies.batching.clipper_aimd import ClipperAimd
-from policies.batching.clipper_quantile import ClipperQuantile, quantile_line
-from policies.batching.clockwork import Clockwork
-from policies.batching.common.bulk_queue import BulkQueue, arrivals_during
-from policies.batching.common.sizing import largest
-from policies.batching.fixed_size import FixedSize
-from policies.batching.nexus import Nexus
-from policies.batching.serial_greedy import SerialGreedy
-from policies.batching.size_or_timeout import SizeOrTimeout
-from policies.batching.smdp import DecisionProcess, Smdp
-from policies.batching.triton_dynamic import QueuePolicy, TritonDynamic
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
-from sim.model.randomness import RandomTree
-from sim.model.record import RunInput
-from sim.model.service import Service
-from sim.model.tasks import UNLIMITED_BATCH, Mode, Shape, StageTime, Tasks
-from sim.policy import ListScheduler
-from sim.results.one_run.result import Result
-from sim.scenario.schema.policy import parameter_model
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.randomness import RandomTree
+from hetsim.model.record import RunInput
+from hetsim.model.service import Service
+from hetsim.model.tasks import UNLIMITED_BATCH, Mode, Shape, StageTime, Tasks
+from hetsim.policy import ListScheduler
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.schema.policy import parameter_model
+from hetsim_policies.batching.batopt import BatOpt, best_threshold, mean_responses
+from hetsim_policies.batching.clipper_aimd import ClipperAimd
+from hetsim_policies.batching.clipper_quantile import ClipperQuantile, quantile_line
+from hetsim_policies.batching.clockwork import Clockwork
+from hetsim_policies.batching.common.bulk_queue import BulkQueue, arrivals_during
+from hetsim_policies.batching.common.sizing import largest
+from hetsim_policies.batching.fixed_size import FixedSize
+from hetsim_policies.batching.nexus import Nexus
+from hetsim_policies.batching.serial_greedy import SerialGreedy
+from hetsim_policies.batching.size_or_timeout import SizeOrTimeout
+from hetsim_policies.batching.smdp import DecisionProcess, Smdp
+from hetsim_policies.batching.triton_dynamic import QueuePolicy, TritonDynamic
 
 PER_ITEM, FIXED = 0.001264, 0.013
 

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pages
 import pytest
 
 ROOT = Path(__file__).parent.parent
 
 
 def benchmark(*arguments: str, module: str = "engine") -> subprocess.CompletedProcess:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": pages.SOURCES}
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim.calibrate import example
-from sim.calibrate.device import HostDevice, MeasuredDevice, Overlapping
-from sim.calibrate.fit import fit
-from sim.calibrate.measure import CalibrationError, link_profile, measure, service_profile
-from sim.calibrate.verify import ServiceProfile, poisson, serve_overlapped, verify
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.scenario.file.document import dump
-from sim.scenario.scenario import Scenario
-from sim.scenario.schema.service import ServiceSpec
+import hetsim as hs
+from hetsim.calibrate import example
+from hetsim.calibrate.device import HostDevice, MeasuredDevice, Overlapping
+from hetsim.calibrate.fit import fit
+from hetsim.calibrate.measure import CalibrationError, link_profile, measure, service_profile
+from hetsim.calibrate.verify import ServiceProfile, poisson, serve_overlapped, verify
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.scenario.file.document import dump
+from hetsim.scenario.scenario import Scenario
+from hetsim.scenario.schema.service import ServiceSpec
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 UP, WORK, DOWN = (0.0001, 0.0002), (0.00125, 0.013), (0.00001, 0.0001)
@@ -234,8 +234,8 @@ def test_a_profile_is_its_coefficients(here):
         "download": {"per_item": "0.01 ms", "fixed": "0.1 ms"},
         "max_batch": 64,
     }
-    by_profile = sim.run(scenario({"profile": "f.service.yaml"})).tasks
-    by_hand = sim.run(scenario(inline)).tasks
+    by_profile = hs.run(scenario({"profile": "f.service.yaml"})).tasks
+    by_hand = hs.run(scenario(inline)).tasks
     np.testing.assert_array_equal(by_profile["finish"], by_hand["finish"])
 
 
@@ -350,7 +350,7 @@ def test_from_a_device_to_a_scenario(here):
     about = yaml.safe_load((here / "sleeper.service.yaml").read_text())["measured"]
     assert about["batches"] == [1, 4, 16] and len(about["stages"]["compute"]["medians_ms"]) == 3
     service = {"profile": "sleeper.service.yaml"}
-    assert (sim.run(scenario(service), check=True).tasks["status"] == "completed").all()
+    assert (hs.run(scenario(service), check=True).tasks["status"] == "completed").all()
     options = ("--model", f"{__name__}:sleeper", "--verify", "sleeper.service.yaml", "--json")
     checked = command(*options, "--rate", 50, "--seconds", 0.3)
     assert checked.exit_code == 0, checked.stderr
@@ -378,8 +378,8 @@ def test_a_gpu_gives_two_profiles(here):
     ("arguments", "message"),
     [
         (["--model", "nowhere.at.all:network"], 'no module "nowhere"'),
-        (["--model", "sim.calibrate.example"], "--model is package.module:factory"),
-        (["--model", "sim.calibrate.example:netwrk"], "netwrk is not there in sim.calibrate.example"),
+        (["--model", "hetsim.calibrate.example"], "--model is package.module:factory"),
+        (["--model", "hetsim.calibrate.example:netwrk"], "netwrk is not there in hetsim.calibrate.example"),
         (["--model", f"{__name__}:NOTHING"], "NOTHING is no function"),
         (["--model", f"{__name__}:broken"], "failed: RuntimeError: no weights here"),
         (["--model", f"{__name__}:number"], "returned a int; it must return a PyTorch module"),
@@ -418,8 +418,8 @@ def test_what_verify_may_be_given(here):
 
 def test_without_torch_the_extra_is_named(here, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "sim.calibrate.torch_device", raising=False)
-    done = command("--model", "sim.calibrate.torch_device:resnet50")
+    monkeypatch.delitem(sys.modules, "hetsim.calibrate.torch_device", raising=False)
+    done = command("--model", "hetsim.calibrate.torch_device:resnet50")
     assert done.exit_code == 2 and "hetsim[calibrate]" in done.stderr
 
 
@@ -431,7 +431,7 @@ def test_the_example_is_a_device_of_its_own():
 
 def test_a_torch_module_on_the_cpu(here):
     torch = pytest.importorskip("torch")
-    from sim.calibrate.torch_device import TorchHost, device_of
+    from hetsim.calibrate.torch_device import TorchHost, device_of
 
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4))
     with pytest.raises(ValueError, match="input_shape"):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import sim
-from sim.calibrate.nccl import leveled, read_nccl
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.model.bandwidth import BandwidthCurve
+import hetsim as hs
+from hetsim.calibrate.nccl import leveled, read_nccl
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.model.bandwidth import BandwidthCurve
 
 GIVEN = Path(__file__).parents[2] / "shared" / "data" / "training" / "nccl_curve_a3mega.csv"
 
@@ -70,12 +70,12 @@ def job(folder: Path, **keys: Any) -> float:
         "workload": {"arrivals": {"process": "all_at_once", "count": 1}, "nodes": nodes, "gpus": 8, "gpu_time": "1 s",
                      "communication": communication},
     }  # fmt: skip
-    return float(sim.run(folder_scenario(folder, scenario)).summary.loc["makespan", "value"]) - 1
+    return float(hs.run(folder_scenario(folder, scenario)).summary.loc["makespan", "value"]) - 1
 
 
-def folder_scenario(folder: Path, scenario: dict[str, Any]) -> sim.Scenario:
+def folder_scenario(folder: Path, scenario: dict[str, Any]) -> hs.Scenario:
     """The scenario as a file there, so that it finds profiles next to it."""
-    return sim.load(written(folder / "scenario.yaml", json.dumps(scenario)))
+    return hs.load(written(folder / "scenario.yaml", json.dumps(scenario)))
 
 
 TIMES = {1_000_000: 100.0, 4_000_000: 200.0, 64_000_000: 800.0, 1_024_000_000: 10_000.0}
@@ -135,7 +135,7 @@ def test_training_follows_the_curves(tmp_path: Path) -> None:
             "workload": {"arrivals": {"process": "all_at_once", "count": 1}, "nodes": nodes, "gpus": 8,
                          "training": training},
         }  # fmt: skip
-        return float(sim.run(folder_scenario(tmp_path, scenario)).summary.loc["makespan", "value"])
+        return float(hs.run(folder_scenario(tmp_path, scenario)).summary.loc["makespan", "value"])
 
     flat = {"curve": [["1 kB", "200 GB/s"], ["10 GB", "200 GB/s"]]}
     size = 2 * 2048 * 4096  # bytes of an all-reduce of a micro-batch: 16.8 MB
@@ -246,7 +246,7 @@ def test_wrong_usage(tmp_path: Path) -> None:
     assert "options stand behind nccl" in before.stderr
     other = CliRunner().invoke(main, ["calibrate", "ncl"])
     assert other.exit_code == 2
-    assert 'did you mean "nccl"?' in other.stderr
+    assert 'did you mean "hetsim calibrate nccl"?' in other.stderr
 
 
 @pytest.mark.parametrize(

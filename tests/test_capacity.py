@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engine.resources.capacity import Capacity
-from sim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, Partition, micro_share
-from sim.model.plan import Placement
-from sim.model.tasks import Mode
+from hetsim.engine.resources.capacity import Capacity
+from hetsim.model.cluster import MILLI, WHOLE, Cluster, DeviceType, NodeSpec, Partition, micro_share
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import Mode
 
 CPU = DeviceType("cpu", kind="cpu")
 ONE, TWO = DeviceType("one", memory=10), DeviceType("two", streams=2, memory=10)

@@ -12,20 +12,21 @@ import sys
 import time
 from pathlib import Path
 
+import pages
 import pytest
 import tiers
 from click.testing import CliRunner, Result
 from descent import needs_proc, workers_of
 from tiers import spread
 
-import sim
-from sim import registry
-from sim.cli import console, hetsim
-from sim.errors import PolicyError
-from sim.experiment.progress import TerminalBar
-from sim.policy import ListScheduler, Scheduler, Start, Stop
-from sim.report import terminal
-from sim.workload.logs.recognize import recognize
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import console, hetsim
+from hetsim.errors import PolicyError
+from hetsim.experiment.progress import TerminalBar
+from hetsim.policy import ListScheduler, Scheduler, Start, Stop
+from hetsim.report import terminal
+from hetsim.workload.logs.recognize import recognize
 
 GOOD = """\
 name: small
@@ -45,7 +46,7 @@ cluster: {nodes: [{cpus: 4}]}
 workload:
   - trace: {format: tasks, path: tasks.csv}
 """
-ROOT = Path(sim.__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick tier draws no pictures of runs that are written for something else."""
     if not tiers.whole:
-        monkeypatch.setattr("sim.results.pictures.write_picture", lambda draw, path: path.write_bytes(b""))
+        monkeypatch.setattr("hetsim.results.pictures.write_picture", lambda draw, path: path.write_bytes(b""))
 
 
 @pytest.fixture
@@ -76,8 +77,8 @@ def call(*arguments: str) -> Result:
 
 def start(*arguments: str, code: str = "", **options) -> subprocess.Popen:
     """hetsim in a process of its own."""
-    program = f"{code}\nfrom sim.cli import main\nif __name__ == '__main__':\n    main(prog_name='hetsim')"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
+    program = f"{code}\nfrom hetsim.cli import main\nif __name__ == '__main__':\n    main(prog_name='hetsim')"
+    environment = {**os.environ, "PYTHONPATH": pages.SOURCES, **options.pop("env", {})}
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=environment, preexec_fn=heeds_interrupts, **options,
@@ -98,13 +99,13 @@ def files(folder: Path) -> set[str]:
 
 def test_help_imports_nothing_heavy():
     code = (
-        "import sys\nfrom sim.cli import hetsim\n"
+        "import sys\nfrom hetsim.cli import hetsim\n"
         "hetsim.main(['--help'], standalone_mode=False)\n"
         "heavy = {'numpy', 'pandas', 'scipy', 'matplotlib', 'pydantic', 'simpy', 'yaml', 'pyarrow', 'tqdm'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": pages.SOURCES}
     )
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
@@ -112,9 +113,9 @@ def test_help_imports_nothing_heavy():
 
 
 def test_import_sim_is_light():
-    code = "import sys, sim; print(sorted({'numpy', 'pandas', 'pydantic', 'simpy', 'click'} & set(sys.modules)))"
+    code = "import sys, hetsim; print(sorted({'numpy', 'pandas', 'pydantic', 'simpy', 'click'} & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": pages.SOURCES}
     )
     assert done.stdout.strip() == "[]"
 
@@ -127,7 +128,7 @@ def test_every_verb_has_help(verb: str):
 
 
 def test_version():
-    assert call("--version").stdout.split()[-1] == sim.__version__
+    assert call("--version").stdout.split()[-1] == hs.__version__
 
 
 # Runs ---------------------------------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ def test_out_writes_a_run_directory_with_a_picture(here: Path):
     assert "deep/run" in result.stderr
     names = {path.name for path in (here / "deep/run").iterdir()}
     assert {"tasks.parquet", "summary.json", "scenario.yaml", "picture.png", "run.json"} <= names
-    loaded = sim.load("deep/run")
+    loaded = hs.load("deep/run")
     assert len(loaded.tasks) == 30
     assert call("run", "good.yaml", "--out", "deep/run").exit_code == 0  # a run directory may be replaced
 
@@ -279,7 +280,7 @@ def test_compare_used_wrongly(here: Path, arguments: tuple[str, ...], said: str)
 
 def test_explain_splits_a_wait(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--out", "r").exit_code == 0
-    waits = sim.load("r").tasks["wait"]
+    waits = hs.load("r").tasks["wait"]
     longest = str(waits.idxmax())
     found = json.loads(call("explain", "r", longest, "--json").stdout)
     assert found["wait"] == pytest.approx(waits.max())
@@ -322,8 +323,8 @@ def test_a_trace_is_inspected_without_naming_its_format(here: Path):
     assert "jobs.txt: looks like swf (--format names another)" in found.stderr
     assert call("trace", "inspect", "jobs.txt", "--format", "tasks").exit_code == 3
     for wrong, said in (
-        (("inspect", "jobs.txt", "--out", "p.foo"), "written as .png, .pdf or .svg"),
-        (("inspect", "jobs.txt", "--out", "no/p.png"), 'no folder "no"'),
+        (("inspect", "jobs.txt", "--picture", "p.foo"), "written as .png, .pdf or .svg"),
+        (("inspect", "jobs.txt", "--picture", "no/p.png"), 'no folder "no"'),
         (("convert", "jobs.txt", "no/t.csv"), 'there is no folder "no" for t.csv'),
     ):
         result = call("trace", *wrong)
@@ -363,7 +364,7 @@ def test_explain_says_how_a_task_ended(here: Path, undrawn: None):
 def test_explain_takes_the_first_of_replications(here: Path, undrawn: None):
     assert call("run", "good.yaml", "--replications", "2", "--out", "r").exit_code == 0
     assert call("explain", "r", "3").exit_code == 0
-    assert len(sim.load("r")) == 2
+    assert len(hs.load("r")) == 2
 
 
 @pytest.mark.parametrize("what", ["policies", "scenarios", "traces", "arrivals"])
@@ -428,8 +429,8 @@ def test_trace_inspect_validate_convert(here: Path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("rn", "x"), 'did you mean "run"'),
-        (("trace", "inspct", "x"), 'did you mean "inspect"'),
+        (("rn", "x"), 'did you mean "hetsim run"'),
+        (("trace", "inspct", "x"), 'did you mean "hetsim trace inspect"'),
         (("run", "good.yaml", "--polcy", "fcfs"), "--policy"),
         (("run",), "FILE|NAME"),
         (("run", "good.yaml", "--replications", "0"), "--replications"),
@@ -604,7 +605,7 @@ def test_a_policy_that_fails_is_named_and_its_tables_are_kept(
     here: Path, undrawn: None, register, monkeypatch: pytest.MonkeyPatch, policy: type, said: str
 ):
     for module in ("core.rounds", "control.decisions"):
-        monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 1_000)
+        monkeypatch.setattr(f"hetsim.engine.{module}.LOOP_LIMIT", 1_000)
     register("mine", policy)
     result = call("run", "good.yaml", "--policy", "mine", "--out", "o")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -613,7 +614,7 @@ def test_a_policy_that_fails_is_named_and_its_tables_are_kept(
     assert said in result.stderr
     assert "are in o/partial." in result.stderr
     assert "Traceback" not in result.stderr
-    kept = sim.load("o/partial")
+    kept = hs.load("o/partial")
     assert 0 < len(kept.tasks) <= 30
     assert kept.error
     assert kept.tasks["arrival"].max() <= kept.end
@@ -665,7 +666,7 @@ def test_a_defect_is_one_line_and_a_traceback_only_on_demand(here: Path, monkeyp
     def broken(*_, **__):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("sim.experiment.run.run", broken)
+    monkeypatch.setattr("hetsim.experiment.run.one_run", broken)
     result = call("run", "good.yaml")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("error: ZeroDivisionError")
@@ -763,7 +764,7 @@ def test_an_error_of_a_later_replication_names_it(here: Path):
     with pytest.raises(PolicyError) as caught, console.keeping_partial(Path("o"), Path("p"), True):
         error = PolicyError("policy failed")
         error.time = 1.0
-        error.result = sim.run("good.yaml")
+        error.result = hs.run("good.yaml")
         error.result.replication = 3
         raise error
     assert "In replication 3." in str(caught.value)
@@ -866,13 +867,13 @@ def test_a_policy_that_cannot_be_made(here: Path, register):
     assert 'policy "broken" cannot be made: KeyError' in result.stderr
     result = call("run", "good.yaml", "--policy", "no_scheduler")
     assert result.exit_code == 3
-    assert "no_scheduler is no scheduler: a class of your own derives from sim.policy.Scheduler" in result.stderr
+    assert "no_scheduler is no scheduler: a class of your own derives from hetsim.policy.Scheduler" in result.stderr
 
 
 def test_load_takes_scenarios_and_run_directories(here: Path, undrawn: None):
     call("run", "good.yaml", "--out", "first-steps")
-    assert type(sim.load("first-steps")).__name__ == "Result"
-    assert sim.load("good.yaml", {"seed": 5}).model.seed == 5
-    assert sim.load("mm16").name == sim.Scenario.load("mm16").name == "mm16"
+    assert type(hs.load("first-steps")).__name__ == "Result"
+    assert hs.load("good.yaml", {"seed": 5}).model.seed == 5
+    assert hs.load("mm16").name == hs.Scenario.load("mm16").name == "mm16"
     entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s"}
-    assert len(sim.load({"cluster": {"nodes": {"cpus": 1}}, "workload": entry}).build().tasks) == 1
+    assert len(hs.load({"cluster": {"nodes": {"cpus": 1}}, "workload": entry}).build().tasks) == 1

@@ -14,25 +14,25 @@ from machines import Job, gpu_mode, simulate, tasks_of
 from scipy import stats
 from tiers import examples, spread
 
-from policies.dynamic.afs import Afs
-from policies.dynamic.conservative_backfill import ConservativeBackfill
-from policies.dynamic.drf import Drf
-from policies.dynamic.easy_backfill import EasyBackfill
-from policies.dynamic.fcfs_skip import FcfsSkip
-from policies.dynamic.gang_backfill import GangBackfill
-from policies.dynamic.las import Las
-from policies.dynamic.optimus import Optimus
-from policies.dynamic.qssf import Qssf
-from policies.dynamic.quota_borrow import QuotaBorrow
-from policies.dynamic.slurm_multifactor import SlurmMultifactor
-from policies.dynamic.speedup_mean import SpeedupMean
-from policies.dynamic.srtf import Srtf
-from policies.dynamic.themis import Themis
-from policies.dynamic.wfq import Wfq
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
-from sim.model.record import RunInput
-from sim.policy import ListScheduler
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.record import RunInput
+from hetsim.policy import ListScheduler
+from hetsim_policies.dynamic.afs import Afs
+from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
+from hetsim_policies.dynamic.drf import Drf
+from hetsim_policies.dynamic.easy_backfill import EasyBackfill
+from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
+from hetsim_policies.dynamic.gang_backfill import GangBackfill
+from hetsim_policies.dynamic.las import Las
+from hetsim_policies.dynamic.optimus import Optimus
+from hetsim_policies.dynamic.qssf import Qssf
+from hetsim_policies.dynamic.quota_borrow import QuotaBorrow
+from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
+from hetsim_policies.dynamic.speedup_mean import SpeedupMean
+from hetsim_policies.dynamic.srtf import Srtf
+from hetsim_policies.dynamic.themis import Themis
+from hetsim_policies.dynamic.wfq import Wfq
 
 GPU = DeviceType("g")
 SEEDS = spread(range(6), 3)

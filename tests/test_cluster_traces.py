@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim import registry
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.scenario.scenario import Scenario
-from sim.workload.readers import gavel, task_table
-from sim.workload.readers.slurm import hosts
-from sim.workload.rows.job_tables import head_end
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.scenario.scenario import Scenario
+from hetsim.workload.readers import gavel, task_table
+from hetsim.workload.readers.slurm import hosts
+from hetsim.workload.rows.job_tables import head_end
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data"
 public = pytest.mark.skipif(not (PUBLIC / "openb").is_dir(), reason="the public excerpts are not here")
@@ -373,7 +373,7 @@ def test_pai_joins_its_tables(read, file):
     assert table.user.tolist() == ["ua", "ua", "ub"]
     assert table.devices.tolist() == ["T4", "T4", ""]
     assert skipped(table) == {"no start or no end (Waiting)": 1}
-    alone = read("pai", ",".join(registry.load_object("sim.workload.readers.pai:TASK")) + "\n" + TASKS)
+    alone = read("pai", ",".join(registry.load_object("hetsim.workload.readers.pai:TASK")) + "\n" + TASKS)
     assert alone.arrival.tolist() == [100, 100, 150]
 
 
@@ -412,7 +412,7 @@ def test_a_workflow_runs_with_its_files(file):
     path = str(file(json.dumps(WORKFLOW)))
     nodes = {"count": 2, "cpus": 2, "network": {"out": "100 B/s"}}
     trace = {"format": "wfformat", "path": path}
-    result = sim.run({"cluster": {"nodes": nodes}, "workload": [{"trace": trace}]}, check=True)
+    result = hs.run({"cluster": {"nodes": nodes}, "workload": [{"trace": trace}]}, check=True)
     assert result.tasks["finish"].tolist() == [10.5, 14.5]
     assert [item.name for item in result.record.input.tasks.items] == ["in", "half", "out"]
 
@@ -512,7 +512,7 @@ def test_complaints_about_node_lists(file, monkeypatch, cluster, message):
     file(NODES.replace("262144,2", "262144,two"))
     monkeypatch.chdir(file("x", "x").parent)
     with pytest.raises(ScenarioError) as caught:
-        sim.load({"cluster": {"trace": cluster}, "workload": [{"count": 1, "cpu_time": "1 s", "arrivals": "all"}]})
+        hs.load({"cluster": {"trace": cluster}, "workload": [{"count": 1, "cpu_time": "1 s", "arrivals": "all"}]})
     assert message in str(caught.value)
 
 
@@ -527,7 +527,7 @@ def test_empty_and_damaged_node_lists(file, form):
 def test_a_pod_keeps_to_its_types(file):
     trace = {"format": "openb", "path": str(file(PODS, "pods.csv"))}
     cluster = {"trace": {"format": "openb_nodes", "path": str(file(NODES, "nodes.csv"))}}
-    tasks = sim.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "fcfs"}, check=True).tasks
+    tasks = hs.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "fcfs"}, check=True).tasks
     assert tasks["device_type"].tolist() == ["T4", "V100M32", "cpu", "T4"]
     assert tasks["compute"].tolist() == [115, 100, 10, 20]
 
@@ -536,7 +536,7 @@ def test_rows_that_fit_nowhere_are_an_error_or_left_out(file):
     trace = {"format": "openb", "path": str(file(PODS.replace("T4", "H100"), "pods.csv"))}
     cluster = {"trace": {"format": "openb_nodes", "path": str(file(NODES, "nodes.csv"))}}
     with pytest.raises(ScenarioError, match="task p4 .*line 6.* can never run on this cluster"):
-        sim.run({"cluster": cluster, "workload": [{"trace": trace}]})
+        hs.run({"cluster": cluster, "workload": [{"trace": trace}]})
     built = Scenario.load({"cluster": cluster, "workload": [{"trace": trace, "unfit": "leave_out"}]}).build()
     assert len(built.tasks) == 3
     assert built.warnings == [
@@ -619,10 +619,10 @@ def test_time_scale_moves_arrivals_and_keeps_waits(read):
 def test_a_load_is_reached(file, load):
     trace = {"format": "swf", "path": str(file(many()))}
     scenario = {"cluster": {"nodes": {"cpus": 16}}, "workload": [{"trace": trace, "load": load}], "policy": "fcfs"}
-    tasks = sim.run(scenario).tasks
+    tasks = hs.run(scenario).tasks
     work = 2 * tasks["compute"].sum()
     assert work / (16 * (tasks["arrival"].max() - tasks["arrival"].min())) == pytest.approx(load)
-    plain = sim.run({**scenario, "workload": [{"trace": trace}]}).tasks
+    plain = hs.run({**scenario, "workload": [{"trace": trace}]}).tasks
     gaps = np.diff(tasks["arrival"]) / np.diff(plain["arrival"]).clip(1)
     assert np.allclose(gaps[np.diff(plain["arrival"]) > 0], gaps.max())  # the load's shape stays
 
@@ -631,7 +631,7 @@ def test_estimates_are_given_once(file):
     workload = {"trace": {"format": "swf", "path": str(file(SWF))}, "estimates": {"factor": 2}}
     scenario = {"cluster": {"nodes": {"cpus": 8}}, "workload": [workload]}
     with pytest.raises(ScenarioError, match=r"estimates of its own; give them once .*estimates: perfect"):
-        sim.run(scenario)
+        hs.run(scenario)
     workload["trace"]["estimates"] = "perfect"
     built = Scenario.load(scenario).build()
     assert (built.tasks.estimate == 2 * built.tasks.time).all()
@@ -654,7 +654,7 @@ def test_rows_without_an_id_go_by_their_line(read):
 def test_recorded_starts_and_nodes_are_replayed(file):
     trace = {"format": "kubernetes", "path": str(file(PODS_JSON, "pods.json"))}
     cluster = {"trace": {"format": "kubernetes_nodes", "path": str(file(NODES_JSON, "nodes.json"))}}
-    result = sim.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "as_recorded"}, check=True)
+    result = hs.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "as_recorded"}, check=True)
     assert result.tasks["start"].tolist() == [5, 31] and result.tasks["node"].tolist() == ["k1", "k1"]
     assert result.record.notes == {"late_starts": 0, "mean_lateness": 0, "max_lateness": 0, "unknown_nodes": 0}
 
@@ -663,21 +663,21 @@ def test_a_start_that_does_not_fit_is_late(file):
     rows = "id,arrival,cpu_time,cpus,recorded_start,recorded_node\na,0,10,2,1,n1\nb,0,5,1,4,n1\nc,0,5,1,2,nx\nd,3,1,2,,"
     trace = {"format": "tasks", "path": str(file(rows, "t.csv"))}
     scenario = {"cluster": {"nodes": {"count": 2, "cpus": 2}}, "workload": [{"trace": trace}]}
-    result = sim.run({**scenario, "policy": "as_recorded"}, check=True)
+    result = hs.run({**scenario, "policy": "as_recorded"}, check=True)
     found = result.tasks.set_index("id")
     assert found["start"].to_dict() == {"a": 1, "b": 11, "c": 2, "d": 7}
     assert found["node"].to_dict() == {"a": "n1", "b": "n1", "c": "n0", "d": "n0"}
     assert result.record.notes == {
         "late_starts": 1, "mean_lateness": pytest.approx(7 / 3), "max_lateness": 7, "unknown_nodes": 1,
     }  # fmt: skip
-    free = sim.run({**scenario, "policy": {"name": "as_recorded", "nodes": False}}, check=True)
+    free = hs.run({**scenario, "policy": {"name": "as_recorded", "nodes": False}}, check=True)
     assert free.record.notes["late_starts"] == 0
 
 
 def test_as_recorded_needs_a_record(file):
     trace = {"format": "tasks", "path": str(file("arrival,cpu_time\n0,1\n", "t.csv"))}
     with pytest.raises(ScenarioError, match="as_recorded needs a trace that tells when its tasks started"):
-        sim.run({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"trace": trace}], "policy": "as_recorded"})
+        hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"trace": trace}], "policy": "as_recorded"})
 
 
 def test_validate_prints_simulated_beside_recorded(file):
@@ -703,7 +703,7 @@ def test_validate_prints_simulated_beside_recorded(file):
 
 def test_inspect_tells_sizes_load_and_what_was_left_out(file, tmp_path):
     path = file(PODS, "pods.csv")
-    outcome = command("trace", "inspect", path, "--format", "openb", "--json", "--out", tmp_path / "p.png")
+    outcome = command("trace", "inspect", path, "--format", "openb", "--json", "--picture", tmp_path / "p.png")
     assert outcome.exit_code == 0, outcome.output
     found = json.loads(outcome.stdout)
     assert [(row["gpus"], row["tasks"]) for row in found["sizes"]] == [("none", 1), ("fraction", 1), ("1", 1), ("2", 1)]
@@ -880,7 +880,7 @@ def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, form,
 
 LARGE = """
 import re
-from sim.workload.readers import {module}
+from hetsim.workload.readers import {module}
 table = {module}.read({path!r}, **{options!r})
 print(len(table), re.search("VmHWM: *([0-9]+)", open("/proc/self/status").read().replace(chr(9), " "))[1])
 """

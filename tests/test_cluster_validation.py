@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from test_shipped_scenarios import FOLDER, below, column, states
 
-import sim
-from policies.dynamic.easy_backfill import EasyBackfill
-from sim.engine.simulation import Simulation
-from sim.scenario.scenario import load
-from sim.workload.readers.swf import read
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.scenario.scenario import load
+from hetsim.workload.readers.swf import read
+from hetsim_policies.dynamic.easy_backfill import EasyBackfill
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "swf"
 RICC, LUBLIN = "RICC-2010-2_first3000.swf", "lublin_256_first1000.swf"
@@ -50,7 +50,7 @@ def replay(log, estimates, policy="fcfs"):
 def replayed(log, estimates, policy, depth=100):
     """A run of it, made once for all tests; `depth` is that of conservative backfilling."""
     chosen = {"name": policy, "depth": depth} if policy == "conservative_backfill" else policy
-    return sim.run(replay(log, estimates, chosen))
+    return hs.run(replay(log, estimates, chosen))
 
 
 # Promises, on real logs too ------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ STATED = {
 @pytest.mark.parametrize(("log", "estimates"), STATED)
 @ONE_PROCESS
 def test_figures_of_backfilling_on_the_public_logs(log, estimates):
-    page = (FOLDER.parent / "docs" / "traces.md").read_text(encoding="utf-8")
+    page = (FOLDER.parents[1] / "docs" / "traces.md").read_text(encoding="utf-8")
     for policy, (wait, slowdown) in zip(POLICIES, STATED[log, estimates], strict=True):
         found = replayed(log, estimates, policy)
         assert found.metric("completed") == len(found.tasks)

@@ -10,27 +10,27 @@ import pytest
 from click.testing import CliRunner
 from hand_made import cluster, gpu_mode, record, workload
 
-import sim
-from sim.cli.program import hetsim
-from sim.errors import UnknownName, UsageError
-from sim.experiment.directory import load_any
-from sim.model.cluster import WHOLE, DeviceType, Link
-from sim.model.tasks import Mode, Shape
-from sim.report.groups import groups_lines
-from sim.report.html import report
-from sim.report.overview import comparison_lines, comparison_remarks, headline, remarks
-from sim.results.many_runs.compare import compare
-from sim.results.many_runs.group_differences import difference_cells, difference_note, differences_of_groups
-from sim.results.many_runs.groups import group_values, in_order, table_of_groups, tables_of_groups
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run import fragmentation, groups, metric_sets
-from sim.results.one_run.bounds import area_bound
-from sim.results.one_run.estimands import ratio_contributions
-from sim.results.one_run.groups import OTHERS, gpus_label, named_users
-from sim.results.one_run.load import min_area, offered_load
-from sim.results.one_run.result import Result
-from sim.results.one_run.whole_gpus import whole_gpu_steps
-from sim.results.statistics import paired_differences, student_interval
+import hetsim as hs
+from hetsim.cli.program import hetsim
+from hetsim.errors import UnknownName, UsageError
+from hetsim.experiment.directory import load_any
+from hetsim.model.cluster import WHOLE, DeviceType, Link
+from hetsim.model.tasks import Mode, Shape
+from hetsim.report.groups import groups_lines
+from hetsim.report.html import report
+from hetsim.report.overview import comparison_lines, comparison_remarks, headline, remarks
+from hetsim.results.many_runs.compare import compare
+from hetsim.results.many_runs.group_differences import difference_cells, difference_note, differences_of_groups
+from hetsim.results.many_runs.groups import group_values, in_order, table_of_groups, tables_of_groups
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run import fragmentation, groups, metric_sets
+from hetsim.results.one_run.bounds import area_bound
+from hetsim.results.one_run.estimands import ratio_contributions
+from hetsim.results.one_run.groups import OTHERS, gpus_label, named_users
+from hetsim.results.one_run.load import min_area, offered_load
+from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.whole_gpus import whole_gpu_steps
+from hetsim.results.statistics import paired_differences, student_interval
 
 USERS = 15
 
@@ -69,7 +69,7 @@ def test_groups_of_gpus_stand_by_size():
 
 
 def test_every_group_is_measured_as_if_it_were_all():
-    result = sim.run(mix(), check=True)
+    result = hs.run(mix(), check=True)
     found = result.by("gpus", ["tasks", "response_mean", "wait_p95", "preemptions"])
     assert list(found.index) == ["part of one", "1", "4"]
     by_class = result.by("class", ["tasks", "response_mean", "wait_p95", "preemptions"])
@@ -81,14 +81,14 @@ def test_every_group_is_measured_as_if_it_were_all():
 
 
 def test_groups_keep_to_the_window():
-    result = sim.run({**mix(), "warmup": "3 h"})
+    result = hs.run({**mix(), "warmup": "3 h"})
     assert result.by("class", ["tasks"])["tasks"].sum() == result.metric("tasks") < len(result.tasks)
 
 
 def test_sums_over_groups_are_those_of_the_run():
     scenario = mix()
     scenario["cluster"]["nodes"]["gpus"] |= {"price": "2/h", "power": {"idle": "50 W", "busy": "300 W"}}
-    result = sim.run(scenario, policy="las", check=True)
+    result = hs.run(scenario, policy="las", check=True)
     sums = ["gpu_seconds", "energy_of_tasks_j", "cost_held", "preemptions", "tasks"]
     for by in ("class", "gpus", "user"):
         assert result.by(by, sums).sum().to_numpy() == pytest.approx([result.metric(name) for name in sums])
@@ -97,7 +97,7 @@ def test_sums_over_groups_are_those_of_the_run():
 
 
 def test_fairness_of_a_group_is_that_of_its_tasks():
-    result = sim.run(mix())
+    result = hs.run(mix())
     rho = pd.Series(result.rho)
     for name, part in rho.groupby(result.tasks["class"].astype(str)):
         found = result.by("class", ["rho_mean", "rho_max", "rho_p95"]).loc[name]
@@ -109,14 +109,14 @@ def test_elastic_jobs_count_the_gpus_that_they_had():
     entry = {"arrivals": {"process": "poisson", "rate": "2/h"}, "count": 30, "scaling": {1: 1, 2: 2, 4: 4},
              "gpu_time": {"distribution": "exponential", "mean": "2 h"}}  # fmt: skip
     nodes = {"gpus": {"type": "a", "count": 4}}
-    result = sim.run({"name": "e", "cluster": {"nodes": nodes}, "workload": [entry], "policy": "afs"}, check=True)
+    result = hs.run({"name": "e", "cluster": {"nodes": nodes}, "workload": [entry], "policy": "afs"}, check=True)
     assert result.metric("preemptions") > 5
     # Linear scaling: in whatever sizes, the work is the same.
     assert result.metric("gpu_seconds") == pytest.approx(result.devices["busy"].sum())
 
 
 def test_the_users_with_most_demand_have_a_row_each():
-    result = sim.run(mix())
+    result = hs.run(mix())
     table = table_of_groups({"fcfs": result}, "user").droplevel("policy")
     assert len(table) == groups.MAX_USERS + 1 and table.index[-1] == OTHERS
     demand = result.by("user", ["gpu_seconds"])["gpu_seconds"].sort_values(ascending=False)
@@ -128,17 +128,17 @@ def test_the_users_with_most_demand_have_a_row_each():
 
 
 def test_one_user_more_than_the_most_is_not_called_others():
-    run = sim.run(mix(users={"count": groups.MAX_USERS + 1, "zipf": 0.0})).record.input
+    run = hs.run(mix(users={"count": groups.MAX_USERS + 1, "zipf": 0.0})).record.input
     assert sorted(named_users(run)) == sorted(run.tasks.users)
 
 
 def test_what_cannot_be_grouped_is_said():
-    result = sim.run(mix())
+    result = hs.run(mix())
     with pytest.raises(UsageError, match='no column "color".* gpus, id'):
         result.by("color")
     with pytest.raises(UsageError, match="makespan_bound is a metric of the whole run"):
         result.by("gpus", ["makespan_bound"])
-    found = sim.compare(mix(), ["fcfs", "sjf"], replications=2)
+    found = hs.compare(mix(), ["fcfs", "sjf"], replications=2)
     with pytest.raises(UsageError, match=r'by=\["gpus"\]'):
         found.by("gpus")
     with pytest.raises(UsageError, match='"clas" is nothing to group tasks by; did you mean "class"'):
@@ -150,12 +150,12 @@ def test_what_cannot_be_grouped_is_said():
 
 @pytest.fixture(scope="module")
 def compared():
-    return sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"])
+    return hs.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"])
 
 
 @pytest.mark.slow
 def test_groups_of_replications_are_those_of_the_runs(compared):
-    runs = list(sim.run(mix(), policy="sjf", replications=3, keep=True))
+    runs = list(hs.replicate(mix(), policy="sjf", replications=3, keep=True))
     each = np.array([run.by("class", ["response_mean"]).loc["gang", "response_mean"] for run in runs])
     done = np.array([run.by("class", ["completed"]).loc["gang", "completed"] for run in runs])
     given = ratio_contributions(each, done.astype(float))  # a run with more gangs weighs more
@@ -163,7 +163,7 @@ def test_groups_of_replications_are_those_of_the_runs(compared):
     row = compared.by("class").loc[("gang", "sjf"), "response_mean"]
     assert row["mean"] == pytest.approx(expected.mean) and row["n"] == 3
     assert row["half_width"] == pytest.approx(expected.half_width, rel=1e-6)
-    kept = sim.run(mix(), policy="sjf", replications=3, keep=True).by("class")
+    kept = hs.replicate(mix(), policy="sjf", replications=3, keep=True).by("class")
     assert kept.loc["gang", ("response_mean", "mean")] == pytest.approx(expected.mean)
 
 
@@ -178,7 +178,7 @@ def test_users_are_the_same_for_all_policies_and_replications(compared):
 
 @pytest.mark.slow
 def test_workers_do_not_change_groups(compared):
-    again = sim.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"], workers=2)
+    again = hs.compare(mix(), ["fcfs", "sjf"], replications=3, by=["class", "gpus", "user"], workers=2)
     for by in ("class", "gpus", "user"):
         pd.testing.assert_frame_equal(again.by(by), compared.by(by))
 
@@ -190,7 +190,7 @@ def test_groups_are_no_metrics_of_the_replications(compared):
 
 
 def test_single_runs_have_groups_without_being_asked():
-    found = sim.compare(mix(), ["fcfs", "sjf"])
+    found = hs.compare(mix(), ["fcfs", "sjf"])
     table = found.by("gpus", ["response_mean"])
     assert list(table.index.get_level_values("gpus").unique()) == ["part of one", "1", "4"]
     assert table["response_mean"]["half_width"].isna().all()
@@ -200,14 +200,14 @@ def test_single_runs_have_groups_without_being_asked():
 def test_one_group_is_no_table():
     plain = mix(users=None, classes=None, gpu_time="10 min")
     plain["workload"][0] = {key: value for key, value in plain["workload"][0].items() if value is not None}
-    assert tables_of_groups(sim.compare(plain, ["fcfs", "sjf"]).runs) == {}
+    assert tables_of_groups(hs.compare(plain, ["fcfs", "sjf"]).runs) == {}
 
 
 # Sets of metrics ------------------------------------------------------------------------------------------------
 
 
 def test_the_set_for_clusters_has_what_is_defined(compared):
-    found = sim.compare(mix(), ["fcfs", "las"], replications=2, metrics=["cluster"])
+    found = hs.compare(mix(), ["fcfs", "las"], replications=2, metrics=["cluster"])
     for name in ("response_mean", "wait_mean", "slowdown_mean", "bounded_slowdown_10s_mean", "makespan", "jain",
                  "gpu_utilization", "gpu_allocation", "fragmentation", "queue_length_mean", "rho_p95", "rho_max",
                  "preemptions"):  # fmt: skip
@@ -218,14 +218,14 @@ def test_the_set_for_clusters_has_what_is_defined(compared):
 
 @pytest.mark.slow
 def test_sets_hold_for_single_runs_too():
-    found = sim.compare(mix(), ["fcfs", "las"], metrics=["cluster"])
+    found = hs.compare(mix(), ["fcfs", "las"], metrics=["cluster"])
     assert {"fragmentation", "rho_mean", "jain"} < set(found.metrics)
     alone = mix(users={"count": 1, "zipf": 0.0})
-    assert "jain" not in sim.compare(alone, ["fcfs", "las"], metrics=["cluster"]).metrics
+    assert "jain" not in hs.compare(alone, ["fcfs", "las"], metrics=["cluster"]).metrics
 
 
 def test_a_metric_asked_for_by_name_is_shown_even_where_it_tells_nothing():
-    found = sim.compare(mix(), ["fcfs", "sjf"], metrics=["usual", "energy_j"])
+    found = hs.compare(mix(), ["fcfs", "sjf"], metrics=["usual", "energy_j"])
     assert "energy_j" in found.metrics and "failed" not in found.metrics
     with pytest.raises(UnknownName, match='"clustr"; did you mean "cluster"'):
         metric_sets.check("clustr")
@@ -258,7 +258,7 @@ def test_the_command_line_tells_groups(file):
 
 def test_groups_as_json(file):
     found = json.loads(call("run", file, "--by", "gpus", "--json").stdout)
-    assert found["groups"]["gpus"]["4"]["tasks"] == sim.run(mix()).by("gpus", ["tasks"]).loc["4", "tasks"]
+    assert found["groups"]["gpus"]["4"]["tasks"] == hs.run(mix()).by("gpus", ["tasks"]).loc["4", "tasks"]
     several = json.loads(
         call("compare", file, "--policy", "fcfs", "--policy", "sjf", "--replications", "2", "--by", "class",
              "--json").stdout
@@ -297,39 +297,39 @@ def png(figure):
 @pytest.mark.slow
 def test_pictures_of_a_comparison(compared):
     first = {label: runs.results[0] for label, runs in compared.runs.items()}
-    over = sim.plots.over_time(first)
+    over = hs.plots.over_time(first)
     labels = [ax.get_ylabel() for ax in over.axes]
     assert labels == ["GPUs busy (%)", "tasks waiting", "fragmentation (%)"]
     assert all(len(ax.lines) == 2 for ax in over.axes)
-    three = sim.plots.distributions(first)
+    three = hs.plots.distributions(first)
     shown = [ax.get_xlabel().split(" (")[0] for ax in three.axes]
     assert shown == ["response", "wait", "bounded slowdown 10s"]
-    bars = sim.plots.groups(compared.by("gpus"))
+    bars = hs.plots.groups(compared.by("gpus"))
     assert [text.get_text() for text in bars.axes[-1].get_xticklabels()] == ["part of one", "1", "4"]
     for figure in (over, three, bars):
         assert png(figure)[:4] == b"\x89PNG"
-    assert png(sim.plots.over_time(first)) == png(sim.plots.over_time(first))
+    assert png(hs.plots.over_time(first)) == png(hs.plots.over_time(first))
 
 
 @pytest.mark.slow
 def test_pictures_without_gpus_or_chance():
     tasks = {"arrivals": {"process": "all_at_once", "count": 4}, "cpu_time": "1 min"}
     scenario = {"name": "c", "cluster": {"nodes": {"cpus": 2}}, "workload": [tasks], "policy": "fcfs"}
-    found = sim.plots.over_time(sim.run(scenario))
+    found = hs.plots.over_time(hs.run(scenario))
     assert [ax.get_ylabel() for ax in found.axes] == ["cores busy (%)", "tasks waiting"]
     png(found)
     instant = {**scenario, "workload": [{**tasks, "cpu_time": 0}]}
-    png(sim.plots.over_time(sim.run(instant)))
-    png(sim.plots.distributions(sim.run(instant)))
+    png(hs.plots.over_time(hs.run(instant)))
+    png(hs.plots.distributions(hs.run(instant)))
 
 
 def test_values_far_apart_have_a_logarithmic_axis():
-    found = sim.compare(mix(), ["fcfs", "las"], by=["class"])
+    found = hs.compare(mix(), ["fcfs", "las"], by=["class"])
     table = found.by("class", ["wait_mean"]).copy()
     table.loc[("one", "las"), ("wait_mean", "mean")] = table["wait_mean"]["mean"].max() / 1000
     table.loc[("gang", "las"), ("wait_mean", "mean")] = 0.0
     table.loc[("gang", "fcfs"), ("wait_mean", "mean")] = math.inf
-    (ax,) = sim.plots.groups(table, ["wait_mean"]).axes
+    (ax,) = hs.plots.groups(table, ["wait_mean"]).axes
     assert ax.get_yscale() == "log"
     assert {"0", "∞"} <= {text.get_text() for text in ax.texts}
 
@@ -353,7 +353,7 @@ def test_columns_and_replay_agree_on_fragmentation(policy, memory):
     ]
     entry = {"arrivals": {"process": "poisson", "rate": "20/h"}, "count": 150, "classes": classes}
     scenario = {"name": "f", "seed": 2, "cluster": {"nodes": nodes}, "workload": [entry], "policy": policy}
-    result = sim.run(scenario, check=True)
+    result = hs.run(scenario, check=True)
     fast = whole_gpu_steps(result)
     assert fast is not None
     slow = np.array(list(fragmentation._replayed(result, None))).T
@@ -364,14 +364,14 @@ def test_columns_and_replay_agree_on_fragmentation(policy, memory):
 
 
 def test_shared_gpus_and_failures_are_replayed():
-    assert whole_gpu_steps(sim.run(mix())) is None
+    assert whole_gpu_steps(hs.run(mix())) is None
     result = Result(record(cluster(gpus=2), workload([0], [4]), [0], [4], [(1,)], device_log=[(1.0, 2, "down", 0.0)]))
     assert whole_gpu_steps(result) is None
     assert result.fragmentation_over_time["unallocated_gpus"].tolist() == [1, 0, 1]
 
 
 def test_means_between_edges_are_those_of_the_steps():
-    result = sim.run(mix())
+    result = hs.run(mix())
     whole = result.fragmentation_between(np.array([0.0, result.end]))
     table = result.fragmentation_over_time
     span = np.diff(table["time"], append=result.end)
@@ -398,7 +398,7 @@ def test_the_least_area_of_up_to_two_types_is_the_linear_programs():
 
 def test_the_load_counts_all_devices_that_could_do_the_work():
     old, new = DeviceType("old", link=Link()), DeviceType("new", link=Link())
-    from sim.model.cluster import Cluster, NodeSpec
+    from hetsim.model.cluster import Cluster, NodeSpec
 
     where = Cluster([NodeSpec(accelerators=((old, 3), (new, 1)))])
     modes = [[gpu_mode(kind=old), gpu_mode(kind=new)]]
@@ -419,13 +419,13 @@ def test_a_trace_scaled_to_a_load_is_told_with_that_load(tmp_path, load):
     table.to_csv(tmp_path / "jobs.csv", index=False)
     nodes = [{"count": 2, "gpus": {"type": kind, "count": 4}} for kind in "ab"]
     trace = {"trace": {"format": "tasks", "path": str(tmp_path / "jobs.csv")}, "load": load}
-    result = sim.run({"name": "t", "cluster": {"nodes": nodes}, "workload": [trace], "policy": "fcfs_skip"})
+    result = hs.run({"name": "t", "cluster": {"nodes": nodes}, "workload": [trace], "policy": "fcfs_skip"})
     assert offered_load(result.record.input.tasks, result.modes) == pytest.approx(load, rel=1e-9)
     assert f"(load {load})" in headline(result)
 
 
 def test_the_load_of_several_generations_is_that_of_all_of_them():
-    result = sim.run("four-generations", policy="fcfs", replications=1)
+    result = hs.run("four-generations", policy="fcfs")
     assert "(load 1.3)" in headline(result)
     newest = [shape.modes[0] for shape in result.record.input.tasks.shapes]
     assert {mode.type.name for mode in newest} == {"a100"}
@@ -438,7 +438,7 @@ def test_the_load_of_several_generations_is_that_of_all_of_them():
 
 
 def test_a_plan_that_is_not_proven_optimal_is_told_once():
-    runs = {name: sim.run("list-lemma", policy=name) for name in ("mct", "graham")}
+    runs = {name: hs.run("list-lemma", policy=name) for name in ("mct", "graham")}
     runs["mct"].record.notes |= {"optimal": False, "gap": 0.05}
     assert compare(runs).plan_notes == ["mct: not proven optimal, gap 5 %"]
     assert "is not proven optimal" in runs["mct"].warnings[0]
@@ -527,14 +527,14 @@ def test_a_comparison_tells_differences_of_groups(compared):
     for row in found.to_dict("records"):
         assert row["difference"] == pytest.approx(table[row["gpus"], "sjf"] - table[row["gpus"], "fcfs"])
     assert not compared.differences_by("class")["metric"].isin(["makespan"]).any()
-    based = sim.compare(mix(), ["fcfs", "sjf", "las"], replications=3, by=["class"], baseline="sjf")
+    based = hs.compare(mix(), ["fcfs", "sjf", "las"], replications=3, by=["class"], baseline="sjf")
     assert based.differences_by("class")["other"].unique().tolist() == ["sjf"]
-    one = sim.compare(mix(), ["fcfs", "sjf"]).differences_by("class", ["wait_mean"])
+    one = hs.compare(mix(), ["fcfs", "sjf"]).differences_by("class", ["wait_mean"])
     assert one["difference"].notna().all()
     assert one["half_width"].isna().all()
     assert not one["significant"].any()
     with pytest.raises(UsageError, match='by=\\["class"\\]'):
-        sim.compare(mix(), ["fcfs", "sjf"], replications=2).differences_by("class")
+        hs.compare(mix(), ["fcfs", "sjf"], replications=2).differences_by("class")
 
 
 def test_what_is_not_random_has_differences_without_intervals():
@@ -543,7 +543,7 @@ def test_what_is_not_random_has_differences_without_intervals():
                {**jobs, "name": "long", "class": "long", "gpu_time": "8 min"}]  # fmt: skip
     nodes = {"gpus": {"type": "a", "count": 1}}
     scenario = {"name": "d", "cluster": {"nodes": nodes}, "workload": entries, "policy": "fcfs"}
-    found = sim.compare(scenario, ["fcfs", "sjf"], replications=3, by=["class"])
+    found = hs.compare(scenario, ["fcfs", "sjf"], replications=3, by=["class"])
     assert found.identical
     rows = found.differences_by("class", ["wait_mean"])
     assert (rows["difference"] != 0).any()
@@ -625,11 +625,11 @@ def test_groups_without_a_value_are_told_from_one_run():
 def test_a_metric_without_a_value_is_told_from_one_run():
     """No task has a deadline."""
     for number in (1, 2):
-        found = sim.compare(mix(), ["fcfs", "sjf"], replications=number, metrics=["goodput_fraction"])
+        found = hs.compare(mix(), ["fcfs", "sjf"], replications=number, metrics=["goodput_fraction"])
         found = compare(found.runs, ["goodput_fraction"])
         said = " ".join(comparison_lines(found))
         where = "in the run of any policy" if number == 1 else "in any run of any policy"
         assert f"Nothing can be compared: goodput fraction is not defined {where}." in said
         assert "chance" not in said
-    one = sim.compare(mix(), ["fcfs", "sjf"], metrics=["wait_mean", "goodput_fraction"])
+    one = hs.compare(mix(), ["fcfs", "sjf"], metrics=["wait_mean", "goodput_fraction"])
     assert "One run of each policy says nothing about chance" in " ".join(comparison_lines(one))

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 from click.shell_completion import ShellComplete
 
-from sim.cli import main
-from sim.scenario.schema import whole
+from hetsim.cli import main
+from hetsim.scenario.schema import whole
 
 MADE_ONCE = cache(whole.json_schema)
 
@@ -25,6 +25,9 @@ def completions(line: str) -> list[str]:
 
 @pytest.mark.parametrize(("line", "some"), [
     ("comp", {"compare"}),
+    ("plan tr", {"training", "training-steps"}),
+    ("plan training --pic", {"--picture"}),
+    ("new x --kind s", {"serving"}),
     ("run learned-a", {"learned-admission", "learned-affinity"}),
     ("validate first-steps first-", {"first-steps"}),
     ("compare first-steps --metric response_m", {"response_mean", "response_max"}),

@@ -14,14 +14,14 @@ import tiers
 from hashed import Sound, TrustsHashes
 from tiers import some, spread
 
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster
-from sim.model.plan import Placement, Plan, Step
-from sim.policy import Fetch, ListScheduler, PlannedScheduler, Reject, Scheduler, Start, Stop, Wait
-from sim.testing import PolicyTestCase, audit, check_policy, examine, other_hash_seed, random_system, small_systems
-from sim.testing.conformance import all_systems, differing_elsewhere
-from sim.testing.systems import all_at_once, cpu_mode, fractions, gangs, node, one_core, people, task_graph, workload
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster
+from hetsim.model.plan import Placement, Plan, Step
+from hetsim.policy import Fetch, ListScheduler, PlannedScheduler, Reject, Scheduler, Start, Stop, Wait
+from hetsim.testing import PolicyTestCase, audit, check_policy, examine, other_hash_seed, random_system, small_systems
+from hetsim.testing.conformance import all_systems, differing_elsewhere
+from hetsim.testing.systems import all_at_once, cpu_mode, fractions, gangs, node, one_core, people, task_graph, workload
 
 PLANNERS = [
     name for name in registry.policies("scheduler")
@@ -320,7 +320,7 @@ class StopsAndStarts(ListScheduler):
 
 def test_looping_at_one_instant_is_caught(monkeypatch):
     for module in ("core.rounds", "control.decisions"):
-        monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 300)
+        monkeypatch.setattr(f"hetsim.engine.{module}.LOOP_LIMIT", 300)
     (complaint,) = complaints(StopsAndStarts, one_core())
     assert complaint.rule == "legal"
     assert "loops" in complaint.text
@@ -341,7 +341,7 @@ class LosesProgress(ListScheduler):
 
 
 def test_getting_nowhere_is_caught(monkeypatch):
-    monkeypatch.setattr("sim.testing.conformance.ROUND_LIMIT", 200)
+    monkeypatch.setattr("hetsim.testing.conformance.ROUND_LIMIT", 200)
     (complaint,) = complaints(LosesProgress, one_core())
     assert complaint.rule == "legal"
     assert "200 rounds" in complaint.text

@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from test_static_lists import problem, random_graph
 
-import sim
-from policies.static.common.assignment import Apart, Before, Cap, Fuse, Pin, Together, by_place, violated
-from policies.static.common.instance import runnable
-from policies.static.common.parts import Dealing, Groups, dealt, in_blocks
-from policies.static.common.traffic import traffic_of
-from policies.static.constraint_injection import ConstraintInjection, ConstraintNode, SharingTree, assigned, walk
-from policies.static.integer_program import IntegerProgram
-from policies.static.linear_program import LinearProgram
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Link
-from sim.model.tasks import Item
-from sim.testing import System, audit, check_policy, random_system, small_systems
+import hetsim as hs
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Link
+from hetsim.model.tasks import Item
+from hetsim.testing import System, audit, check_policy, random_system, small_systems
+from hetsim_policies.static.common.assignment import Apart, Before, Cap, Fuse, Pin, Together, by_place, violated
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.parts import Dealing, Groups, dealt, in_blocks
+from hetsim_policies.static.common.traffic import traffic_of
+from hetsim_policies.static.constraint_injection import ConstraintInjection, ConstraintNode, SharingTree, assigned, walk
+from hetsim_policies.static.integer_program import IntegerProgram
+from hetsim_policies.static.linear_program import LinearProgram
 
 LINK = Link(upload=1.0, download=1.0)
 
@@ -310,7 +310,7 @@ def test_it_keeps_the_contract():
 
 
 def sim_problem(system):
-    from sim.policy import PlanProblem
+    from hetsim.policy import PlanProblem
 
     return PlanProblem(system.tasks, system.cluster)
 
@@ -318,4 +318,4 @@ def sim_problem(system):
 def test_it_is_registered_with_checked_parameters():
     assert registry.policy("scheduler", "constraint_injection") is ConstraintInjection
     with pytest.raises(ScenarioError, match="candidates"):
-        sim.run("list-lemma", policy={"name": "constraint_injection", "candidates": 1})
+        hs.run("list-lemma", policy={"name": "constraint_injection", "candidates": 1})

@@ -11,14 +11,14 @@ import pytest
 from machines import Job, Scripted, gpu_mode, running, simulate, simulation
 from tiers import some, spread
 
-import sim
-from sim.engine.rehearsal import WatchedRun
-from sim.errors import PolicyError, RunError, UsageError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec, Power
-from sim.model.plan import Placement
-from sim.model.record import EXPIRED, FAILED
-from sim.model.tasks import StageTime, Stopping, Task
-from sim.policy import (
+import hetsim as hs
+from hetsim.engine.rehearsal import WatchedRun
+from hetsim.errors import PolicyError, RunError, UsageError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.plan import Placement
+from hetsim.model.record import EXPIRED, FAILED
+from hetsim.model.tasks import StageTime, Stopping, Task
+from hetsim.policy import (
     Admission,
     Annotate,
     Defer,
@@ -314,7 +314,7 @@ def test_an_expected_finish_knows_of_a_lower_frequency():
 @pytest.mark.parametrize("policy", spread(["fcfs", "sjf", "srtf"], 1))
 def test_a_finished_task_leaves_no_object_behind(policy, stopping):
     """Overload with patience and stops: at no time are many more tasks alive than are in the system."""
-    from sim import registry
+    from hetsim import registry
 
     alive: weakref.WeakSet = weakref.WeakSet()
     rng = np.random.default_rng(1)
@@ -333,7 +333,7 @@ def test_a_finished_task_leaves_no_object_behind(policy, stopping):
             super().__init__(*arguments)
             alive.add(self)
 
-    import sim.engine.queues.sources as sources
+    import hetsim.engine.queues.sources as sources
 
     original, sources.Task = sources.Task, Tracked
     try:
@@ -368,11 +368,11 @@ def test_a_misspelt_name_is_no_zero(ask, said):
             ask(view)
             yield from super().schedule(view)
 
-    sim.register("asks", Asks, kind="scheduler")
+    hs.register("asks", Asks, kind="scheduler")
     jobs = {"name": "train", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 2}}
     scenario = {"cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "k20", "count": 1}}]}, "workload": [jobs]}
     with pytest.raises(PolicyError, match=re.escape(said)):
-        sim.run(scenario, policy="asks")
+        hs.run(scenario, policy="asks")
 
 
 def test_a_policy_that_is_rehearsed_is_told_of_everything():

@@ -8,26 +8,26 @@ import numpy as np
 import pytest
 from tiers import some, spread
 
-import sim
-from policies.static.common.instance import runnable
-from policies.static.common.search import seed_of
-from policies.static.convex_energy import ConvexEnergy, Machine, relaxed, slownesses
-from policies.static.greedy_dual import GreedyDual
-from policies.static.heft import Heft
-from sim.engine.rehearsal import problem_of
-from sim.engine.simulation import Simulation, play
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link, Power
-from sim.model.plan import Plan, Step
-from sim.model.tasks import Item, Shape
-from sim.policy import PlannedScheduler, PlanProblem
-from sim.results.one_run.result import Result
-from sim.testing import System, audit
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.rehearsal import problem_of
+from hetsim.engine.simulation import Simulation, play
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link, Power
+from hetsim.model.plan import Plan, Step
+from hetsim.model.tasks import Item, Shape
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.results.one_run.result import Result
+from hetsim.testing import System, audit
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.search import seed_of
+from hetsim_policies.static.convex_energy import ConvexEnergy, Machine, relaxed, slownesses
+from hetsim_policies.static.greedy_dual import GreedyDual
+from hetsim_policies.static.insertion import Heft
 
 GPU = DeviceType("g", power=Power(idle=50, busy=250), link=Link(upload=10**9, download=10**9))
 CORE_WATTS, GPU_WATTS = 9, 200
-"""Above idle, of a core as `sim.testing.systems` has it and of this GPU."""
+"""Above idle, of a core as `hetsim.testing.systems` has it and of this GPU."""
 
 
 def problem(times, cpus=1, gpus=1, nodes=1, arrivals=None, **columns):
@@ -226,7 +226,7 @@ def test_a_deadline_between_bound_and_plan_is_not_called_impossible():
 
 def test_the_refusal_reaches_the_user_of_a_scenario():
     with pytest.raises(ScenarioError, match="no schedule meets the deadline of 10 s"):
-        sim.run("slack-before-the-deadline", policy={"name": "convex_energy", "deadline": "10 s"})
+        hs.run("slack-before-the-deadline", policy={"name": "convex_energy", "deadline": "10 s"})
 
 
 @pytest.mark.parametrize(

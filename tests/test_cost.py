@@ -8,14 +8,14 @@ from hand_made import gpu_mode, launches, record, workload
 from machines import Job, simulate
 from machines import gpu_mode as gpus_of
 
-import sim
-from policies.dynamic.common.prices import prices
-from policies.dynamic.max_throughput import MaxThroughput
-from policies.dynamic.multi_generation import MultiGeneration
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec, Price
-from sim.results.one_run.result import Result
-from sim.scenario.scenario import Scenario
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Price
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import Scenario
+from hetsim_policies.dynamic.common.prices import prices
+from hetsim_policies.dynamic.max_throughput import MaxThroughput
+from hetsim_policies.dynamic.multi_generation import MultiGeneration
 
 HOUR = 3600.0
 
@@ -33,7 +33,7 @@ def jobs(count=5, **more):
 def test_the_bill_of_a_cluster_and_the_part_of_each_task():
     # Two GPUs at 3/h and eight cores at 0.5/h for three hours; of six GPU hours five jobs take one each.
     gpus = {"type": "a", "count": 2, "price": "3/h"}
-    result = sim.run(scenario({"cpus": 8, "cpu": {"price": "0.5/h"}, "gpus": gpus}, jobs()), check=True)
+    result = hs.run(scenario({"cpus": 8, "cpu": {"price": "0.5/h"}, "gpus": gpus}, jobs()), check=True)
     assert result.metric("cost") == pytest.approx(3 * (2 * 3 + 8 * 0.5))
     assert result.metric("cost_held") == pytest.approx(5 * 3) == result.tasks["cost"].sum()
     assert result.metric("cost_per_task") == pytest.approx(30 / 5)
@@ -48,12 +48,12 @@ def test_the_bill_of_a_cluster_and_the_part_of_each_task():
 def test_a_task_pays_for_the_share_and_the_cores_that_it_holds():
     gpus = {"type": "a", "count": 1, "price": "4/h"}
     nodes = {"cpus": 8, "cpu": {"price": "1/h"}, "gpus": gpus}
-    result = sim.run(scenario(nodes, jobs(2, gpus=0.25, cpus=2)), check=True)
+    result = hs.run(scenario(nodes, jobs(2, gpus=0.25, cpus=2)), check=True)
     assert result.tasks["cost"].tolist() == pytest.approx([0.25 * 4 + 2] * 2)
 
 
 def test_without_prices_there_is_no_cost():
-    result = sim.run(scenario({"gpus": {"type": "a", "count": 2}}, jobs()))
+    result = hs.run(scenario({"gpus": {"type": "a", "count": 2}}, jobs()))
     assert math.isnan(result.metric("cost")) and math.isnan(result.metric("cost_held"))
     assert "cost" not in result.tasks and "cost" not in result.devices and "cost" not in result.summary.index
 
@@ -73,7 +73,7 @@ def test_sleep_is_free_only_where_that_is_said(price, asleep):
     gpus = {"type": "a", "price": price, "power": {"idle": "50 W", "busy": "200 W", "sleep": "5 W"}}
     late = {"arrivals": {"process": "poisson", "rate": "1/d"}, "count": 3}
     policy = {"name": "power_down", "patience": "1 h"}
-    result = sim.run(scenario({"gpus": gpus}, [{**late, "gpu_time": "1 h"}], policy=policy), check=True)
+    result = hs.run(scenario({"gpus": gpus}, [{**late, "gpu_time": "1 h"}], policy=policy), check=True)
     (row,) = result.devices.to_dict("records")
     assert row["asleep"] > 8 * HOUR
     assert row["cost"] == pytest.approx((2 * row["up"] + asleep * row["asleep"]) / HOUR)
@@ -105,7 +105,7 @@ def test_work_that_is_lost_is_paid_too():
     small = {"gpus": {"type": "a", "count": 2, "price": "1/h"}}
     entry = {"arrivals": {"process": "poisson", "rate": "2/h"}, "count": 60, "gpu_time": {"distribution": "exponential",
              "mean": "50 min"}, "stopping": {"restore": "1 min"}}  # fmt: skip
-    result = sim.run(scenario(small, [entry], policy="las"), check=True)
+    result = hs.run(scenario(small, [entry], policy="las"), check=True)
     assert result.metric("preemptions") > 0
     assert result.metric("cost_held") == pytest.approx(result.devices["cost_held"].sum(), rel=1e-9)
     assert result.metric("cost_held") > result.tasks["compute"].sum() / HOUR
@@ -116,7 +116,7 @@ def test_a_batch_shares_its_cost():
     entry = {"service": service, "arrivals": {"process": "all_at_once", "count": 4}}
     nodes = {"gpus": {"type": "a", "price": "1/s"}}
     policy = {"batching": {"name": "fixed_size", "size": 4}}
-    result = sim.run(scenario(nodes, [entry], policy=policy), check=True)
+    result = hs.run(scenario(nodes, [entry], policy=policy), check=True)
     assert result.tasks["cost"].tolist() == pytest.approx([5 / 4] * 4)
 
 
@@ -163,8 +163,8 @@ def test_throughput_per_cost_leaves_the_dear_devices_idle():
     nodes = [{"gpus": {"type": "old", "price": "1/h"}}, {"gpus": {"type": "new", "price": "9/h"}}]
     entry = [{**jobs(2)[0], "gpu_time.old": "1 h", "gpu_time.new": "30 min"}]
     del entry[0]["gpu_time"]
-    dear = sim.run(scenario(nodes, entry, policy="max_throughput"), check=True)
-    cheap = sim.run(scenario(nodes, entry, policy={"name": "max_throughput", "costs": "prices"}), check=True)
+    dear = hs.run(scenario(nodes, entry, policy="max_throughput"), check=True)
+    cheap = hs.run(scenario(nodes, entry, policy={"name": "max_throughput", "costs": "prices"}), check=True)
     assert (dear.tasks["device_type"] == "new").any()
     assert cheap.metric("cost_held") < dear.metric("cost_held")
     assert (cheap.tasks["device_type"] == "old").all()
@@ -174,9 +174,9 @@ def test_a_price_is_given_in_one_place():
     nodes = {"gpus": {"type": "a", "price": "1/h"}}
     for policy in ({"name": "max_throughput"}, {"name": "multi_generation", "measure": "cost"}):
         with pytest.raises(ScenarioError, match="in one place only"):
-            sim.run(scenario(nodes, jobs(), policy={**policy, "costs": {"a": 2}}))
+            hs.run(scenario(nodes, jobs(), policy={**policy, "costs": {"a": 2}}))
     with pytest.raises(ScenarioError, match="costs: prices takes the cluster's, and it has none"):
-        sim.run(scenario({"gpus": {"type": "a"}}, jobs(), policy={"name": "max_throughput", "costs": "prices"}))
+        hs.run(scenario({"gpus": {"type": "a"}}, jobs(), policy={"name": "max_throughput", "costs": "prices"}))
     assert MaxThroughput(costs={"a": 1.0}).costs == {"a": 1.0}
 
 
@@ -187,11 +187,11 @@ def test_a_comparison_tells_cost_where_there_are_prices():
     nodes = [{"gpus": {"type": "a", "count": 2, "price": "1/h"}}]
     entry = {"arrivals": {"process": "poisson", "rate": "2/h"}, "count": 40,
              "gpu_time": {"distribution": "exponential", "mean": "50 min"}}  # fmt: skip
-    found = sim.compare(scenario(nodes, [entry]), ["fcfs", "sjf"], replications=3)
+    found = hs.compare(scenario(nodes, [entry]), ["fcfs", "sjf"], replications=3)
     assert "cost" in found.metrics
     makespan = found.table["makespan"]["mean"] / HOUR
     first = np.array([run.column("cost").mean() for run in found.runs.values()])
     assert first == pytest.approx(found.table["cost"]["mean"].to_numpy())
     assert (first >= 2 * makespan.to_numpy()).all()  # two GPUs until the last task is done
-    free = sim.compare(scenario([{"gpus": {"type": "a", "count": 2}}], [entry]), ["fcfs", "sjf"], replications=3)
+    free = hs.compare(scenario([{"gpus": {"type": "a", "count": 2}}], [entry]), ["fcfs", "sjf"], replications=3)
     assert "cost" not in free.metrics

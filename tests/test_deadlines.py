@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-import sim
-from sim.cli import main
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.results.one_run.result import Result
 
 HORIZON = 100.0
 CLUSTER = {"nodes": [{"cpus": 1, "gpus": {"type": "g", "count": 1}}]}
@@ -37,7 +37,7 @@ WEIGHTY = {
 
 
 def ran(horizon: float, workload: list[dict[str, Any]], policy: Any, **more: Any) -> Result:
-    return sim.run({
+    return hs.run({
         "name": "deadlines", "seed": 3, "horizon": f"{horizon} s", "cluster": CLUSTER, "workload": workload,
         "policy": policy, **more,
     })  # fmt: skip
@@ -99,7 +99,7 @@ def test_values_of_tasks_by_the_same_rule():
 
 def test_a_drained_run_counts_every_deadline():
     """Nothing is open there, however far away the deadlines are."""
-    found = sim.run({
+    found = hs.run({
         "name": "drained", "cluster": CLUSTER,
         "workload": [{"name": "few", "arrivals": {"process": "poisson", "rate": "1/s"}, "count": 20,
                       "gpu_time": "10 ms", "slo": "1 h"}],
@@ -114,9 +114,9 @@ def test_a_drained_run_counts_every_deadline():
 def test_limits_on_tokens_have_a_deadline_too(limits: dict[str, str]):
     """Of the first token, and of further ones from when the first is due."""
     horizon, key = 45.0, "workload.chat.service.slo"
-    scenario = sim.load("chunked-prefill", {key: limits, "horizon": f"{horizon} s", "warmup": "0 s"})
-    found = sim.run(scenario)
-    tasks = sim.run(scenario.with_overrides({"horizon": f"{2 * horizon} s"})).tasks
+    scenario = hs.load("chunked-prefill", {key: limits, "horizon": f"{horizon} s", "warmup": "0 s"})
+    found = hs.run(scenario)
+    tasks = hs.run(scenario.with_overrides({"horizon": f"{2 * horizon} s"})).tasks
     tasks = tasks[tasks["arrival"] < horizon]
     first, further = 1.0 if "tpot" in limits else 3.0, 0.05 if "tpot" in limits else 0.0
     judged = tasks[tasks["arrival"] + first + further * (tasks["output_tokens"] - 1) <= horizon]
@@ -161,7 +161,7 @@ SERVED = {
 
 def test_a_target_of_deadlines_can_be_met():
     """Requests in flight at the end were misses, so that no number of GPUs met a target of 99.99 %."""
-    found = sim.size(SERVED, "slo_attainment > 99.99%", "cluster.nodes.0.count", least=2, most=6, replications=3)
+    found = hs.size(SERVED, "slo_attainment > 99.99%", "cluster.nodes.0.count", least=2, most=6, replications=3)
     assert found.size == 3
     assert next(trial.mean for trial in found.trials if trial.size == 3) == 1.0
 

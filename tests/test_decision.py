@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-import sim
-from sim.cli import hetsim
-from sim.errors import RunError, UsageError
-from sim.experiment.decide import Candidate, Decision, _Search
-from sim.experiment.progress import Meter
-from sim.experiment.study import Case, Replicates
-from sim.experiment.targets import MET, MISSED, OPEN, Judge, Target, TargetFinding, TargetsTrial
-from sim.experiment.work import RunOutcome
-from sim.experiment.workers import Workers
-from sim.theory import mmc
+import hetsim as hs
+from hetsim.cli import hetsim
+from hetsim.errors import RunError, UsageError
+from hetsim.experiment.decide import Candidate, Decision, _Search
+from hetsim.experiment.progress import Meter
+from hetsim.experiment.study import Case, Replicates
+from hetsim.experiment.targets import MET, MISSED, OPEN, Judge, Target, TargetFinding, TargetsTrial
+from hetsim.experiment.work import RunOutcome
+from hetsim.experiment.workers import Workers
+from hetsim.theory import mmc
 
 BIG, SMALL = "cluster.nodes.big.count", "cluster.nodes.small.count"
 TWO: dict[str, Any] = {
@@ -53,11 +53,11 @@ def call(*words: str) -> Result:
 @pytest.mark.slow
 def test_the_pick_is_that_of_brute_force():
     """Every combination run by itself: the cheapest whose mean, of many more replications, is within the bounds."""
-    found = sim.size(TWO, ["wait_mean < 0.5 s", "response_p95 < 4 s"], {BIG: [1, 2], SMALL: "0..3"})
+    found = hs.size(TWO, ["wait_mean < 0.5 s", "response_p95 < 4 s"], {BIG: [1, 2], SMALL: "0..3"})
     assert isinstance(found, Decision)
     by_price = sorted(product((1, 2), range(4)), key=lambda counts: 4 * counts[0] + counts[1])
     for big, small in by_price:
-        runs = sim.run(TWO, overrides={BIG: big, SMALL: small}, replications=60)
+        runs = hs.replicate(TWO, overrides={BIG: big, SMALL: small}, replications=60)
         values = runs.values
         if values["wait_mean"].mean() < 0.5 and values["response_p95"].mean() < 4:
             break
@@ -85,7 +85,7 @@ def test_the_least_number_of_servers_is_erlangs(load: float, share: float):
                       "gpu_time": {"distribution": "exponential", "mean": "1 s"}}],
     }  # fmt: skip
     key = "cluster.nodes.0.gpus.count"
-    found = sim.size(scenario, f"wait_mean < {bound:.6f} s", key, least=first, most=first + 3)
+    found = hs.size(scenario, f"wait_mean < {bound:.6f} s", key, least=first, most=first + 3)
     assert found.size == first + 2
 
 
@@ -103,12 +103,12 @@ def test_a_service_gets_the_gpus_that_brute_force_gives():
                       "arrivals": {"process": "poisson", "rate": "2000/s"}}],
     }  # fmt: skip
     key, target = "cluster.nodes.0.gpus.count", "slo_attainment > 99.9%"
-    found = sim.size(scenario, target, {key: range(1, 6)}, replications=5)
+    found = hs.size(scenario, target, {key: range(1, 6)}, replications=5)
     assert isinstance(found, Decision)
     assert found.best is not None
     good = [
         gpus for gpus in range(1, 6)
-        if sim.run(scenario, overrides={key: gpus}, replications=5).values["slo_attainment"].mean() > 0.999
+        if hs.replicate(scenario, overrides={key: gpus}, replications=5).values["slo_attainment"].mean() > 0.999
     ]  # fmt: skip
     assert found.best.values[key] == good[0]
 
@@ -120,19 +120,19 @@ def test_what_never_fits_is_missed_with_its_reason():
     scenario = {**TWO, "cluster": {"nodes": nodes}, "workload": [gang]}
     key = "cluster.nodes.0.count"
     for over in (key, {key: [1, 2, 3]}):
-        found = sim.size(scenario, "wait_mean < 1 h", over, most=3, replications=3)
+        found = hs.size(scenario, "wait_mean < 1 h", over, most=3, replications=3)
         first = found.candidates[0].trial if isinstance(found, Decision) else found.trials[0]
         assert (first.verdict, first.replications) == (MISSED, 0)
         assert "can never run on this cluster" in first.reason
         assert found.met
     with pytest.raises(UsageError, match="no combination can run: .*can never run"):
-        sim.size(scenario, "wait_mean < 1 h", {key: [1]}, replications=3)
+        hs.size(scenario, "wait_mean < 1 h", {key: [1]}, replications=3)
     with pytest.raises(UsageError, match="no cluster.nodes.0.count from 1 to 1 can run"):
-        sim.size(scenario, "wait_mean < 1 h", key, most=1, replications=3)
+        hs.size(scenario, "wait_mean < 1 h", key, most=1, replications=3)
 
 
 def test_a_cluster_of_nothing_is_missed_with_its_reason():
-    found = sim.size({**TWO, "horizon": "20 s", "warmup": "0 s"}, "wait_mean < 60 s", {BIG: [0, 1], SMALL: [0]})
+    found = hs.size({**TWO, "horizon": "20 s", "warmup": "0 s"}, "wait_mean < 60 s", {BIG: [0, 1], SMALL: [0]})
     assert isinstance(found, Decision)
     assert [one.trial.verdict for one in found.candidates] == [MISSED, MET]
     assert "no devices" in found.candidates[0].trial.reason
@@ -140,11 +140,11 @@ def test_a_cluster_of_nothing_is_missed_with_its_reason():
 
 def test_a_policy_that_fails_is_no_verdict():
     with pytest.raises(RunError, match=f"{SMALL} = 1, fcfs.*: "):
-        sim.size({**TWO, "policy": broken()}, "wait_mean < 1 s", {SMALL: [1]}, replications=2)
+        hs.size({**TWO, "policy": broken()}, "wait_mean < 1 s", {SMALL: [1]}, replications=2)
 
 
 def broken() -> str:
-    from sim.policy import ListScheduler
+    from hetsim.policy import ListScheduler
 
     class Broken(ListScheduler):
         def __init__(self) -> None:
@@ -154,7 +154,7 @@ def broken() -> str:
             raise ValueError("broken")
             yield
 
-    sim.register("fcfs_broken", Broken)
+    hs.register("fcfs_broken", Broken)
     return "fcfs_broken"
 
 
@@ -210,27 +210,27 @@ def test_what_is_written(tmp_path: Path):
 )
 def test_wrong_calls_are_told(over: dict[str, Any], more: dict[str, Any], said: str):
     with pytest.raises(UsageError, match=said):
-        sim.size(TWO, "wait_mean < 1 s", over, **more)
+        hs.size(TWO, "wait_mean < 1 s", over, **more)
 
 
 def test_groups_of_a_node_list_are_varied_by_name(tmp_path: Path):
     """The list that ships: the same machines as groups, whose sizes are keys."""
     import yaml
 
-    root = Path(sim.__file__).parent.parent / "scenarios" / "clusters"
+    root = Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios" / "clusters"
     out = tmp_path / "cluster.yaml"
-    found = call("cluster", "convert", str(root / "pods-nodes.csv"), "--format", "openb_nodes", "--out", str(out))
+    found = call("trace", "convert", str(root / "pods-nodes.csv"), str(out), "--format", "openb_nodes")
     assert found.exit_code == 0, found.output
     nodes = yaml.safe_load(out.read_text())["cluster"]["nodes"]
-    listed = sim.load(root / "pods-on-parts-of-gpus.yaml").build().cluster
-    grouped = sim.load({**TWO, "cluster": {"nodes": nodes}}).build().cluster
+    listed = hs.load(root / "pods-on-parts-of-gpus.yaml").build().cluster
+    grouped = hs.load({**TWO, "cluster": {"nodes": nodes}}).build().cluster
     assert len(grouped.nodes) == len(listed.nodes)
     assert {kind: grouped.count(kind) for kind in grouped.types} == {kind: listed.count(kind) for kind in listed.types}
-    larger = sim.load({**TWO, "cluster": {"nodes": nodes}}, {"cluster.nodes.v100.count": 5}).build().cluster
+    larger = hs.load({**TWO, "cluster": {"nodes": nodes}}, {"cluster.nodes.v100.count": 5}).build().cluster
     assert larger.count("V100") == grouped.count("V100") + 4 * 3
-    wrong = call("cluster", "convert", str(root / "pods-nodes.csv"), "--format", "openb_node")
+    wrong = call("trace", "convert", str(root / "pods-nodes.csv"), "--format", "openb_node")
     assert (wrong.exit_code, "did you mean" in wrong.stderr) == (3, True)
-    assert call("cluster", "convert", "nowhere.csv", "--format", "openb_nodes").exit_code == 2
+    assert call("trace", "convert", "nowhere.csv", "--format", "openb_nodes").exit_code == 2
 
 
 # The search by itself -----------------------------------------------------------------------------------------------

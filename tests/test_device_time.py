@@ -13,11 +13,11 @@ import pytest
 from hand_made import gpu_mode, launches, record, workload
 from tiers import spread
 
-from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
-from sim.model.record import COMPLETED, UNFINISHED
-from sim.model.tasks import Mode
-from sim.results.one_run.result import Result
-from sim.results.one_run.usage import overlap, usage
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.record import COMPLETED, UNFINISHED
+from hetsim.model.tasks import Mode
+from hetsim.results.one_run.result import Result
+from hetsim.results.one_run.usage import overlap, usage
 
 END = 24
 SHARED = DeviceType("s", streams=3, power=Power(idle=50, busy=250, sleep=5))

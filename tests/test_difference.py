@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import sim
-from sim.cli import main
-from sim.errors import UsageError
-from sim.results.many_runs.difference import decisions
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import UsageError
+from hetsim.results.many_runs.difference import decisions
 
 TASKS = """id,arrival,class,user,gpu_time
 long,0,big,ann,10
@@ -37,7 +37,7 @@ def scenario(tmp_path: Path) -> Path:
 
 def test_by_hand(scenario: Path):
     # fcfs: long 0-10, middle 10-16, short 16-17.  sjf: long 0-10, short 10-11, middle 11-17.
-    found = sim.difference(sim.run(scenario), sim.run(scenario, policy="sjf"))
+    found = hs.difference(hs.run(scenario), hs.run(scenario, policy="sjf"))
     assert found.tasks[["id", "a", "b", "change"]].to_numpy().tolist() == [
         ["short", 15.0, 9.0, -6.0], ["middle", 15.0, 16.0, 1.0], ["long", 10.0, 10.0, 0.0], ["last", 1.0, 1.0, 0.0],
     ]  # fmt: skip
@@ -56,13 +56,13 @@ def test_by_hand(scenario: Path):
 
 
 def test_the_same_run_differs_in_nothing(scenario: Path):
-    found = sim.difference(sim.run(scenario), sim.run(scenario))
+    found = hs.difference(hs.run(scenario), hs.run(scenario))
     assert found.first is None and not found.tasks["change"].any() and found.settings == {}
     assert found.sentences == ["every task has the same response in both runs", "all decisions are the same"]
 
 
 def test_a_stop_is_a_decision(scenario: Path):
-    found = sim.difference(sim.run(scenario), sim.run(scenario, policy="srtf"))
+    found = hs.difference(hs.run(scenario), hs.run(scenario, policy="srtf"))
     assert found.first is not None and found.first.time == 1.0
     assert found.first.only_b == ("starts middle on n0/g0", "stops long on n0/g0")
     assert found.first.only_a == ()
@@ -72,7 +72,7 @@ def test_other_loads_are_told(scenario: Path, tmp_path: Path):
     other = tmp_path / "other.yaml"
     other.write_text(SCENARIO.replace("tasks.csv", "fewer.csv"))
     (tmp_path / "fewer.csv").write_text(TASKS.replace("last,30,small,bob,1\n", "").replace("short,2", "short,3"))
-    found = sim.difference(sim.run(scenario), sim.run(other))
+    found = hs.difference(hs.run(scenario), hs.run(other))
     assert found.only == (1, 0) and found.unlike == {"arrival": 1}
     assert "did not have the same tasks: 3 are in both, 1 only in" in found.sentences[0]
     assert "1 with another arrival" in found.sentences[1]
@@ -80,7 +80,7 @@ def test_other_loads_are_told(scenario: Path, tmp_path: Path):
 
 def test_endings_that_differ(scenario: Path):
     limited = {"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": 1}}
-    found = sim.difference(sim.run(scenario), sim.run(scenario, policy=limited))
+    found = hs.difference(hs.run(scenario), hs.run(scenario, policy=limited))
     assert found.statuses.to_numpy().tolist() == [["completed", "rejected", 1]]
     assert any("1 task of fcfs" in text and "were rejected in" in text for text in found.sentences)
     rejected = decisions(found.b)
@@ -88,11 +88,11 @@ def test_endings_that_differ(scenario: Path):
 
 
 def test_saved_runs_differ_as_those_in_memory(scenario: Path, tmp_path: Path):
-    runs = [sim.run(scenario, policy=policy) for policy in ("fcfs", "sjf")]
+    runs = [hs.run(scenario, policy=policy) for policy in ("fcfs", "sjf")]
     for number, run in enumerate(runs):
         run.save(tmp_path / f"run-{number}")
-    loaded = [sim.load(tmp_path / f"run-{number}") for number in range(2)]
-    one, other = sim.difference(*runs), sim.difference(*loaded)  # type: ignore[arg-type]
+    loaded = [hs.load(tmp_path / f"run-{number}") for number in range(2)]
+    one, other = hs.difference(*runs), hs.difference(*loaded)  # type: ignore[arg-type]
     assert one.to_json() == other.to_json()
 
 
@@ -102,7 +102,7 @@ def called(*words: Any) -> Any:
 
 def test_command_line(scenario: Path, tmp_path: Path):
     for policy in ("fcfs", "sjf"):
-        sim.run(scenario, policy=policy).save(tmp_path / policy)
+        hs.run(scenario, policy=policy).save(tmp_path / policy)
     found = called(tmp_path / "fcfs", tmp_path / "sjf")
     assert found.exit_code == 0
     assert "the first decision that differs is at 10 s" in found.stdout and "tasks that changed most" in found.stdout
@@ -114,11 +114,11 @@ def test_command_line(scenario: Path, tmp_path: Path):
 
 
 def test_a_column_that_cannot_be_compared(scenario: Path):
-    run = sim.run(scenario)
+    run = hs.run(scenario)
     with pytest.raises(UsageError, match="not by \"color\""):
-        sim.difference(run, run, "color")
+        hs.difference(run, run, "color")
     with pytest.raises(UsageError, match="class or user"):
-        sim.difference(run, run).by("node")
+        hs.difference(run, run).by("node")
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ def test_runs_with_other_seeds_are_told_apart_from_runs_under_other_policies(tmp
 
 
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path):
-    sim.sweep("first-steps", {"seed": [1, 2]}, out=tmp_path / "swept", workers=1)
+    hs.sweep("first-steps", {"seed": [1, 2]}, out=tmp_path / "swept", workers=1)
     (tmp_path / "empty").mkdir()
     for name, said in (("swept", "holds a sweep"), ("empty", "it has no run.json")):
         found = CliRunner().invoke(main, ["diff", str(tmp_path / name), str(tmp_path / name)])

@@ -1,7 +1,8 @@
-"""Digests of all tables of every shipped scenario, shortened, and of small systems that stress the engine.
+"""Digests of all columns of every shipped scenario, shortened, and of small systems that stress the engine.
 
 What is held is not what is right, which other tests say, but what comes out: a change that should make something
-faster or clearer leaves every digest as it is.  One that is meant to change results says which ones:
+faster or clearer leaves every digest as it is, and a new column or metric is no difference.  One that is meant to
+change results says which ones:
 
     python tests/test_digests.py [--only TEXT]      writes tests/digests.csv anew and prints what changed
     python tests/test_digests.py --exact            prints digests to the last bit, for `diff` between two checkouts
@@ -28,13 +29,13 @@ from cases import Case, chaotic, service, services
 from test_shipped_scenarios import SHIPPED, short
 from tiers import spread
 
-from sim.engine.simulation import Simulation
-from sim.results.one_run.result import Result
-from sim.scenario.scenario import load
-from sim.scenario.schema.policy import PolicySpec, long_form
-from sim.testing.generate import random_system
-from sim.testing.served import served_systems
-from sim.testing.systems import small_systems
+from hetsim.engine.simulation import Simulation
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.policy import PolicySpec, long_form
+from hetsim.testing.generate import random_system
+from hetsim.testing.served import served_systems
+from hetsim.testing.systems import small_systems
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.features import TASKS, tasks_run  # noqa: E402  (found by pytest, not by a script in this folder)
@@ -44,6 +45,7 @@ TABLES = ("tasks", "launches", "devices", "timeline", "steps", "links", "summary
 COMMAND = "python tests/test_digests.py"
 BITS = 28
 NOISE = 1e-9
+DIGITS = 6
 
 # What is run --------------------------------------------------------------------------------------------------------
 
@@ -152,27 +154,28 @@ def canonical(column: pd.Series, exact: bool) -> bytes:
                        for value, missing in zip(column, column.isna(), strict=True)).encode()  # fmt: skip
 
 
-def digest(table: pd.DataFrame, exact: bool = False) -> str:
-    """Rows and the beginning of the SHA-256 of names and values of all columns."""
-    found = hashlib.sha256()
-    for name in table.columns:
-        found.update(f"\x1e{name}\x1e".encode() + canonical(table[name], exact))
-    return f"{len(table)}:{found.hexdigest()[:12]}"
+def column_digests(name: str, table: pd.DataFrame, exact: bool = False) -> Iterator[tuple[str, str]]:
+    """Of each column its name and the beginning of the SHA-256 of its values; of the table its rows."""
+    yield name, f"{len(table)}"
+    for column in table.columns:
+        yield f"{name}.{column}", hashlib.sha256(canonical(table[column], exact)).hexdigest()[:DIGITS]
 
 
 def digests(build: Callable[[], Any], check: bool = False, exact: bool = False) -> dict[str, str]:
-    """Table -> digest of a run."""
+    """Table -> rows, and table.column -> digest, of a run; of the summary the columns are its metrics."""
     return digests_of(Result(Simulation(build(), check=check).run()), exact)
 
 
 def digests_of(result: Result, exact: bool = False) -> dict[str, str]:
     tables = {name: getattr(result, name) for name in TABLES}
-    tables["summary"] = tables["summary"].reset_index()
-    return {name: digest(table, exact) for name, table in tables.items() if len(table)}
+    tables["summary"] = tables["summary"].T
+    return dict(
+        pair for name, table in tables.items() if len(table) for pair in column_digests(name, table, exact)
+    )  # fmt: skip
 
 
 def kept() -> dict[str, dict[str, str]]:
-    """Case -> table -> digest, as the file says."""
+    """Case -> table or column -> rows or digest, as the file says."""
     with FILE.open(newline="", encoding="utf-8") as file:
         return {row.pop("case"): {name: text for name, text in row.items() if text} for row in csv.DictReader(file)}
 
@@ -183,7 +186,7 @@ KEPT = kept() if FILE.exists() else {}
 
 
 def same(name: str, found: dict[str, str]) -> None:
-    """The digests of a case are those in the file, else a message names the tables."""
+    """The digests of a case are those in the file, else a message names the columns."""
     changed = changes(KEPT[name], found)
     assert not changed, (
         f"{name}: {changed}.  If results of this case are meant to change, `{COMMAND}` writes the digests anew; "
@@ -192,13 +195,21 @@ def same(name: str, found: dict[str, str]) -> None:
 
 
 def changes(before: dict[str, str], after: dict[str, str]) -> str:
-    """Which tables differ, with their rows before and after."""
-    told = []
-    for table in TABLES:
-        if before.get(table) != after.get(table):
-            old, new = (found.get(table, "no").partition(":")[0] for found in (before, after))
-            told.append(f"{table} ({new} rows)" if old == new else f"{table} ({old} rows -> {new})")
+    """Which columns changed or are missing, and which tables are new or have other rows; new columns are none."""
+    told = [f"{table} ({before.get(table, 'no')} rows -> {after.get(table, 'no')})"
+            for table in TABLES if before.get(table) != after.get(table)]  # fmt: skip
+    told += [f"{name} is missing" if name not in after else name
+             for name, text in before.items() if name not in TABLES and after.get(name) != text]  # fmt: skip
     return ", ".join(told)
+
+
+def test_only_changed_and_missing_columns_are_differences():
+    table = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]})
+    before = dict(column_digests("tasks", table))
+    assert changes(before, dict(column_digests("tasks", table.assign(c=0)[["c", "b", "a"]]))) == ""
+    assert changes(before, dict(column_digests("tasks", table.assign(b="x")))) == "tasks.b"
+    assert changes(before, dict(column_digests("tasks", table[["a"]]))) == "tasks.b is missing"
+    assert changes(before, dict(column_digests("tasks", table[:1]))) == "tasks (2 rows -> 1), tasks.a, tasks.b"
 
 
 def test_every_case_has_digests_and_nothing_else_has():
@@ -234,7 +245,7 @@ def main() -> None:
             rows[name] = digests(build, exact=options.exact)
             told = "new" if name not in KEPT else changes(KEPT[name], rows[name])
             if options.exact:
-                print(name, *(f"{table}={text}" for table, text in rows[name].items()), flush=True)
+                print(name, *(f"{column}={text}" for column, text in rows[name].items()), flush=True)
             elif told:
                 print(f"{name}: {told}", flush=True)
         elif name in KEPT:
@@ -242,7 +253,8 @@ def main() -> None:
     if not options.exact:
         print(*(f"{name}: no longer run" for name in KEPT if name not in rows), sep="\n", end="")
         with FILE.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ["case", *TABLES], lineterminator="\n")
+            columns = sorted({name for row in rows.values() for name in row})
+            writer = csv.DictWriter(file, ["case", *columns], lineterminator="\n")
             writer.writeheader()
             writer.writerows({"case": name, **row} for name, row in rows.items())
 

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 from tiers import some
 
-from sim.errors import ScenarioError
-from sim.model.units import BytesPerSecond
-from sim.workload.distributions import (
+from hetsim.errors import ScenarioError
+from hetsim.model.units import BytesPerSecond
+from hetsim.workload.distributions import (
     BytesDistribution,
     NumberDistribution,
     TimeDistribution,

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import sim
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
-from sim.testing.audit import audit
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.testing.audit import audit
 
 POLICIES = ["fcfs", "sjf", "easy_backfill", "heft", "dual_approximation", "eft", "dmda", "dmdas", "lws", "dada",
             "heteroprio", "plan_and_repair", {"name": "hierarchical", "inner": "sjf"}]  # fmt: skip
@@ -30,8 +30,8 @@ def scenario(cpus, driver_cores=None, policy="fcfs", **node):
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_every_policy_pays_for_them_as_if_the_node_had_fewer_cores(policy):
     """Four cores of which two drive the GPUs are two cores, for planners, bounds and shares of what is used too."""
-    given = sim.run(scenario(4, 1, policy), check=True)
-    fewer = sim.run(scenario(2, policy=policy), check=True)
+    given = hs.run(scenario(4, 1, policy), check=True)
+    fewer = hs.run(scenario(2, policy=policy), check=True)
     pd.testing.assert_frame_equal(given.tasks, fewer.tasks, check_exact=True)
     shown = [name for name in given.names if not name.startswith("planning")]
     assert {n: given.metric(n) for n in shown} == pytest.approx({n: fewer.metric(n) for n in shown}, nan_ok=True)
@@ -43,14 +43,14 @@ def test_at_equal_cores_a_policy_of_starpu_is_not_behind_a_plan():
     """On four cores and two GPUs without driver cores: dmda gave up two of the cores, which heft did not."""
     entry = {"arrivals": {"process": "all_at_once", "count": 300}, "gpu_time": "2 s", "cpu_time": "3 s"}
     given = scenario(4) | {"workload": [entry]}
-    spans = {name: sim.run(given, policy=name).metric("makespan") for name in ("heft", "dmda", "dmdas", "lws")}
+    spans = {name: hs.run(given, policy=name).metric("makespan") for name in ("heft", "dmda", "dmdas", "lws")}
     assert max(spans.values()) <= 1.02 * spans["heft"]
 
 
 @pytest.mark.parametrize("name", ["dmda", "dmdas", "lws", "dada", "eft"])
 def test_they_are_no_parameter_of_a_policy(name):
     with pytest.raises(ScenarioError, match="driver_cores"):
-        sim.load(scenario(4, policy={"name": name, "driver_cores": 1}))
+        hs.load(scenario(4, policy={"name": name, "driver_cores": 1}))
 
 
 def test_they_draw_idle_power_and_cost_money():
@@ -58,7 +58,7 @@ def test_they_draw_idle_power_and_cost_money():
     def run(cpus, driver_cores=None):
         given = scenario(cpus, driver_cores, cpu={"power": POWER, "price": "1/h"})
         del given["workload"][0]["cpu_time"]
-        return sim.run(given, check=True)
+        return hs.run(given, check=True)
 
     result, plain = run(4, 1), run(4)
     seconds = result.metric("makespan") + result.tasks["arrival"].min()
@@ -82,13 +82,13 @@ def test_more_than_there_are_is_an_error_at_its_place(tmp_path):
         encoding="utf-8",
     )
     with pytest.raises(ScenarioError) as caught:
-        sim.load(file).build()
+        hs.load(file).build()
     (problem,) = caught.value.problems
     assert str(problem).startswith(f"{file}:3:44: cluster.nodes.0.driver_cores: 1 for each of 3 accelerators")
     assert "more than the 2 cores" in str(problem)
     for wrong in (-1, 1.5, True):
         with pytest.raises(ScenarioError, match="driver_cores"):
-            sim.load(scenario(4, wrong))
+            hs.load(scenario(4, wrong))
     with pytest.raises(ValueError, match="3 driver cores are more than the 2 cores of node n0"):
         Cluster([NodeSpec(cpus=2, accelerators=((DeviceType("g"), 3),), driver_cores=1)])
 
@@ -99,7 +99,7 @@ def test_tasks_that_only_find_cores_which_drive_accelerators_are_refused_with_th
     del given["workload"][0]["gpu_time"]
     given["workload"][0]["cpu_time"] = "1 s"
     with pytest.raises(ScenarioError, match="3 cores are more than the 2 of any node besides those that drive"):
-        sim.run(given)
+        hs.run(given)
 
 
 def test_the_description_of_a_cluster_names_them():

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from tiers import some, spread
 
-import sim
-from policies.static import dual_approximation
-from policies.static.common.bounds import Relaxation, area_bound, by_gain, linear_bound, longest_task, relaxation
-from policies.static.dual_approximation import (
+import hetsim as hs
+from hetsim.errors import HetsimError, ScenarioError
+from hetsim.testing.hybrid import FAMILIES, instances, optimum
+from hetsim_policies.static import dual_approximation
+from hetsim_policies.static.common.bounds import Relaxation, area_bound, by_gain, linear_bound, longest_task, relaxation
+from hetsim_policies.static.dual_approximation import (
     RATIO,
     DualApproximation,
     Shelves,
@@ -24,8 +26,6 @@ from policies.static.dual_approximation import (
     solve,
     weights,
 )
-from sim.errors import HetsimError, ScenarioError
-from sim.testing.hybrid import FAMILIES, instances, optimum
 
 SLACK = 1 + 1e-6
 """What the exact solver may be off."""
@@ -410,10 +410,10 @@ def scenario(policy="dual", **more):
 
 @pytest.mark.parametrize("method", ["collapsed", "paper"])
 def test_the_engine_takes_as_long_as_the_plan_says(method):
-    sim.register("dual", Kept)
+    hs.register("dual", Kept)
     count = 40 if method == "collapsed" else 8
     workload = {**scenario()["workload"], "arrivals": {"process": "all_at_once", "count": count}}
-    result = sim.run(scenario({"name": "dual", "method": method}, workload=workload), check=True)
+    result = hs.run(scenario({"name": "dual", "method": method}, workload=workload), check=True)
     plan = Kept.last
     assert plan.bound <= plan.makespan
     assert plan.notes["ratio_certified"] == pytest.approx(plan.makespan / plan.bound)
@@ -425,13 +425,13 @@ def test_the_engine_takes_as_long_as_the_plan_says(method):
 
 
 def test_nodes_without_cores_or_without_gpus_need_no_special_case():
-    sim.register("dual", Kept)
+    hs.register("dual", Kept)
     for nodes, demand in (
         ({"cpus": 4}, {"cpu_time": {"distribution": "uniform", "low": "1 s", "high": "9 s"}}),
         ({"cpus": 0, "gpus": {"type": "v100", "count": 3}}, {"gpu_time": "2 s"}),
     ):
         workload = {"arrivals": {"process": "all_at_once", "count": 9}, **demand}
-        result = sim.run(scenario(cluster={"nodes": nodes}, workload=workload), check=True)
+        result = hs.run(scenario(cluster={"nodes": nodes}, workload=workload), check=True)
         assert result.tasks.finish.max() == pytest.approx(Kept.last.makespan, rel=1e-9)
 
 
@@ -445,6 +445,6 @@ def test_nodes_without_cores_or_without_gpus_need_no_special_case():
     ],
 )
 def test_a_scenario_that_does_not_go_with_it_is_refused(policy, more, text):
-    sim.register("dual", DualApproximation)
+    hs.register("dual", DualApproximation)
     with pytest.raises(HetsimError, match=text):
-        sim.run(scenario(policy, **more))
+        hs.run(scenario(policy, **more))

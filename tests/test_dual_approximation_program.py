@@ -16,12 +16,15 @@ from machines import Job, cpu_mode, gpu_mode, tasks_of
 from scipy.optimize import linprog
 from test_static_lists import problem as static_problem
 
-import sim
-from policies.static import dual_approximation
-from policies.static.common.bounds import Relaxation, by_gain, relaxation
-from policies.static.common.instance import runnable
-from policies.static.common.timing import timing
-from policies.static.dual_approximation import (
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.policy import PlanProblem
+from hetsim_policies.static import dual_approximation
+from hetsim_policies.static.common.bounds import Relaxation, by_gain, relaxation
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.timing import timing
+from hetsim_policies.static.dual_approximation import (
     RATIO,
     DualApproximation,
     Shelves,
@@ -42,9 +45,6 @@ from policies.static.dual_approximation import (
     solve,
     weights,
 )
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
-from sim.policy import PlanProblem
 
 TOLERANCE = 1e-9
 
@@ -654,8 +654,8 @@ def planned(workload, nodes):
             plans.append(super().plan(problem))
             return plans[-1]
 
-    sim.register("dual", Kept)
-    result = sim.run({"cluster": {"nodes": nodes}, "workload": workload, "policy": "dual"}, check=True)
+    hs.register("dual", Kept)
+    result = hs.run({"cluster": {"nodes": nodes}, "workload": workload, "policy": "dual"}, check=True)
     return plans[0], result
 
 

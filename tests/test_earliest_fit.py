@@ -7,9 +7,9 @@ import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate
 from tiers import spread
 
-import sim
-from sim.model.cluster import DeviceType, Link, NodeSpec
-from sim.policy import WAIT_FOR_CHANGE, ListScheduler, Start
+import hetsim as hs
+from hetsim.model.cluster import DeviceType, Link, NodeSpec
+from hetsim.policy import WAIT_FOR_CHANGE, ListScheduler, Start
 
 
 class Easy(ListScheduler):
@@ -75,7 +75,7 @@ def test_backfilling_helps():
 @pytest.mark.parametrize("seed", spread(range(6), 3))
 def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: pytest.MonkeyPatch):
     """Counting accelerators wherever they are gives the starts that trying it out on copies of the nodes gives."""
-    from sim.engine.views.pool import PoolEnds
+    from hetsim.engine.views.pool import PoolEnds
 
     scenario = {
         "name": "spanning",
@@ -105,9 +105,9 @@ def test_gangs_across_nodes_by_counting_and_by_walking(seed: int, monkeypatch: p
         return asked[-1]
 
     monkeypatch.setattr(PoolEnds, "counts", counted)
-    one = sim.run(scenario, check=True)
+    one = hs.run(scenario, check=True)
     assert any(asked) and all(asked)
     monkeypatch.setattr(PoolEnds, "counts", lambda self, mode: False)
-    other = sim.run(scenario, check=True)
+    other = hs.run(scenario, check=True)
     assert one.tasks["start"].tolist() == other.tasks["start"].tolist()
     assert (one.tasks["wait"] > 0).mean() > 0.3

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tiers import spread
 
-import sim
-from sim.engine.views.node_availability import Ends
-from sim.engine.views.shadow import EarliestFit, Shadows
+import hetsim as hs
+from hetsim.engine.views.node_availability import Ends
+from hetsim.engine.views.shadow import EarliestFit, Shadows
 
 POLICIES = {"one head": "easy_backfill", "a rule": {"scheduler": "easy_backfill", "placement": "best_fit"}}
 
@@ -71,7 +71,7 @@ def test_a_kept_shadow_is_the_one_found_from_nothing(
         return shadow
 
     monkeypatch.setattr(Shadows, "of", compared)
-    result = sim.run(system(seed, wrong, POLICIES[policy]), check=True)
+    result = hs.run(system(seed, wrong, POLICIES[policy]), check=True)
     assert (result.tasks["status"] == "completed").all() and (result.tasks["wait"] > 0).mean() > 0.2
     assert found["later"] > 30 and found["anew"] > 20
     if not wrong:

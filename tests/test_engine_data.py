@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation, stage_times
 
-from sim.model.cluster import DeviceType, Link, NodeSpec
-from sim.model.tasks import Item
-from sim.policy import Drop, Fetch
+from hetsim.model.cluster import DeviceType, Link, NodeSpec
+from hetsim.model.tasks import Item
+from hetsim.policy import Drop, Fetch
 
 GPU = DeviceType("g", memory=100, link=Link(upload=10.0, download=5.0))
 MODE = gpu_mode(GPU)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, simulation
 
-from sim.errors import InvariantError, PolicyError
-from sim.model.cluster import DeviceType, Link, NodeSpec, Sharing
-from sim.model.plan import Placement
-from sim.model.record import FAILED
-from sim.model.tasks import Item, StageTime, Stopping
-from sim.policy import Accept, Admission, Drop, Fetch, ListScheduler, Move, Scheduler, Set, Start, Stop
+from hetsim.errors import InvariantError, PolicyError
+from hetsim.model.cluster import DeviceType, Link, NodeSpec, Sharing
+from hetsim.model.plan import Placement
+from hetsim.model.record import FAILED
+from hetsim.model.tasks import Item, StageTime, Stopping
+from hetsim.policy import Accept, Admission, Drop, Fetch, ListScheduler, Move, Scheduler, Set, Start, Stop
 
 LINK = Link(upload=10.0, download=10.0)
 GPU = DeviceType("g", memory=100, link=LINK)
@@ -181,7 +181,7 @@ def test_a_batch_does_not_pay_its_fixed_part_twice():
         stopped = False
 
         def schedule(self, view):
-            from sim.policy import Wait
+            from hetsim.policy import Wait
 
             if view.now >= 7.5 and not self.stopped:
                 self.stopped = True

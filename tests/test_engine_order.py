@@ -9,15 +9,15 @@ import pytest
 import tiers
 from machines import Job, Scripted, gpu_mode, simulate, simulation, tasks_of
 
-from sim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError
-from sim.model.cluster import Cluster, DeviceType, Link, NodeSpec
-from sim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream
-from sim.model.tasks import Shape
-from sim.policy import Accept, Admission, Defer, ListScheduler, Reject, Scheduler, Start, Stop, Wait
-from sim.scenario.schema.policy import PolicySpec
-from sim.testing.systems import GB, System, node, workload
+from hetsim.engine.kernel.clock import ARRIVAL, FAULT, FINISH, TIMER, Clock, Timer
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError
+from hetsim.model.cluster import Cluster, DeviceType, Link, NodeSpec
+from hetsim.model.record import EXPIRED, FAILED, REJECTED, UNFINISHED, ClosedStream
+from hetsim.model.tasks import Shape
+from hetsim.policy import Accept, Admission, Defer, ListScheduler, Reject, Scheduler, Start, Stop, Wait
+from hetsim.scenario.schema.policy import PolicySpec
+from hetsim.testing.systems import GB, System, node, workload
 
 GPU = DeviceType("g")
 MODE = gpu_mode(GPU)
@@ -139,7 +139,7 @@ def test_redirection_restricts_the_modes():
 def test_a_closed_loop_sends_when_its_clients_have_thought():
     """One client, think time 1, service 2: arrivals at 0, 3, 6, ..."""
     tasks = tasks_of([Job([MODE], [2.0], arrival=0.0), *[Job([MODE], [2.0], arrival=math.inf)] * 9])
-    stream = ClosedStream("loop", np.arange(10), 1, lambda rng, n: np.ones(n))
+    stream = ClosedStream("loop", np.arange(10), [(0.0, 1)], lambda rng, n: np.ones(n))
     record = simulate(ONE, tasks, closed=[stream], horizon=10.0)
     assert record.input.tasks.arrival[:4].tolist() == [0.0, 3.0, 6.0, 9.0]
     assert record.status.tolist() == [1, 1, 1, 0] + [-1] * 6
@@ -217,7 +217,7 @@ def test_waiting_for_timers_for_ever_is_a_deadlock():
 def test_going_in_circles_at_one_instant_is_a_loop(monkeypatch):
     if not tiers.whole:
         for module in ("core.rounds", "control.decisions"):
-            monkeypatch.setattr(f"sim.engine.{module}.LOOP_LIMIT", 1_000)
+            monkeypatch.setattr(f"hetsim.engine.{module}.LOOP_LIMIT", 1_000)
 
     class Circles(Scheduler):
         def schedule(self, view):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, simulate, simulation
 
-from sim.engine.flight import rates
-from sim.model.cluster import DeviceType, NodeSpec, Power, Sharing
-from sim.policy import Set
-from sim.results.one_run.result import Result
+from hetsim.engine.flight import rates
+from hetsim.model.cluster import DeviceType, NodeSpec, Power, Sharing
+from hetsim.policy import Set
+from hetsim.results.one_run.result import Result
 
 
 def node(kind: DeviceType, count: int = 1) -> NodeSpec:
@@ -119,7 +119,7 @@ def test_shared_busy_time_is_not_counted_twice():
 def test_a_failed_device_loses_its_work_and_comes_back():
     """One GPU, work 4, down in [1, 3]: everything again from 3, done at 7; with checkpoints every 0.4 s
     (0.8 s safe at t = 1) done at 3 + 3.2."""
-    from sim.model.tasks import Stopping
+    from hetsim.model.tasks import Stopping
 
     gpu = DeviceType("g")
     for stopping, expected in ((Stopping(), 7.0), (Stopping(interval=0.4), 6.2)):

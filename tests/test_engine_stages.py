@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from machines import Job, cpu_mode, gpu_mode, simulate, simulation, stage_times
 
-from sim.engine.simulation import Simulation
-from sim.model.cluster import DeviceType, Link, NodeSpec
-from sim.model.tasks import StageTime
-from sim.policy.lists import ListScheduler
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import DeviceType, Link, NodeSpec
+from hetsim.model.tasks import StageTime
+from hetsim.policy.lists import ListScheduler
 
 GB = 10**9
 
@@ -137,7 +137,7 @@ def test_three_thirds_fit_on_one_gpu():
 
 def test_mig_slices_and_reconfiguration():
     """Layouts (1/2, 1/2) and (1): halves take slices; a whole GPU needs the other layout, when it is empty."""
-    from sim.model.cluster import Sharing
+    from hetsim.model.cluster import Sharing
 
     gpu = DeviceType("g", sharing=Sharing("mig", layouts=((0.5, 0.5), (1.0,)), reconfigure=4.0))
     jobs = [Job([gpu_mode(gpu, 0.25)], [2.0]), Job([gpu_mode(gpu, 0.5)], [3.0]), Job([gpu_mode(gpu)], [1.0])]
@@ -148,7 +148,7 @@ def test_mig_slices_and_reconfiguration():
 
 def test_a_batch_computes_its_fixed_part_once():
     """Three tasks of 1 s each in a mode with 5 s fixed: one launch of 8 s; each carries the batch's stage times."""
-    from sim.policy import Scheduler, Start
+    from hetsim.policy import Scheduler, Start
 
     gpu = DeviceType("g")
     mode = gpu_mode(gpu, fixed=5.0, batch_limit=8, upload=StageTime(fixed=1.0, per_item=0.5))
@@ -179,10 +179,10 @@ def test_many_zero_length_tasks_are_no_loop():
     mode = gpu_mode(gpu)
     from machines import tasks_of
 
-    from sim.engine.simulation import Simulation
-    from sim.model.cluster import Cluster
-    from sim.model.record import RunInput
-    from sim.policy import ListScheduler
+    from hetsim.engine.simulation import Simulation
+    from hetsim.model.cluster import Cluster
+    from hetsim.model.record import RunInput
+    from hetsim.policy import ListScheduler
 
     jobs = tasks_of([Job([mode], [0.0])] * 15_000)
     record = Simulation(RunInput("zero", Cluster([node(gpu)]), jobs, ListScheduler())).run()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, cpu_mode, gpu_mode, running, simulate, stage_times
 
-from sim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption
-from sim.model.plan import Placement
-from sim.model.tasks import StageTime, Stopping
-from sim.policy import Move, Start, Stop
+from hetsim.model.cluster import DeviceType, Link, NodeSpec, Power, Preemption
+from hetsim.model.plan import Placement
+from hetsim.model.tasks import StageTime, Stopping
+from hetsim.policy import Move, Start, Stop
 
 
 def node(kind: DeviceType, count: int = 1, **more) -> NodeSpec:

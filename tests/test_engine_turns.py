@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 from machines import Job, Scripted, gpu_mode, running, simulate
 
-from sim.errors import PolicyError
-from sim.model.cluster import DeviceType, Link, NodeSpec, Partition, Sharing
-from sim.model.plan import Placement
-from sim.model.record import COMPLETED
-from sim.model.tasks import StageTime
-from sim.policy import Scheduler, Set, Start, Stop
-from sim.results.one_run.result import Result
+from hetsim.errors import PolicyError
+from hetsim.model.cluster import DeviceType, Link, NodeSpec, Partition, Sharing
+from hetsim.model.plan import Placement
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import StageTime
+from hetsim.policy import Scheduler, Set, Start, Stop
+from hetsim.results.one_run.result import Result
 
 
 def stages(gpu, gpus=1, up=0.0, down=0.0, **more):
@@ -46,6 +46,18 @@ def test_those_that_wait_for_a_copy_engine_keep_their_order_when_computing_becom
     gpu = DeviceType("g", streams=3)
     record = simulate(node(gpu), [Job([stages(gpu, 1, 2.0, 3.0)], [1.0])] * 3, Scripted([slower(1.0)]))
     assert record.finish == pytest.approx([7, 10, 13])
+
+
+@pytest.mark.parametrize("switch", [4.0, float("inf")], ids=["shared way", "own way"])
+def test_an_upload_waits_for_the_engine_where_launches_slow_each_other_and_do_not_fit_side_by_side(switch):
+    """U = 1 and 2 (4 B/s), C = 3: uploads [0, 1] [1, 3], and both want all of the GPU: computes [1, 4] [4, 7]."""
+    sharing, link = Sharing("mps", interference=0.2), Link(upload=4.0, download=4.0)
+    gpu = DeviceType("g", streams=2, sharing=sharing, link=link)
+    spec = node(gpu, switch_size=2, switch=Link(upload=switch, download=switch))
+    mode = gpu_mode(gpu)
+    record = simulate(spec, [Job([mode], [3.0], bytes_in=4), Job([mode], [3.0], arrival=0.5, bytes_in=8)])
+    assert (record.status == COMPLETED).all()
+    assert record.finish == pytest.approx([4, 7])
 
 
 def test_shares_that_are_a_millionth_too_large_do_not_compute_side_by_side():

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.learning.environment.admission import Admissions, Played
-from sim.learning.environment.episode import Episodes, typical_time
-from sim.learning.environment.rewards import REWARDS
-from sim.learning.observation.window import ASKED, DEVICE, LIMIT, MEANINGS, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
-from sim.model.randomness import TRAINING
-from sim.results.one_run.result import Result
-from sim.testing import examine, small_systems
-from sim.testing.conformance import fingerprint
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.learning.environment.admission import Admissions, Played
+from hetsim.learning.environment.episode import Episodes, typical_time
+from hetsim.learning.environment.rewards import REWARDS
+from hetsim.learning.observation.window import ASKED, DEVICE, LIMIT, MEANINGS, PAIR, TASK, WHOLE_SYSTEM, Layout, Window
+from hetsim.model.randomness import TRAINING
+from hetsim.results.one_run.result import Result
+from hetsim.testing import examine, small_systems
+from hetsim.testing.conformance import fingerprint
 
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 
@@ -82,10 +82,10 @@ def in_order(episodes):
 
 @pytest.mark.parametrize("scenario", [MIX, MOVING, "gangs-and-small-jobs", "priority-and-aging"])
 def test_in_order_of_arrival_an_episode_leaves_the_tables_of_fcfs(scenario):
-    given = sim.load(scenario) if isinstance(scenario, dict) else sim.load(scenario, {"workload.0.until": "6 h"})
+    given = hs.load(scenario) if isinstance(scenario, dict) else hs.load(scenario, {"workload.0.until": "6 h"})
     episodes = Episodes(given)
     played(episodes, in_order)
-    ran = sim.run(given, policy={"scheduler": "fcfs", "placement": "first_fit"}, seed=7, check=True, replications=1)
+    ran = hs.run(given, policy={"scheduler": "fcfs", "placement": "first_fit"}, seed=7, check=True)
     assert fingerprint(episodes.record) == fingerprint(ran.record)
     assert episodes.result.tasks.equals(ran.tasks)
 
@@ -93,7 +93,7 @@ def test_in_order_of_arrival_an_episode_leaves_the_tables_of_fcfs(scenario):
 def test_the_numbers_of_a_run_are_those_of_its_seed_and_replication():
     episodes = Episodes(MIX)
     played(episodes, in_order, 3, 2)
-    tasks = sim.load(MIX).build(3, 2).tasks
+    tasks = hs.load(MIX).build(3, 2).tasks
     assert episodes.result.tasks["arrival"].tolist() == tasks.arrival.tolist()
 
 
@@ -217,7 +217,7 @@ def test_rewards_ahead_leave_out_what_no_policy_can_change():
 
 
 def test_a_baseline_earns_what_its_tables_say():
-    scenario = sim.load(MIX, {"policy": "sjf"})
+    scenario = hs.load(MIX, {"policy": "sjf"})
     earned = Played(scenario, reward="slowdown").total(7, 1)
     record = Simulation(scenario.build(7, 1)).run()
     episodes = Played(scenario, reward="slowdown")
@@ -278,7 +278,7 @@ def test_devices_that_fail_stop_tasks_which_are_seen_again():
 
 @pytest.mark.parametrize("policy", ["sjf", "srtf", "fcfs", "allox"])
 def test_accepting_all_leaves_the_tables_of_the_run(policy):
-    scenario = sim.load(MIX, {"policy": policy})
+    scenario = hs.load(MIX, {"policy": policy})
     episodes = Admissions(scenario)
     played(episodes, lambda _: 1)
     assert fingerprint(Simulation(scenario.build(7, 0)).run()) == fingerprint(episodes.record)
@@ -334,7 +334,7 @@ def test_a_wrong_scale_is_said(scale):
 def test_a_wrong_replication_is_said(replication):
     import gymnasium
 
-    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX)
+    env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", scenario=MIX)
     with pytest.raises(UsageError, match="replication is a whole number from 0"):
         env.reset(options={"replication": replication})
 
@@ -356,8 +356,8 @@ def test_an_action_that_is_none_is_said(action):
 
 
 def test_the_typical_time_is_the_mean_of_the_fastest_estimates():
-    tasks = sim.load(MIX).build(0, 0).tasks
-    assert typical_time(sim.load(MIX).build(0, 0)) == pytest.approx(tasks.estimate.min(axis=1).mean())
+    tasks = hs.load(MIX).build(0, 0).tasks
+    assert typical_time(hs.load(MIX).build(0, 0)) == pytest.approx(tasks.estimate.min(axis=1).mean())
 
 
 # Gymnasium --------------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def test_gymnasium_finds_nothing_wrong(name):
     import gymnasium
     from gymnasium.utils.env_checker import check_env
 
-    import sim.learning  # noqa: F401
+    import hetsim.learning  # noqa: F401
 
     env = gymnasium.make(name, scenario=MIX, window=5, reward={"slowdown": 1, "energy": 1e-6})
     check_env(env.unwrapped, skip_render_check=True)
@@ -379,7 +379,7 @@ def test_gymnasium_finds_nothing_wrong(name):
 def test_a_seed_gives_the_same_episodes_one_after_the_other():
     import gymnasium
 
-    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     first, info = env.reset(seed=5)
     assert info["action_mask"].tolist() == env.action_masks().tolist()
     loads = [arrivals(env)]
@@ -392,7 +392,7 @@ def test_a_seed_gives_the_same_episodes_one_after_the_other():
     assert (first == again).all() and arrivals(env) == loads[0]
     env.reset(options={"replication": 0})
     env.reset()
-    assert arrivals(env) == loads[1] == tuple(sim.load(MIX).build(5, 1, TRAINING).tasks.arrival.tolist())
+    assert arrivals(env) == loads[1] == tuple(hs.load(MIX).build(5, 1, TRAINING).tasks.arrival.tolist())
 
 
 def arrivals(env) -> tuple[float, ...]:
@@ -403,10 +403,10 @@ def arrivals(env) -> tuple[float, ...]:
 @needs_gymnasium
 @pytest.mark.parametrize("name", ["hetsim/Scheduling-v0", "hetsim/Admission-v0"])
 def test_without_a_seed_environments_side_by_side_differ(name):
-    """As Gymnasium has it: no seed means entropy; and none meets a load of `sim.run` on the scenario's seed."""
+    """As Gymnasium has it: no seed means entropy; and none meets a load of `hetsim.run` on the scenario's seed."""
     import gymnasium
 
-    import sim.learning  # noqa: F401
+    import hetsim.learning  # noqa: F401
 
     several = gymnasium.make_vec(name, num_envs=3, vectorization_mode="sync", scenario=MIX)
     loads = []
@@ -415,7 +415,7 @@ def test_without_a_seed_environments_side_by_side_differ(name):
         loads += [arrivals(env) for env in several.envs]
     several.reset(seed=5)
     loads += [arrivals(env) for env in several.envs]
-    own = sim.load(MIX)
+    own = hs.load(MIX)
     loads += [tuple(own.build(None, number).tasks.arrival.tolist()) for number in range(4)]
     assert len(set(loads)) == len(loads) == 13
 
@@ -425,7 +425,7 @@ def test_without_a_seed_environments_side_by_side_differ(name):
 def test_a_replication_is_that_of_a_run(seed):
     import gymnasium
 
-    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     env.reset(seed=seed, options={"replication": 1})
     assert env.episodes.replication == 1
     over = False
@@ -433,7 +433,7 @@ def test_a_replication_is_that_of_a_run(seed):
         _, reward, terminated, truncated, _ = env.step(int(np.flatnonzero(env.action_masks())[0]))
         over = terminated or truncated
         assert isinstance(reward, float)
-    assert env.result.tasks["arrival"].tolist() == sim.load(MIX).build(seed, 1).tasks.arrival.tolist()
+    assert env.result.tasks["arrival"].tolist() == hs.load(MIX).build(seed, 1).tasks.arrival.tolist()
 
 
 def test_a_saved_episode_knows_what_its_load_was_for(tmp_path):
@@ -444,14 +444,14 @@ def test_a_saved_episode_knows_what_its_load_was_for(tmp_path):
         episodes.step(episodes.plain())
     saved = Result.load(episodes.result.save(tmp_path / "run"))
     assert saved.record.input.tasks.time.tolist() == episodes.record.input.tasks.time.tolist()
-    assert saved.record.input.tasks.time.tolist() != sim.load(MIX).build(7, 1).tasks.time.tolist()
+    assert saved.record.input.tasks.time.tolist() != hs.load(MIX).build(7, 1).tasks.time.tolist()
 
 
 @needs_gymnasium
 def test_a_time_limit_truncates():
     import gymnasium
 
-    import sim.learning  # noqa: F401
+    import hetsim.learning  # noqa: F401
 
     env = gymnasium.make("hetsim/Scheduling-v0", scenario=MIX, max_episode_steps=5)
     env.reset(seed=1)
@@ -460,14 +460,26 @@ def test_a_time_limit_truncates():
         assert not terminated and truncated == (step == 4)
 
 
+@needs_gymnasium
+@pytest.mark.slow
+@pytest.mark.parametrize("first, name", [
+    ("import gymnasium, hetsim", "hetsim/Scheduling-v0"), ("import gymnasium", "hetsim.learning:hetsim/Scheduling-v0"),
+    ("import hetsim as hs, gymnasium", "hetsim.learning:hetsim/Scheduling-v0"),
+])  # fmt: skip
+def test_environments_need_no_import_of_their_room(first, name):
+    code = f"{first}; gymnasium.make({name!r}, scenario='learned-affinity')"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.slow
 def test_importing_sim_does_not_import_gymnasium():
     code = (
-        "import sys, sim, sim.cli.program; from sim.learning.environment.episode import Episodes; sim.train; "
+        "import sys, hetsim, hetsim.cli.program; from hetsim.learning.environment.episode import Episodes; "
+        "hetsim.train; "
         "sys.exit('torch' in sys.modules or 'sb3_contrib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    light = "import sys, sim, sim.cli.program; sys.exit('gymnasium' in sys.modules)"
+    light = "import sys, hetsim, hetsim.cli.program; sys.exit('gymnasium' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", light], check=False).returncode == 0
 
 
@@ -477,7 +489,7 @@ def test_a_step_is_quick():
     """At least 3,000 steps a second of processor time, the choice of an action not counted."""
     import gymnasium
 
-    import sim.learning  # noqa: F401
+    import hetsim.learning  # noqa: F401
 
     env = gymnasium.make("hetsim/Scheduling-v0", scenario="gpu-generations").unwrapped
     best = 0.0
@@ -496,7 +508,7 @@ def test_a_step_is_quick():
 
 @needs_gymnasium
 def test_the_example_of_the_documentation_runs(capsys):
-    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(compile(block, "docs/learning.md", "exec"), {})
     assert float(capsys.readouterr().out) > 1
@@ -523,7 +535,7 @@ FAILING = {
 
 
 def in_part(name, until):
-    return sim.load(name, {"horizon": until, "replications": 1})
+    return hs.load(name, {"horizon": until, "replications": 1})
 
 
 def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
@@ -532,7 +544,7 @@ def test_unfinished_tasks_count_in_the_response_as_the_documentation_says():
     tasks = episodes.result.tasks
     unfinished = tasks["finish"].isna()
     assert total == pytest.approx(-tasks["response"].sum() - (episodes.now - tasks["arrival"][unfinished]).sum())
-    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
     said = f"{unfinished.sum()} of {len(tasks)} tasks are unfinished, and the sum of `response` is {total:,.0f} s where"
     assert f"{said} that of the column is {-tasks['response'].sum():,.0f} s." in text
 
@@ -580,7 +592,7 @@ def test_energy_follows_devices_that_sleep_or_change_their_frequency(scenario, l
     total = played(episodes, lambda _: 1)
     assert any(what == log for _, _, what, _ in episodes.record.device_log)
     assert total == pytest.approx(-episodes.result.metric("energy_j"), rel=1e-12)
-    assert total == pytest.approx(-sim.run(given, seed=7, replications=1).metric("energy_j"), rel=1e-12)
+    assert total == pytest.approx(-hs.run(given, seed=7).metric("energy_j"), rel=1e-12)
     assert Played(given, reward={"energy": 2.0}).total(7) == pytest.approx(2 * total, rel=1e-12)
 
 
@@ -604,7 +616,7 @@ def test_a_wait_costs_what_devices_draw_for_doing_nothing():
 def test_an_episode_ends_where_policies_wait_for_timers_until_the_horizon(kind):
     """Tasks come for three hours; the scenario's policy, power_down, is asked on and sends devices to sleep."""
     for until, done in ((3000, True), (3, False)):
-        given = sim.load("nights-asleep", {"workload.0.until": "3 h", "horizon": f"{until} h"})
+        given = hs.load("nights-asleep", {"workload.0.until": "3 h", "horizon": f"{until} h"})
         episodes = kind(given, reward="response")
         played(episodes, lambda one: int(one.mask.argmax()) if kind is Episodes else 1)
         tasks = episodes.result.tasks
@@ -657,7 +669,7 @@ def test_names_stand_at_their_entries():
 
 
 def test_the_documentation_has_every_entry():
-    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "docs" / "learning.md").read_text(encoding="utf-8")
     written = re.findall(r"^\| `(\w+)` \| (.*) \| (-?\d+ (?:or|to) \d+) \|$", text, re.MULTILINE)
     parts = {"TASK": TASK, "PAIR": PAIR, "DEVICE": DEVICE, "WHOLE_SYSTEM": WHOLE_SYSTEM, "ASKED": ASKED}
     assert {part: tuple(entries) for part, entries in MEANINGS.items()} == parts
@@ -672,7 +684,7 @@ def test_the_documentation_has_every_entry():
 def test_the_mask_of_the_info_goes_into_sample(name):
     import gymnasium
 
-    env = gymnasium.make(f"sim.learning:{name}", scenario=MIX)
+    env = gymnasium.make(f"hetsim.learning:{name}", scenario=MIX)
     _, info = env.reset(seed=3)
     over = False
     while not over:
@@ -690,7 +702,7 @@ def test_the_mask_of_the_info_goes_into_sample(name):
 def test_an_action_that_is_no_whole_number_is_refused(action):
     import gymnasium
 
-    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX, disable_env_checker=True).unwrapped
+    env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", scenario=MIX, disable_env_checker=True).unwrapped
     env.reset(seed=3)
     with pytest.raises(UsageError, match="an action is a whole number"):
         env.step(action)
@@ -701,7 +713,7 @@ def test_an_action_that_is_no_whole_number_is_refused(action):
 def test_options_that_reset_does_not_have_are_refused():
     import gymnasium
 
-    env = gymnasium.make("sim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
+    env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", scenario=MIX).unwrapped
     with pytest.raises(UsageError, match="one of the options replication and validation, not both"):
         env.reset(options={"replication": 1, "validation": 1})
     with pytest.raises(UsageError, match='reset has no option "replicaton"; there are replication and validation'):
@@ -720,4 +732,4 @@ def test_energy_that_is_not_known_is_no_reward(tmp_path, kind, reward):
     with pytest.raises(ScenarioError, match=r"s\.yaml:2:3: cluster\.nodes: reward energy: no device .* power: \{idle"):
         kind(path, reward=reward)
     kind(path, reward={"slowdown": 1, "energy": 0})
-    kind(sim.load(path, {"cluster.nodes.0.gpus.power": {"idle": "5 W"}}), reward=reward)
+    kind(hs.load(path, {"cluster.nodes.0.gpus.power": {"idle": "5 W"}}), reward=reward)

@@ -18,16 +18,16 @@ import tiers
 from test_env import MIX, MOVING, at_random, played
 from test_learning import SMALL, call, judged_seldom  # noqa: F401
 
-import sim
-from sim import registry
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.learning.environment.episode import Episodes, scheduler_of
-from sim.learning.environment.observations import Observation
-from sim.learning.environment.rewards import Response
-from sim.learning.environment.suites import BASELINES, SUITES, suite
-from sim.learning.observation.window import TASK
-from sim.model.randomness import TRAINING
-from sim.policy.contract import Set, Start, Stop
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.learning.environment.episode import Episodes, scheduler_of
+from hetsim.learning.environment.observations import Observation
+from hetsim.learning.environment.rewards import Response
+from hetsim.learning.environment.suites import BASELINES, SUITES, suite
+from hetsim.learning.observation.window import TASK
+from hetsim.model.randomness import TRAINING
+from hetsim.policy.contract import Set, Start, Stop
 
 needs_gymnasium = pytest.mark.skipif(find_spec("gymnasium") is None, reason="the extra `learning` is not installed")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
@@ -164,12 +164,12 @@ def test_a_function_is_a_reward(own):
         return -seen.dt * view.num_waiting() - 0.0 * len(seen.finished)
 
     assert played(Episodes(SMALL, 4, waiting), at_random()) < 0
-    sim.register("waiting", waiting, kind="reward")
+    hs.register("waiting", waiting, kind="reward")
     assert played(Episodes(SMALL, 4, "waiting"), at_random()) == played(Episodes(SMALL, 4, waiting), at_random())
     both = Episodes(SMALL, 4, {"waiting": 2.0, "response": 0.0})
     assert played(both, at_random()) == pytest.approx(2 * played(Episodes(SMALL, 4, waiting), at_random()))
     with pytest.raises(UsageError, match="give a class derived from"):
-        sim.train(SMALL, steps=10, reward=waiting)
+        hs.train(SMALL, steps=10, reward=waiting)
 
 
 @pytest.mark.slow
@@ -178,8 +178,8 @@ def test_a_class_is_a_reward_that_training_compares(own):
         def of(self, task):
             return 0.5
 
-    sim.register("halved", Halved, kind="reward")
-    found = sim.train(SMALL, "reinforce", 200, window=4, reward="halved", baselines=["sjf"], replications=2)
+    hs.register("halved", Halved, kind="reward")
+    found = hs.train(SMALL, "reinforce", 200, window=4, reward="halved", baselines=["sjf"], replications=2)
     assert found.policy.training["reward"] == {"halved": 1.0}
     assert "response_mean" in found.comparison.table.columns.get_level_values(0)
     assert list(found.earned.columns)[1] == "sjf"
@@ -203,7 +203,7 @@ def test_a_reward_that_raises_is_said_with_what_it_raised():
 
 
 def test_a_registered_reward_is_meant_even_where_ours_has_its_name(own):
-    sim.register("slowdown", lambda view, seen: 5.0, kind="reward")
+    hs.register("slowdown", lambda view, seen: 5.0, kind="reward")
     episodes = Episodes(SMALL, 4, {"slowdown": 2})
     episodes.reset(1)
     assert episodes.step(0) == 10.0
@@ -218,7 +218,7 @@ def test_a_registered_reward_is_meant_even_where_ours_has_its_name(own):
 def test_gymnasium_finds_nothing_wrong_with_dicts_and_graphs(observation, scenario):
     from gymnasium.utils.env_checker import check_env
 
-    from sim.learning.environment.gym import SchedulingEnv
+    from hetsim.learning.environment.gym import SchedulingEnv
 
     env = SchedulingEnv(scenario, window=5, observation=observation, actions=["node", "mode", "preempt", "power"])
     check_env(env, skip_render_check=True)
@@ -271,7 +271,7 @@ def test_a_function_is_an_observation(own):
 
     episodes = Episodes(SMALL, 4, observation=counts)
     assert episodes.reset(1).shape == (2,) and episodes.observation.dtype == np.float32
-    sim.register("counts", counts, kind="observation")
+    hs.register("counts", counts, kind="observation")
     assert (Episodes(SMALL, 4, observation="counts").reset(1) == episodes.observation).all()
 
 
@@ -391,8 +391,8 @@ def test_a_model_in_a_run_does_what_it_did_in_the_environment(own, options):
 
     scenario = MIX if tiers.whole else SHORT
     episodes = Episodes(scenario, 5, **options)
-    sim.register("mine", scheduler_of(episodes, choose, "mine"))
-    result = sim.run(scenario, policy="mine", seed=7)
+    hs.register("mine", scheduler_of(episodes, choose, "mine"))
+    result = hs.run(scenario, policy="mine", seed=7)
     played(episodes, lambda now: choose(now.observation, now.mask))
     assert result.tasks["finish"].tolist() == episodes.result.tasks["finish"].tolist()
 
@@ -400,9 +400,9 @@ def test_a_model_in_a_run_does_what_it_did_in_the_environment(own, options):
 def test_a_model_for_another_cluster_or_with_no_action_is_said(own):
     trained = scheduler_of(Episodes(MIX, 5), lambda observation, mask: 10_000, "unfit")
     with pytest.raises(ScenarioError, match="types a100, v100 and 11 actions; here there are cpu, g"):
-        sim.run(WIDE, policy=trained)
+        hs.run(WIDE, policy=trained)
     with pytest.raises(UsageError, match="chose action 10000, which is none of the 11"):
-        sim.run(MIX, policy=trained)
+        hs.run(MIX, policy=trained)
     with pytest.raises(UsageError, match="given as a function"):
         scheduler_of(Episodes(MIX, 5), "model.zip")
 
@@ -412,10 +412,10 @@ def test_a_model_for_another_cluster_or_with_no_action_is_said(own):
 def test_the_network_in_torch_is_that_in_numpy(tmp_path):
     import torch
 
-    from sim.learning.agents.files import load
-    from sim.learning.environment.gym import SchedulingEnv
-    from sim.learning.training.networks import ActionScores, greedy
-    from sim.learning.training.sb3 import ScoringPolicy
+    from hetsim.learning.agents.files import load
+    from hetsim.learning.environment.gym import SchedulingEnv
+    from hetsim.learning.training.networks import ActionScores, greedy
+    from hetsim.learning.training.sb3 import ScoringPolicy
 
     env = SchedulingEnv(SMALL, window=4)
     scores = ActionScores(env.layout, seed=3)
@@ -440,8 +440,8 @@ def test_the_network_in_torch_is_that_in_numpy(tmp_path):
 def test_the_timed_buffer_discounts_by_elapsed_time():
     import torch
 
-    from sim.learning.environment.gym import SchedulingEnv
-    from sim.learning.training.sb3 import TimedRolloutBuffer
+    from hetsim.learning.environment.gym import SchedulingEnv
+    from hetsim.learning.training.sb3 import TimedRolloutBuffer
 
     env = SchedulingEnv(SMALL, window=4)
     env.reset(seed=1)
@@ -474,7 +474,7 @@ def test_the_documented_script_learns_what_train_learns(tmp_path, monkeypatch):
     head, _, rest = text.partition("class KeepTheBest")
     assert "model.learn(steps" in rest
     monkeypatch.setattr("sys.argv", ["stock_ppo.py", "1024"])
-    monkeypatch.setattr("sim.learning.training.train.JUDGED", 1)
+    monkeypatch.setattr("hetsim.learning.training.train.JUDGED", 1)
     threads, names, kept = torch.get_num_threads(), {}, []
 
     def keep(known, _):
@@ -487,7 +487,7 @@ def test_the_documented_script_learns_what_train_learns(tmp_path, monkeypatch):
         names["model"].learn(1024, callback=keep)
     finally:
         torch.set_num_threads(threads)
-    trained = sim.train("learned-affinity", "ppo", 1024, baselines=(), out=tmp_path / "train.npz")
+    trained = hs.train("learned-affinity", "ppo", 1024, baselines=(), out=tmp_path / "train.npz")
     assert trained.policy.network.arrays and len(kept) == len(trained.policy.network.arrays)
     for mine, theirs in zip(kept, trained.policy.network.arrays, strict=True):
         assert np.array_equal(mine, theirs)
@@ -518,7 +518,7 @@ def test_the_blocks_that_need_torch_do_what_the_page_says(own, monkeypatch):
     assert run == 3
     short = {"workload.0.until": "30 min"}
     for name in ("stock", "sb3", "torch"):
-        result = sim.run("learned-affinity", policy=name, overrides=short, replications=1)
+        result = hs.run("learned-affinity", policy=name, overrides=short)
         assert (result.tasks["status"] == "completed").all()
 
 
@@ -537,16 +537,16 @@ class Interrupted(Exception):
 @pytest.mark.slow
 def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):  # noqa: F811
     whole, again, state = (tmp_path / name for name in ("whole.npz", "again.npz", "state.npz"))
-    one = sim.train(SMALL, agent, steps, window=4, baselines=(), out=whole)
+    one = hs.train(SMALL, agent, steps, window=4, baselines=(), out=whole)
 
     def stop(part):
         if part > 0.7:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        sim.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state, progress=stop)
+        hs.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state, progress=stop)
     assert state.exists() and not again.exists() and len(list(tmp_path.iterdir())) == 2
-    two = sim.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state)
+    two = hs.train(SMALL, agent, steps, window=4, baselines=(), out=again, checkpoint=state)
     assert whole.read_bytes() == again.read_bytes() and one.curve.equals(two.curve)
 
 
@@ -554,7 +554,7 @@ def test_a_resumed_training_gives_the_same_bytes(agent, steps, tmp_path, judged_
 def checkpoint():
     with TemporaryDirectory() as folder:
         file = Path(folder) / "state.npz"
-        sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=file)
+        hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=file)
         return file.read_bytes()
 
 
@@ -576,7 +576,7 @@ def test_the_checkpoint_of_another_training_is_said(state, tmp_path):
     ):  # fmt: skip
         given = {"scenario": SMALL, "agent": "reinforce", "steps": 300, "window": 4, **options}
         with pytest.raises(ScenarioError, match=f"checkpoint of another training: .*{said}"):
-            sim.train(**given, baselines=(), checkpoint=state, out=tmp_path / "p.npz")
+            hs.train(**given, baselines=(), checkpoint=state, out=tmp_path / "p.npz")
     assert state.read_bytes() == before and not (tmp_path / "p.npz").exists()
 
 
@@ -594,17 +594,17 @@ def test_a_damaged_checkpoint_or_one_with_code_is_said(state, tmp_path):
     for content in (b"", data[:200], data[:-30], pickle.dumps(Code()), evil.read_bytes(), objects.read_bytes()):
         state.write_bytes(content)
         with pytest.raises(ScenarioError, match="is empty|damaged or cut off|no checkpoint"):
-            sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
+            hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
     np.savez(state, about=np.frombuffer(json.dumps({"format": "other"}).encode(), np.uint8))
     with pytest.raises(ScenarioError, match="no checkpoint of a training"):
-        sim.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
+        hs.train(SMALL, "reinforce", 300, window=4, baselines=(), checkpoint=state)
 
 
 @pytest.mark.slow
 def test_the_command_refuses_the_checkpoint_of_another_training(state, tmp_path):
     out = tmp_path / "p.npz"
     agent = ("--agent", "reinforce", "--steps", "300")
-    found = call("train", "learned-affinity", *agent, "--checkpoint", state, "--out", out)
+    found = call("train", "learned-affinity", *agent, "--checkpoint", state, "--file", out)
     assert found.exit_code == 3 and "checkpoint of another training" in found.output and not out.exists()
 
 

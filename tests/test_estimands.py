@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import sim
+import hetsim as hs
 from benchmarks import coverage
-from sim.results.many_runs.compare import compare
-from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.selection import Race
-from sim.results.one_run.estimands import contributions, ratio_contributions, weight_of
-from sim.results.one_run.metrics import metrics
-from sim.results.statistics import freedom, student_interval, student_quantile
+from hetsim.results.many_runs.compare import compare
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.selection import Race
+from hetsim.results.one_run.estimands import contributions, ratio_contributions, weight_of
+from hetsim.results.one_run.metrics import metrics
+from hetsim.results.statistics import freedom, student_interval, student_quantile
 
 
 def test_contributions_are_the_jackknife_by_hand():
@@ -84,7 +84,7 @@ METRICS = ("wait_mean", "response_mean", "slowdown_mean", "slo_attainment", "goo
 def runs() -> dict[str, Replications]:
     found = {}
     for policy in ("fcfs", "sjf"):
-        made = sim.run(BURSTY, policy=policy, replications=6, keep=True, metrics=["by:[\"class\", null, []]"])
+        made = hs.replicate(BURSTY, policy=policy, replications=6, keep=True, metrics=["by:[\"class\", null, []]"])
         assert isinstance(made, Replications)
         found[policy] = made
     return found
@@ -136,8 +136,8 @@ def test_groups_are_estimated_alike(runs: dict[str, Replications]):
 
 
 def test_sweeps_are_estimated_alike(tmp_path: Any):
-    swept = sim.sweep(BURSTY, {"seed": [4]}, replications=6, metrics=["wait_mean"], cache=tmp_path)
-    alone = sim.run(BURSTY, replications=6)
+    swept = hs.sweep(BURSTY, {"seed": [4]}, replications=6, metrics=["wait_mean"], cache=tmp_path)
+    alone = hs.replicate(BURSTY, replications=6)
     assert isinstance(alone, Replications)
     row, expected = swept.table.iloc[0], alone.summary.loc["wait_mean"]
     assert row["wait_mean"] == pytest.approx(expected["mean"], rel=1e-12)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-import sim
-from sim import registry
-from sim.errors import PolicyError, ScenarioError, UnknownName, UsageError
-from sim.experiment.compare import run_policies
-from sim.experiment.policies import named_policies, named_policy
-from sim.experiment.progress import POLL
-from sim.policy import ListScheduler, Scheduler
-from sim.scenario.schema.whole import MIN_FOR_PRECISION
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import PolicyError, ScenarioError, UnknownName, UsageError
+from hetsim.experiment.compare import run_policies
+from hetsim.experiment.directory import save
+from hetsim.experiment.options import StudyOptions
+from hetsim.experiment.policies import named_policies, named_policy
+from hetsim.experiment.progress import POLL
+from hetsim.policy import ListScheduler, Scheduler
+from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -47,23 +50,23 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_run_gives_a_result():
-    result = sim.run(SMALL)
-    assert isinstance(result, sim.Result)
+    result = hs.run(SMALL)
+    assert isinstance(result, hs.Result)
     assert len(result.tasks) == 40
     assert (result.name, result.seed, result.policy) == ("small", 0, "fcfs")
 
 
 def test_the_same_run_twice_is_the_same():
-    pd.testing.assert_frame_equal(sim.run(SMALL, seed=3).tasks, sim.run(SMALL, seed=3).tasks)
-    assert not sim.run(SMALL, seed=4).tasks.equals(sim.run(SMALL, seed=3).tasks)
+    pd.testing.assert_frame_equal(hs.run(SMALL, seed=3).tasks, hs.run(SMALL, seed=3).tasks)
+    assert not hs.run(SMALL, seed=4).tasks.equals(hs.run(SMALL, seed=3).tasks)
 
 
 def test_checking_changes_nothing():
-    pd.testing.assert_frame_equal(sim.run(SMALL, check=True).tasks, sim.run(SMALL).tasks)
+    pd.testing.assert_frame_equal(hs.run(SMALL, check=True).tasks, hs.run(SMALL).tasks)
 
 
 def test_policies_meet_the_same_load():
-    runs = run_policies(SMALL, ["fcfs", "lcfs"])
+    runs = run_policies(SMALL, ["fcfs", "lcfs"], StudyOptions())
     first, second = (runs[name].tasks for name in ("fcfs", "lcfs"))
     pd.testing.assert_series_equal(first["arrival"], second["arrival"])
     pd.testing.assert_series_equal(first["compute"].round(9), second["compute"].round(9))
@@ -72,9 +75,9 @@ def test_policies_meet_the_same_load():
 
 @pytest.mark.slow
 def test_replications_do_not_depend_on_the_number_of_workers():
-    alone = sim.run(SMALL, replications=5)
-    shared = sim.run(SMALL, replications=5, workers=2)
-    assert isinstance(alone, sim.Replications)
+    alone = hs.replicate(SMALL, replications=5)
+    shared = hs.replicate(SMALL, replications=5, workers=2)
+    assert isinstance(alone, hs.Replications)
     assert len(alone) == 5
     pd.testing.assert_frame_equal(alone.values, shared.values, check_exact=True)
     assert alone.to_json() == shared.to_json()
@@ -82,43 +85,66 @@ def test_replications_do_not_depend_on_the_number_of_workers():
 
 
 def test_a_replication_is_the_run_of_that_number():
-    runs = sim.run(SMALL, replications=3, keep=True)
+    runs = hs.replicate(SMALL, replications=3, keep=True)
     assert [result.replication for result in runs] == [0, 1, 2]
-    pd.testing.assert_frame_equal(next(iter(runs)).tasks, sim.run(SMALL).tasks)
+    pd.testing.assert_frame_equal(next(iter(runs)).tasks, hs.run(SMALL).tasks)
     assert runs.values["wait_mean"].nunique() == 3
 
 
 def test_the_scenario_says_how_many_replications():
-    runs = sim.run({**SMALL, "replications": 3})
-    assert len(runs) == 3
-    assert isinstance(sim.run({**SMALL, "replications": 3}, replications=1), sim.Result)
+    assert len(hs.replicate({**SMALL, "replications": 3})) == 3
+
+
+@pytest.mark.parametrize(("more", "asked"), [({"replications": 3}, "3"), ({"warmup": "auto", "replications": 6}, "6"),
+    ({"replications": {"precision": "25%", "metric": "wait_mean", "max": 60}}, "60")])  # fmt: skip
+def test_one_run_is_the_first_replication_and_says_so(more, asked, tmp_path: Path):
+    scenario = {**SMALL, "workload": {**SMALL["workload"][0], "count": 150}, **more}
+    one, first = hs.run(scenario), hs.replicate(scenario).results[0]
+    assert isinstance(one, hs.Result) and one.warmup == first.warmup
+    pd.testing.assert_frame_equal(one.tasks, first.tasks, check_exact=True)
+    (text,) = [text for text in one.warnings if "hetsim.replicate" in text]
+    assert f"asks for {asked} replications" in text and text not in first.warnings
+    assert text in hs.Result.load(save(one, tmp_path / "r", picture=False)).warnings
+
+
+def test_one_run_that_was_asked_for_needs_no_warning():
+    assert not hs.run(SMALL).warnings
+    assert not hs.run({**SMALL, "replications": 3}, overrides={"replications": 1}).warnings
+
+
+def test_replications_of_one_run_have_no_intervals_and_say_so():
+    runs = hs.replicate(SMALL)
+    assert isinstance(runs, hs.Replications) and len(runs) == 1
+    assert [text for text in runs.warnings if "no intervals" in text]
+    assert runs.summary["ci_low"].isna().all()
+    assert not hs.replicate(SMALL, replications=1).warnings
 
 
 @pytest.mark.slow
 def test_precision_stops_in_time_whatever_the_workers():
     wanted = {"precision": "25%", "metric": "response_mean", "max": 60}
-    runs = sim.run(SMALL, replications=wanted)
+    runs = hs.replicate(SMALL, replications=wanted)
     interval = runs.interval("response_mean")
     assert interval.half_width <= 0.25 * interval.mean
     assert MIN_FOR_PRECISION <= len(runs) < 60
-    again = sim.run({**SMALL, "replications": wanted}, workers=2)
+    again = hs.replicate({**SMALL, "replications": wanted}, workers=2)
     pd.testing.assert_frame_equal(again.values, runs.values, check_exact=True)
 
 
 def test_precision_that_is_not_reached_stops_at_the_most():
-    runs = sim.run(SMALL, replications={"precision": "0.01%", "metric": "wait_mean", "max": 12})
+    runs = hs.replicate(SMALL, replications={"precision": "0.01%", "metric": "wait_mean", "max": 12})
     assert len(runs) == 12
     assert any(text.startswith("precision not reached") for text in runs.warnings)
 
 
 def test_further_metrics_are_kept():
-    runs = sim.run(SMALL, replications=2, metrics=["jain"])
+    runs = hs.replicate(SMALL, replications=2, metrics=["jain"])
     assert "jain" in runs.values
 
 
 @pytest.mark.slow
 def test_compare_finds_what_is_better():
-    found = sim.compare(SMALL, ["fcfs", ShortestLast], replications=20, metrics=["response_mean"], workers=2)
+    found = hs.compare(SMALL, ["fcfs", ShortestLast], replications=20, metrics=["response_mean"], workers=2)
     assert list(found.table.index) == ["fcfs", "ShortestLast"]
     assert found.winners["response_mean"] == "fcfs"
     assert found.sentences
@@ -126,14 +152,14 @@ def test_compare_finds_what_is_better():
 
 def test_overrides_in_both_forms():
     for overrides in ({"workload.a.count": 7}, ["workload.a.count=7"]):
-        assert len(sim.run(SMALL, overrides=overrides).tasks) == 7
-    assert sim.run(SMALL, policy="sjf", overrides=["policy.scheduler.discipline=skip"]).policy.startswith("sjf (")
+        assert len(hs.run(SMALL, overrides=overrides).tasks) == 7
+    assert hs.run(SMALL, policy="sjf", overrides=["policy.scheduler.discipline=skip"]).policy.startswith("sjf (")
 
 
 def test_a_policy_in_place_of_a_broken_one():
     with pytest.raises(ScenarioError):
-        sim.run({**SMALL, "policy": "none_such"})
-    assert sim.run({**SMALL, "policy": "none_such"}, policy="sjf").policy == "sjf"
+        hs.run({**SMALL, "policy": "none_such"})
+    assert hs.run({**SMALL, "policy": "none_such"}, policy="sjf").policy == "sjf"
 
 
 @pytest.mark.parametrize(
@@ -154,9 +180,9 @@ def test_a_class_or_function_is_a_policy():
     def newest(task: Any) -> float:
         return -task.arrival
 
-    assert sim.run(SMALL, policy=newest).policy == "newest"
-    assert sim.run(SMALL, policy=newest).tasks.equals(sim.run(SMALL, policy=newest).tasks)
-    mine = sim.run(SMALL, policy=ShortestLast)
+    assert hs.run(SMALL, policy=newest).policy == "newest"
+    assert hs.run(SMALL, policy=newest).tasks.equals(hs.run(SMALL, policy=newest).tasks)
+    mine = hs.run(SMALL, policy=ShortestLast)
     assert mine.policy == "ShortestLast"
 
     def fcfs(task: Any) -> float:
@@ -168,19 +194,19 @@ def test_a_class_or_function_is_a_policy():
 
 def test_wrong_calls_are_said():
     with pytest.raises(UnknownName, match="did you mean"):
-        sim.run(SMALL, policy="sjff")
+        hs.run(SMALL, policy="sjff")
     with pytest.raises(UsageError, match="twice"):
         named_policies(["sjf", "sjf"])
     with pytest.raises(UsageError, match="at least two"):
-        sim.compare(SMALL, ["sjf"])
+        hs.compare(SMALL, ["sjf"])
     with pytest.raises(UsageError, match="replications"):
-        sim.run(SMALL, replications=0)
+        hs.replicate(SMALL, replications=0)
     with pytest.raises(UsageError, match="workers"):
-        sim.run(SMALL, workers=0)
+        hs.replicate(SMALL, workers=0)
     with pytest.raises(UsageError, match="one worker"):
-        sim.run(SMALL, replications=3, keep=True, workers=2)
+        hs.replicate(SMALL, replications=3, keep=True, workers=2)
     with pytest.raises((UnknownName, UsageError), match="did you mean"):
-        sim.run(SMALL, replications={"precision": "5%", "metric": "wait_men"})
+        hs.replicate(SMALL, replications={"precision": "5%", "metric": "wait_men"})
 
 
 def test_a_local_policy_cannot_go_to_workers():
@@ -188,13 +214,13 @@ def test_a_local_policy_cannot_go_to_workers():
         pass
 
     with pytest.raises(UsageError, match="worker"):
-        sim.run(SMALL, policy=Local, replications=3, workers=2)
+        hs.replicate(SMALL, policy=Local, replications=3, workers=2)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failed_run_keeps_its_tables(workers: int):
     with pytest.raises(PolicyError, match="starts nothing") as caught:
-        sim.run(SMALL, policy=Late, replications=2, workers=workers)
+        hs.replicate(SMALL, policy=Late, replications=2, workers=workers)
     result = caught.value.result
     assert (result.tasks["status"] == "unfinished").all()
     assert result.error == str(caught.value)
@@ -203,26 +229,25 @@ def test_a_failed_run_keeps_its_tables(workers: int):
 @pytest.mark.slow
 def test_progress_is_told_and_grows():
     told: list[float] = []
-    sim.run({**SMALL, "replications": 100}, overrides={"workload.a.count": 500}, progress=told.append)
+    hs.replicate({**SMALL, "replications": 100}, overrides={"workload.a.count": 500}, progress=told.append)
     assert told == sorted(told)
     assert all(0 <= share <= 1 for share in told)
     assert len(told) >= 1, f"a run of this size takes longer than {POLL} s"
 
 
 def test_a_directory_of_replications_comes_back(tmp_path):
-    from sim.experiment.directory import save
 
-    runs = sim.run(SMALL, replications=3)
+    runs = hs.replicate(SMALL, replications=3)
     save(runs, tmp_path / "r", picture=False)
-    again = sim.load(tmp_path / "r")
+    again = hs.load(tmp_path / "r")
     pd.testing.assert_frame_equal(again.values, runs.values)
     assert again.to_json() == runs.to_json()
-    assert sim.run(SMALL).tasks.equals(again.results[0].tasks) or len(again.results[0].tasks) == 40
+    assert hs.run(SMALL).tasks.equals(again.results[0].tasks) or len(again.results[0].tasks) == 40
 
 
 def test_the_public_names():
-    assert set(sim.__all__) <= set(dir(sim))
-    for name in sim.__all__:
-        assert getattr(sim, name) is not None
+    assert set(hs.__all__) <= set(dir(hs))
+    for name in hs.__all__:
+        assert getattr(hs, name) is not None
     with pytest.raises(AttributeError):
-        sim.nothing_of_that_name  # noqa: B018
+        hs.nothing_of_that_name  # noqa: B018

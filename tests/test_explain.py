@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError, UsageError
-from sim.model.cluster import WHOLE, DeviceType, Link
-from sim.model.record import RunInput
-from sim.policy import Annotate, Scheduler, Start
-from sim.policy.lists import ListScheduler
-from sim.results.one_run.explain import CAUSES, causes, ending, explain, explain_all
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, UsageError
+from hetsim.model.cluster import WHOLE, DeviceType, Link
+from hetsim.model.record import RunInput
+from hetsim.policy import Annotate, Scheduler, Start
+from hetsim.policy.lists import ListScheduler
+from hetsim.results.one_run.explain import CAUSES, causes, ending, explain, explain_all
+from hetsim.results.one_run.result import Result
 
 NAN = math.nan
 
@@ -185,14 +185,14 @@ HELD = {
 
 
 def test_a_policy_says_why_it_holds_tasks_back():
-    found = sim.run(HELD, policy=OneAtATime).explain(by="class")
+    found = hs.run(HELD, policy=OneAtATime).explain(by="class")
     assert list(found.loc["a", ["tasks", "wait", "quota"]]) == [3, 6, 6]
 
 
 def test_a_saved_run_is_explained_without_its_policy(tmp_path):
     """The policy may have been a class of a script: the causes are in the record."""
-    sim.run(HELD, policy=OneAtATime).save(tmp_path / "run")
-    again = sim.load(tmp_path / "run")
+    hs.run(HELD, policy=OneAtATime).save(tmp_path / "run")
+    again = hs.load(tmp_path / "run")
     assert list(again.explain(2).cause) == ["quota"]
     assert again.record.input.policy == "OneAtATime"
 
@@ -207,7 +207,7 @@ class Sulks(Scheduler):
 
 def test_what_a_run_that_failed_left_lying_waits_until_its_end():
     with pytest.raises(PolicyError) as caught:
-        sim.run(HELD, policy=Sulks)
+        hs.run(HELD, policy=Sulks)
     found = causes(caught.value.result)
     assert list(found.wait) == [0, 2, 2] and list(found.choice) == [0, 2, 2]
 
@@ -263,7 +263,7 @@ def test_nobody_waits_behind_a_head_of_a_partition_elsewhere(tmp_path):
                 yield Start(task, placement)
 
     scenario = {"cluster": {"nodes": nodes}, "workload": [{"trace": {"format": "tasks", "path": str(file)}}]}
-    result = sim.run(scenario, policy=ByTheRow, check=True)
+    result = hs.run(scenario, policy=ByTheRow, check=True)
     assert result.tasks["start"].tolist() == [0, 10, 10, 20]
     found = {task: result.explain(task)[["cause", "detail", "seconds"]].to_numpy().tolist() for task in "cd"}
     assert found["c"] == [["choice", "", 8]]
@@ -276,7 +276,7 @@ def test_a_partition_of_all_nodes_beside_tasks_that_are_bound_to_none(tmp_path):
     file.write_text("id,arrival,gpus,gpu_time,partition\na,0,2,10,p\nx,0,9,10,p\nb,1,2,10,p\nc,2,1,10,\n")
     nodes = [{"cpus": 4, "gpus": {"type": "g", "count": 2}, "partitions": "p"}]
     trace = {"format": "tasks", "path": str(file)}
-    result = sim.run({"cluster": {"nodes": nodes}, "workload": [{"trace": trace, "unfit": "reject"}]}, check=True)
+    result = hs.run({"cluster": {"nodes": nodes}, "workload": [{"trace": trace, "unfit": "reject"}]}, check=True)
     found = causes(result).set_index("id")
     assert found.loc["b", "no_capacity"] == found.loc["b", "wait"] == 9
     assert found.loc["c", "no_capacity"] == found.loc["c", "wait"] == 18

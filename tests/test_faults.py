@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from machines import Job, Scripted, gpu_mode, simulation
 from tiers import spread
 
-import sim
-from sim.engine.control import faults as injected
-from sim.errors import PolicyError, ScenarioError
-from sim.results.statistics import student_interval
+import hetsim as hs
+from hetsim.engine.control import faults as injected
+from hetsim.errors import PolicyError, ScenarioError
+from hetsim.model.cluster import DeviceType, NodeSpec, Power
+from hetsim.model.faults import FaultEvent, Maintenance
+from hetsim.policy import Set
+from hetsim.results.statistics import student_interval
 
 
 def scenario(faults, jobs=None, nodes=None, policy="fcfs", **more):
@@ -25,7 +29,7 @@ def events(tmp_path, rows):
 
 
 def run(*arguments, **named):
-    return sim.run(scenario(*arguments, **named), check=True)
+    return hs.run(scenario(*arguments, **named), check=True)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +75,34 @@ def test_a_failed_node_takes_its_accelerators_along_and_reasons_add_up(tmp_path)
     both = [{"name": "job", "arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "10 s"}]
     nodes = {"cpus": 4, "gpus": {"type": "g", "count": 2}}
     assert run([events(tmp_path, ["4,n0,down,", "6,n0,up,"])], both, nodes).tasks["finish"].tolist() == [16.0, 16.0]
+
+
+def test_what_the_device_hook_tells_and_what_starts_follow_from_all_reasons():
+    """Two maintenances with drain, a failure, and sleep: a launch starts when none of them is left."""
+    kind = DeviceType("g", power=Power(wake=4.0))
+    hooks = []
+
+    class Watching(Scripted):
+        def device(self, device, up):
+            hooks.append((device.name, up))
+
+    def told(state):
+        return lambda view: [Set(view.cluster.by_name["n0/g0"], state)]
+
+    windows = [Maintenance((0,), 10.0, 20.0, 5.0), Maintenance((0,), 24.0, 30.0, 8.0)]
+    down = [FaultEvent(32.0, 1, "down", source="a"), FaultEvent(40.0, 1, "up", source="a")]
+    jobs = [Job([gpu_mode(kind)], [1.0], arrival=6.0)]
+    for script, start, last in (
+        ([], 30.0, []),
+        ([(7.0, "off"), (18.0, "on")], 30.0, []),  # it is awake at 22, and closed until the second maintenance is over
+        ([(7.0, "off"), (33.0, "wake")], 40.0, [False, True]),  # awake at 37, and down until 40
+        ([(7.0, "off"), (38.0, "wake")], 42.0, [False, True]),  # up at 40, and asleep until 42
+    ):
+        hooks.clear()
+        run = simulation(NodeSpec(accelerators=((kind, 1),)), jobs, Watching([(t, told(what)) for t, what in script]),
+                         faults=windows + down)  # fmt: skip
+        assert run.run().start == pytest.approx([start])
+        assert not last or [up for name, up in hooks if name == "n0/g0"][-2:] == last
 
 
 def test_racks_fail_together():
@@ -184,7 +216,7 @@ def test_a_damaged_file_is_told_by_line(tmp_path):
 def test_a_job_that_can_hardly_finish_is_told_and_one_that_cannot_is_refused():
     fault = {"on": "gpu", "every": {"distribution": "exponential", "mean": "1 h"}, "repair": "1 min"}
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "6 h"}
-    patient = sim.run(scenario([fault], [job], horizon="10 h"))
+    patient = hs.run(scenario([fault], [job], horizon="10 h"))
     assert any("need e^5 attempts" in text for text in patient.warnings)
     with pytest.raises(ScenarioError, match="cannot be expected to finish"):
         run([fault], [job | {"gpu_time": "100 h"}])
@@ -200,7 +232,7 @@ def test_a_checkpoint_longer_than_any_time_between_failures_is_refused(every):
         run([fault], [job | {"stopping": {"interval": "1 h"}}])
     with pytest.raises(ScenarioError, match="without end; it wants 70 min"):
         run([fault], [job | {"stopping": {"interval": "20 min", "restore": "50 min"}}])
-    unfinished = sim.run(scenario([fault], [job | {"stopping": {"interval": "1 h"}}], horizon="20 h"))
+    unfinished = hs.run(scenario([fault], [job | {"stopping": {"interval": "1 h"}}], horizon="20 h"))
     assert unfinished.metric("unfinished") == 1
     run([fault], [job | {"stopping": {"interval": "20 min", "restore": "1 min"}}])
     if every == "45 min":  # the end comes before a fault of the same instant
@@ -211,7 +243,7 @@ def test_a_maintenance_names_nodes_by_ranges_and_patterns():
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 4}, "gpu_time": "10 s"}
     for names in ("n[1-3]", ["n1", "n[2-3]"], "n*"):
         window = {"maintenance": {"nodes": names, "from": "0 s", "for": "100 s"}}
-        found = sim.run({"cluster": {"nodes": {"count": 4, "cpus": 1, "gpus": {"type": "g", "count": 1}}},
+        found = hs.run({"cluster": {"nodes": {"count": 4, "cpus": 1, "gpus": {"type": "g", "count": 1}}},
                          "workload": [job], "faults": [window]}, check=True)  # fmt: skip
         first = 100 if names == "n*" else 0
         assert found.tasks["start"].min() == first
@@ -273,7 +305,7 @@ def test_the_mean_time_with_checkpoints_is_that_of_theory(interval):
            "stopping": {"interval": interval, **costs}}  # fmt: skip
     job["stopping"] = {key: f"{value} s" for key, value in job["stopping"].items()}
     fault = {"on": "gpu", "every": {"distribution": "exponential", "mean": "2 h"}, "repair": "10 min"}
-    found = sim.run(scenario([fault], [job]), replications=300).interval("response_mean", confidence=0.99)
+    found = hs.replicate(scenario([fault], [job]), replications=300).interval("response_mean", confidence=0.99)
     assert found.low <= expected_time(36_000, interval, **costs, mean=7_200, repair=600) <= found.high
 
 
@@ -287,7 +319,7 @@ def test_a_checkpoint_longer_than_the_mean_time_between_failures_is_told():
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "4 h"}
     for stopping, told in [({"interval": "70 min"}, True), ({"interval": "50 min"}, False),
                            ({"interval": "50 min", "checkpoint": "15 min"}, True)]:  # fmt: skip
-        warnings = sim.run(scenario([fault], [job | {"stopping": stopping}], horizon="10 h")).warnings
+        warnings = hs.run(scenario([fault], [job | {"stopping": stopping}], horizon="10 h")).warnings
         assert any("attempts and more between two checkpoints" in text for text in warnings) is told
 
 
@@ -350,12 +382,12 @@ def test_clients_that_wait_for_a_batch_that_never_fills_are_an_error_although_fa
     }  # fmt: skip
     described = scenario([{"on": "gpu", "every": "20 min", "repair": "1 min"}], [web])
     if clients == 5:  # the last two of thirty go as a batch of two
-        assert (sim.run(described).tasks["status"] == "completed").all()
+        assert (hs.run(described).tasks["status"] == "completed").all()
         return
     with pytest.raises(PolicyError, match="nothing runs, nothing is to come, and 3 tasks wait"):
-        sim.run(described)
+        hs.run(described)
     with pytest.raises(PolicyError, match="nothing runs, nothing is to come, and 3 tasks wait"):
-        sim.run(described | {"faults": []})
+        hs.run(described | {"faults": []})
 
 
 def test_clients_that_think_for_long_are_something_to_come(monkeypatch):
@@ -365,7 +397,7 @@ def test_clients_that_think_for_long_are_something_to_come(monkeypatch):
         "name": "web", "count": 3, "arrivals": {"process": "closed", "clients": 1, "think": "2 h"},
         "service": {"compute": {"per_item": "10 ms"}},
     }  # fmt: skip
-    result = sim.run(scenario([{"on": "gpu", "every": "10 s", "repair": "1 s"}], [web]))
+    result = hs.run(scenario([{"on": "gpu", "every": "10 s", "repair": "1 s"}], [web]))
     assert (result.tasks["status"] == "completed").all() and result.tasks["finish"].max() > 4 * 3600 - 1
 
 
@@ -375,3 +407,28 @@ def test_jobs_lost_with_a_node_do_not_keep_the_engines_of_its_accelerators(tmp_p
     nodes = {"cpus": 4, "gpus": {"type": "g", "count": 2, "streams": 2}}
     result = run([events(tmp_path, ["1,n0,down,", "2,n0,up,"])], [job], nodes)
     assert result.tasks["finish"].tolist() == [12.0, 12.0]
+
+
+def test_two_sources_of_slowdowns_by_hand():
+    """100 s of work.  Alone, the first source halves the speed from 10 on: 190 s.  The second one makes it an eighth
+    for 10 s in every 30 from 20 on.  15 s are done at 20; 7 cycles of 11.25 s at 230; 1.25 s more at 240, 5 at 250."""
+    job = [{"name": "job", "arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "100 s"}]
+    first = {"on": "gpu", "every": "10 s", "slow": 2, "for": "1000 s"}
+    second = {"on": "gpu", "every": "20 s", "slow": 4, "for": "10 s"}
+    for faults, finish in (([first], 190.0), ([first, second], 250.0), ([second, first], 250.0)):
+        assert run(faults, job, horizon="400 s").tasks["finish"][0] == pytest.approx(finish)
+
+
+def test_the_rows_of_one_file_are_one_source_and_those_of_two_are_two(tmp_path):
+    """10 s of work, 2 times slower from 2 to 8 and 4 times from 4 to 6: a row of a file replaces the one before it,
+    so that one file gives full speed from 6 on; two files multiply."""
+    first = ["2,n0/g0,slow,2", "8,n0/g0,slow,1"]
+    other = ["4,n0/g0,slow,4", "6,n0/g0,slow,1"]
+    both = [events(tmp_path, sorted(first + other))]
+    assert run(both).tasks["finish"][0] == pytest.approx(6 + 10 - (2 + 2 / 2 + 2 / 4))
+    apart = []
+    for name, rows in (("a", first), ("b", other)):
+        (tmp_path / name).mkdir()
+        apart.append(events(tmp_path / name, rows))
+    assert run(apart).tasks["finish"][0] == pytest.approx(8 + 10 - (2 + 2 / 2 + 2 / 8 + 2 / 2))
+    assert {event.source for event in hs.load(scenario(apart)).build().faults} == {"fault0", "fault1"}

@@ -11,13 +11,13 @@ from cases import chaotic, services
 from test_shipped_scenarios import short
 from tiers import spread
 
-from sim.engine.simulation import Simulation
-from sim.errors import HetsimError
-from sim.scenario.file.shipped import shipped
-from sim.scenario.scenario import load
-from sim.scenario.schema.policy import PolicySpec
-from sim.testing.conformance import fingerprint
-from sim.testing.generate import random_system
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import HetsimError
+from hetsim.scenario.file.shipped import shipped
+from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.policy import PolicySpec
+from hetsim.testing.conformance import fingerprint
+from hetsim.testing.generate import random_system
 
 Build = Callable[[], Any]
 

@@ -10,24 +10,24 @@ from machines import simulation
 from test_plan_transfers import with_engine
 from tiers import some
 
-import sim
-from policies.static.as_planned import AsPlanned
-from policies.static.common.fused import as_one, chains
-from policies.static.constraint_injection import ConstraintInjection
-from policies.static.replay import Replay, read_plan
-from sim.cli.program import hetsim
-from sim.errors import PolicyError, ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.faults import FaultEvent
-from sim.model.fusion import fused_mode, fused_seconds, fusible, fusion_of, users_of_items
-from sim.model.plan import Placement, Plan, Step
-from sim.model.plan_table import write_plan
-from sim.model.record import FAILED, LAUNCH_COMPLETED, LAUNCH_LOST
-from sim.model.tasks import Item, KernelWork, Shape
-from sim.policy import PlanProblem, Scheduler, Start, Stop, Wait
-from sim.policy.planned import Following
-from sim.testing.audit import audit
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim.cli.program import hetsim
+from hetsim.errors import PolicyError, ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.faults import FaultEvent
+from hetsim.model.fusion import fused_mode, fused_seconds, fusible, fusion_of, users_of_items
+from hetsim.model.plan import Placement, Plan, Step
+from hetsim.model.plan_table import write_plan
+from hetsim.model.record import FAILED, LAUNCH_COMPLETED, LAUNCH_LOST
+from hetsim.model.tasks import Item, KernelWork, Shape
+from hetsim.policy import PlanProblem, Scheduler, Start, Stop, Wait
+from hetsim.policy.planned import Following
+from hetsim.testing.audit import audit
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.as_planned import AsPlanned
+from hetsim_policies.static.common.fused import as_one, chains
+from hetsim_policies.static.constraint_injection import ConstraintInjection
+from hetsim_policies.static.replay import Replay, read_plan
 
 NET = """id,class,flops,bytes,predecessors,reads,writes
 conv,conv,4e9,300000000,,x;w,a
@@ -63,16 +63,16 @@ def measured(result):
 def test_a_network_by_hand(tmp_path):
     """Apart: 0.2 s of upload, (1 + 4) + (1 + 2) + (1 + 2) ms, 0.1 s of download; x, w, b and c lie there at once.
     As one: 1 ms, and the greater of 4 + 0.1 + 0.05 ms and (x + w + c) / 100 GB/s = 3 ms; only x, w and c lie there."""
-    plain = sim.run(net(tmp_path, ("", "", "")), check=True)
+    plain = hs.run(net(tmp_path, ("", "", "")), check=True)
     assert measured(plain) == pytest.approx([0.311, 3, 300e6, 700e6, 400e6], rel=1e-12)
-    fused = sim.run(net(tmp_path), check=True)
+    fused = hs.run(net(tmp_path), check=True)
     assert measured(fused) == pytest.approx([0.30515, 1, 300e6, 300e6, 300e6], rel=1e-12)
     assert audit(plain.record) == audit(fused.record) == []
 
 
 def test_part_of_a_network_by_hand(tmp_path):
     """conv + norm: a stays inside, b is written: 1 + max(4.1, 3) ms; then 3 ms."""
-    result = sim.run(net(tmp_path, ("f", "f", "")), check=True)
+    result = hs.run(net(tmp_path, ("f", "f", "")), check=True)
     assert measured(result) == pytest.approx([0.2 + 0.0051 + 0.003 + 0.1, 2, 300e6, 500e6, 400e6], rel=1e-12)
     assert result.launches["fused"].tolist() == ["conv+norm", ""]
     assert result.launches["members"].tolist() == [2, 1]
@@ -83,32 +83,32 @@ def test_a_result_read_outside_is_written(tmp_path):
     given = net(tmp_path, table=table)
     with open(tmp_path / "plan.csv", "a", encoding="utf-8") as plan:
         plan.write("probe,0,n0/g0,3,\n")
-    result = sim.run(given, check=True)
+    result = hs.run(given, check=True)
     # conv writes a: (x + w + a + c) / 100 GB/s = 4 ms, still below 4.15 ms; probe takes 1 + 1 ms.  Uploads follow one
     # another, then the launch has all to itself.
     assert measured(result) == pytest.approx([0.2 + 0.00515 + 0.1 + 0.002, 2, 300e6, 500e6, 400e6], rel=1e-12)
 
 
 def test_its_members_share_times_and_tables_say_so(tmp_path):
-    result = sim.run(net(tmp_path), check=True)
+    result = hs.run(net(tmp_path), check=True)
     tasks = result.tasks
     assert tasks["ready"].tolist() == [0, 0, 0] and tasks["start"].tolist() == [0, 0, 0]
     assert len(set(tasks["finish"])) == 1
     assert result.launches["fused"].tolist() == ["conv+norm+act"]
     assert np.isnan(result.metric("makespan_bound")) and np.isnan(result.metric("makespan_ratio"))
     result.save(tmp_path / "out")
-    again = sim.Result.load(tmp_path / "out")
+    again = hs.Result.load(tmp_path / "out")
     assert measured(again) == measured(result) and again.record.fused == result.record.fused
 
 
 def test_explain_and_the_picture_show_it(tmp_path):
     given = net(tmp_path)
     given["cluster"]["nodes"][0]["pcie"] = {"upload": "1 TB/s", "download": "1 TB/s"}  # most of the time it computes
-    result = sim.run(given)
+    result = hs.run(given)
     result.save(tmp_path / "out")
     said = CliRunner().invoke(hetsim, ["explain", str(tmp_path / "out"), "norm"], prog_name="hetsim")
     assert "it was launched as one kernel with conv, act" in said.output
-    axes = sim.plots.gantt(result)
+    axes = hs.plots.gantt(result)
     assert "conv+norm+act" in [text.get_text() for text in axes.texts]
     plt.close(axes.figure)
 
@@ -376,14 +376,14 @@ def test_gangs_and_parts_of_a_gpu_are_not_launched_as_one():
 
 def test_constraint_injection_launches_chains_as_one_where_that_is_faster(tmp_path):
     given = net(tmp_path)
-    result = sim.run(given | {"policy": "constraint_injection"}, check=True)
+    result = hs.run(given | {"policy": "constraint_injection"}, check=True)
     assert result.launches["fused"].tolist() == ["conv+norm+act"]
     assert result.metric("planned_makespan") == result.metric("makespan") == pytest.approx(0.30515)
     assert "lower_bound" not in result.notes
-    alone = sim.run(given | {"policy": {"name": "constraint_injection", "max_fused": 1}}, check=True)
+    alone = hs.run(given | {"policy": {"name": "constraint_injection", "max_fused": 1}}, check=True)
     assert alone.metric("makespan") == pytest.approx(0.311) and "fused" not in alone.launches
     only = {"name": "constraint_injection", "patterns": [["norm", "act"], ["conv", "act"]]}
-    assert sim.run(given | {"policy": only}).launches["fused"].tolist() == ["", "norm+act"]
+    assert hs.run(given | {"policy": only}).launches["fused"].tolist() == ["", "norm+act"]
 
 
 def test_equal_kernels_with_inputs_in_common_are_launched_as_one():
@@ -398,7 +398,7 @@ def test_equal_kernels_with_inputs_in_common_are_launched_as_one():
     upload, launch, whole, rest = 20e6 / 12e9, 5e-6, 21e6 / 900e9, 1e6 / 900e9
     for most, launches in ((1, 6), (3, 2), (6, 1)):
         policy = {"name": "constraint_injection", "max_fused": most}
-        result = sim.run(given, policy=policy, check=True)
+        result = hs.run(given, policy=policy, check=True)
         assert result.metric("launches") == launches
         assert result.metric("makespan") == pytest.approx(upload + launches * (launch + whole) + (6 - launches) * rest)
 
@@ -406,7 +406,7 @@ def test_equal_kernels_with_inputs_in_common_are_launched_as_one():
 def test_patterns_of_unknown_classes_are_refused(tmp_path):
     policy = {"name": "constraint_injection", "patterns": [["conv", "nrom"]]}
     with pytest.raises(ScenarioError, match='no class "nrom"; did you mean "norm"'):
-        sim.run(net(tmp_path), policy=policy)
+        hs.run(net(tmp_path), policy=policy)
 
 
 @pytest.mark.parametrize(
@@ -421,21 +421,21 @@ def test_patterns_of_unknown_classes_are_refused(tmp_path):
 )
 def test_bad_work_is_refused_with_its_place(table, said, tmp_path):
     with pytest.raises(ScenarioError, match=said):
-        sim.run(net(tmp_path, table=table))
+        hs.run(net(tmp_path, table=table))
 
 
 def test_work_on_devices_of_which_nothing_is_known_is_refused(tmp_path):
     given = net(tmp_path)
     del given["cluster"]["nodes"][0]["gpus"]["peak"]
     with pytest.raises(ScenarioError, match="of how fast cpu, acc are nothing is known; give them a peak"):
-        sim.run(given)
+        hs.run(given)
 
 
 def test_a_stated_peak_is_saved_with_a_run(tmp_path):
-    result = sim.run(net(tmp_path))
+    result = hs.run(net(tmp_path))
     result.save(tmp_path / "out")
     peaks = [[one.peak for one in run.record.input.cluster.types.values()] for run in
-             (result, sim.Result.load(tmp_path / "out"))]  # fmt: skip
+             (result, hs.Result.load(tmp_path / "out"))]  # fmt: skip
     assert peaks[0] == peaks[1] and any(peaks[0])
 
 

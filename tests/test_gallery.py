@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import sim
-from sim import gallery
-from sim.errors import ScenarioError, UnknownName
-from sim.gallery import outcome as outcomes
-from sim.gallery.entry import shipped
-from sim.theory import mmc, mmck
+import hetsim as hs
+from hetsim import gallery
+from hetsim.errors import ScenarioError, UnknownName
+from hetsim.gallery import outcome as outcomes
+from hetsim.gallery.entry import shipped
+from hetsim.theory import mmc, mmck
 
 TOP = Path(__file__).parent.parent
 MEASURED = TOP.parent / "shared" / "data" / "hetero_dag" / "2_resources"
@@ -76,7 +76,7 @@ def test_the_page_is_made_of_what_was_recorded():
 
 
 def test_the_step_times_of_splitwise_are_medians_of_what_was_measured():
-    folder = TOP / "scenarios" / "published" / "splitwise"
+    folder = TOP / "scenarios" / "hetsim_scenarios" / "published" / "splitwise"
     measured, told = (pd.read_csv(folder / name) for name in ("perf_model.csv", "medians.csv"))
     assert (measured["batch_tokens"] == measured["prompt_size"] * measured["batch_size"]).all()
     medians = measured.groupby("batch_tokens")[["prompt_time", "token_time"]].median()
@@ -85,7 +85,7 @@ def test_the_step_times_of_splitwise_are_medians_of_what_was_measured():
     small, large = medians.index[:2]
     slope = (medians["token_time"][large] - medians["token_time"][small]) / (large - small)
     token = medians["token_time"][small] - slope * (small - 1)
-    step = sim.load("splitwise").model.workload[0].service.step
+    step = hs.load("splitwise").model.workload[0].service.step
     assert 1e3 * step.decode.fixed == pytest.approx(token, rel=1e-12)
 
 
@@ -101,7 +101,7 @@ def test_figures_stated_in_texts_are_those_recorded():
     entry = gallery.entry("rlscheduler")
     found = outcomes.recorded(entry).comparison()
     mean = found[found["table"] == "without backfilling"].set_index("policy")
-    texts = f"{entry.expected.property} {sim.load('rlscheduler').description}"
+    texts = f"{entry.expected.property} {hs.load('rlscheduler').description}"
     assert (
         f"is {mean.hetsim['SJF sorted anew']:.0f} under SJF and {mean.hetsim['F1 sorted anew']:.0f} under F1" in texts
     )
@@ -111,8 +111,8 @@ def test_figures_stated_in_texts_are_those_recorded():
 
 @pytest.mark.slow
 def test_figures_stated_of_the_scenario_rlscheduler_are_those_of_a_run():
-    texts = f"{gallery.entry('rlscheduler').expected.property} {sim.load('rlscheduler').description}"
-    first = sim.run("rlscheduler").metric("bsld_swf_mean"), sim.run("rlscheduler", policy="sjf").metric("bsld_swf_mean")
+    texts = f"{gallery.entry('rlscheduler').expected.property} {hs.load('rlscheduler').description}"
+    first = hs.run("rlscheduler").metric("bsld_swf_mean"), hs.run("rlscheduler", policy="sjf").metric("bsld_swf_mean")
     assert f"under sjf is {first[0]:.0f}" in texts
     assert f"block), it is {first[1]:.0f}" in texts
 
@@ -122,7 +122,7 @@ def test_figures_stated_of_fgd_are_those_recorded():
     found = outcomes.recorded(entry).comparison()
     both = found[(found["table"] == "both") & (found["value"] == "alloc_at_130")].set_index("policy")
     for own, theirs in (("gpu_packing", "GpuPacking"), ("gpu_clustering", "GpuClustering")):
-        stated = f"{both.hetsim[own]:.1f} % where {theirs} ({own}_atc23) has {both.paper[theirs]:.1f} %"
+        stated = f"{both.hetsim[own]:.1f} % where {theirs} has {both.paper[theirs]:.1f} %"
         assert stated in entry.expected.differences
 
 
@@ -137,7 +137,7 @@ def test_figures_stated_of_deeprm_are_those_recorded():
     entry = gallery.entry("deeprm")
     found = outcomes.recorded(entry).comparison().set_index(["load", "policy"])["hetsim"]
     full = found["130"]
-    text = " ".join(sim.load("deeprm").description.split())
+    text = " ".join(hs.load("deeprm").description.split())
     assert f"{full['DeepRM']:.1f} under a policy that was learned, {full['SJF']:.1f} under an sjf that skips" in text
     assert f"{full['Packer']:.1f} under a packer" in text and f"a strict sjf has {full['strict SJF']:.1f}" in text
     assert f"is {full['strict SJF']:.2f} instead of {full['SJF']:.2f}" in entry.expected.property
@@ -395,7 +395,7 @@ def test_heft_of_a_few_lines_gives_the_figures_of_the_cholesky_graphs():
 def hetsim(*arguments):
     from click.testing import CliRunner
 
-    from sim.cli import hetsim as program
+    from hetsim.cli import hetsim as program
 
     return CliRunner().invoke(program, ["gallery", *map(str, arguments)])
 

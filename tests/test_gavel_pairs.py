@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-import sim
-from sim.errors import ScenarioError
-from sim.registry import entry
-from sim.workload.readers.gavel import slowdowns, table_of
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.registry import entry
+from hetsim.workload.readers.gavel import slowdowns, table_of
 
 TABLE = {
     "v100": {
@@ -58,7 +58,7 @@ def test_the_engine_slows_a_pair_down_as_measured(scenario):
     """A needs 100 s alone and B 50 s; beside each other A is 1.25 and B 2 times slower: B ends at 100, when A has 20 s
     left.
     """
-    tasks = sim.run(scenario(), check=True).tasks.set_index("class")
+    tasks = hs.run(scenario(), check=True).tasks.set_index("class")
     assert tasks.start.tolist() == [0, 0]
     assert tasks.finish["B"] == pytest.approx(100)
     assert tasks.finish["A"] == pytest.approx(120)
@@ -66,7 +66,7 @@ def test_the_engine_slows_a_pair_down_as_measured(scenario):
 
 def test_what_cannot_share_goes_by_time_slices(scenario):
     """Whoever puts such a pair on one GPU all the same gets half of it each."""
-    tasks = sim.run(scenario(JOBS.replace("B", "C")), check=True).tasks.set_index("class")
+    tasks = hs.run(scenario(JOBS.replace("B", "C")), check=True).tasks.set_index("class")
     assert tasks.finish["A"] == pytest.approx(200) and tasks.finish["C"] == pytest.approx(300)
 
 
@@ -81,12 +81,12 @@ def test_what_cannot_share_goes_by_time_slices(scenario):
 )
 def test_sharing_forms_pairs_by_the_measured_table(scenario, second, starts):
     jobs = JOBS.splitlines(keepends=True)[0] + second
-    tasks = sim.run(scenario(jobs, "sharing"), check=True).tasks
+    tasks = hs.run(scenario(jobs, "sharing"), check=True).tasks
     assert tasks.start.tolist() == starts
 
 
 def test_an_empty_gpu_is_taken_before_a_shared_one(scenario):
-    tasks = sim.run(scenario(policy="sharing", gpus={"v100": 2}), check=True).tasks
+    tasks = hs.run(scenario(policy="sharing", gpus={"v100": 2}), check=True).tasks
     assert tasks.start.tolist() == [0, 0] and tasks.finish.tolist() == [100, 50]
     assert len(set(tasks.device)) == 2
 
@@ -94,11 +94,11 @@ def test_an_empty_gpu_is_taken_before_a_shared_one(scenario):
 def test_gandiva_learns_which_pairs_pay(scenario):
     """A beside A runs at 2 × 0.625 of alone, which pays; A beside C shares slices, 2 × 0.5, and is undone."""
     same = JOBS.splitlines(keepends=True)[0]
-    good = sim.run(scenario(same * 2, {"name": "gandiva", "trial": "10 s"}), check=True).tasks
+    good = hs.run(scenario(same * 2, {"name": "gandiva", "trial": "10 s"}), check=True).tasks
     assert good.start.tolist() == [0, 0] and good.preemptions.sum() == 0
     assert good.finish.tolist() == pytest.approx([160, 160])
     bad = same + "C\tx\td\t-s\t1\t50\t1\t1\t-1\t0\n"
-    tasks = sim.run(scenario(bad, {"name": "gandiva", "trial": "10 s"}), check=True).tasks
+    tasks = hs.run(scenario(bad, {"name": "gandiva", "trial": "10 s"}), check=True).tasks
     assert tasks.preemptions.tolist() == [0, 1]
     assert tasks.finish.tolist() == pytest.approx([105, 150])  # ten seconds at half speed, then one after the other
 
@@ -112,10 +112,10 @@ def test_pairs_in_a_scenario():
         "workload": [{"name": "a", "arrivals": arrivals, "count": 2, "gpu_time": "10 s"}],
         "policy": "fcfs",
     }
-    assert sim.run(model, check=True).tasks.finish.tolist() == pytest.approx([15, 15], abs=1e-3)
+    assert hs.run(model, check=True).tasks.finish.tolist() == pytest.approx([15, 15], abs=1e-3)
     gpus["sharing"] = {"kind": "mig", "pairs": {"a": {"a": 1.5}}}
     with pytest.raises(ScenarioError, match="they go with timeslice or mps"):
-        sim.run(model)
+        hs.run(model)
     gpus["sharing"] = {"kind": "timeslice", "pairs": {"a": {"a": 0}}}
     with pytest.raises(ScenarioError, match="pairs"):
-        sim.run(model)
+        hs.run(model)

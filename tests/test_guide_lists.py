@@ -8,10 +8,10 @@ import typing
 
 import pages
 
-import sim
-from sim import plots
-from sim.model.tasks import Task
-from sim.policy import contract
+import hetsim as hs
+from hetsim import plots
+from hetsim.model.tasks import Task
+from hetsim.policy import contract
 
 DOCS = pages.TOP / "docs"
 MAX_BYTES = 60_000
@@ -28,7 +28,7 @@ def test_every_function_that_draws_is_on_the_page_of_pictures_and_in_a_block_of_
     for name in plots.__all__:
         assert re.search(rf"`{name}\(", page), name
         # shelves needs a plan, which the page on plans makes; default is what result.plot() gives.
-        assert f"sim.plots.{name}(" in drawn or name in ("shelves", "default", "gantt"), name
+        assert f"hs.plots.{name}(" in drawn or name in ("shelves", "default", "gantt"), name
 
 
 def test_pictures_that_are_shown_are_there_and_small():
@@ -47,8 +47,8 @@ def test_every_notebook_is_in_the_list_and_none_else():
 def test_public_names_are_in_the_reference_of_python():
     reference = text("reference/python.md")
     modules = {"errors", "plots", "theory"}
-    for name in [*sorted(set(sim.__all__) - modules), *(f"plots.{name}" for name in plots.__all__)]:
-        assert f"\n### sim.{name}\n" in reference, name
+    for name in [*sorted(set(hs.__all__) - modules), *(f"plots.{name}" for name in plots.__all__)]:
+        assert f"\n### hetsim.{name}\n" in reference, name
 
 
 def signatures(page: str, title: str) -> dict[str, list[str]]:

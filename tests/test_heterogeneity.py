@@ -12,24 +12,31 @@ from machines import Job, gpu_mode, simulate
 from scipy.optimize import linear_sum_assignment
 from tiers import some, spread
 
-from policies.dynamic.allox import AlloX, JobMode, matching
-from policies.dynamic.common.fractions import ModeOffers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
-from policies.dynamic.common.rounds import RoundScheduler
-from policies.dynamic.fcfs_rounds import FcfsRounds
-from policies.dynamic.finish_time_fairness import FinishTimeFairness
-from policies.dynamic.gandiva import Gandiva
-from policies.dynamic.isolated import Isolated
-from policies.dynamic.max_min_fairness import MaxMinFairness
-from policies.dynamic.max_throughput import MaxThroughput
-from policies.dynamic.min_makespan import MinMakespan
-from policies.dynamic.multi_generation import MultiGeneration
-from policies.dynamic.power_down import PowerDown, break_even
-from policies.dynamic.sharing import SharingByTable, finish_times
-from policies.dynamic.similarity import Similarity, likeness
-from sim.errors import ScenarioError
-from sim.model.cluster import DeviceType, NodeSpec, Power, Sharing
-from sim.policy import ListScheduler
-from sim.testing import examine, random_system, small_systems
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import DeviceType, NodeSpec, Power, Sharing
+from hetsim.policy import ListScheduler
+from hetsim.testing import examine, random_system, small_systems
+from hetsim_policies.dynamic.allox import AlloX, JobMode, matching
+from hetsim_policies.dynamic.common.fractions import (
+    ModeOffers,
+    best_ratio,
+    equal_share,
+    least_worst_ratio,
+    max_min,
+    max_sum,
+)
+from hetsim_policies.dynamic.common.rounds import RoundScheduler
+from hetsim_policies.dynamic.fcfs_rounds import FcfsRounds
+from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
+from hetsim_policies.dynamic.gandiva import Gandiva
+from hetsim_policies.dynamic.isolated import Isolated
+from hetsim_policies.dynamic.max_min_fairness import MaxMinFairness
+from hetsim_policies.dynamic.max_throughput import MaxThroughput
+from hetsim_policies.dynamic.min_makespan import MinMakespan
+from hetsim_policies.dynamic.multi_generation import MultiGeneration
+from hetsim_policies.dynamic.power_down import PowerDown, break_even
+from hetsim_policies.dynamic.sharing import SharingByTable, finish_times
+from hetsim_policies.dynamic.similarity import Similarity, likeness
 
 OLD, NEW = DeviceType("old"), DeviceType("new")
 

@@ -15,23 +15,23 @@ from machines import Job, cpu_mode, gpu_mode, simulate
 from test_shipped_scenarios import SHIPPED, below, column, states
 from tiers import examples, some, spread, whole
 
-import sim
-from policies.dynamic.eft import Eft
-from policies.dynamic.srtf import Srtf
-from policies.dynamic.wfq import Wfq
-from policies.hybrid.common.groups import make_groups
-from policies.hybrid.common.quotas import PARTS, Turns, apportion, loads, shares
-from policies.hybrid.hierarchical import OPTIONS, Hierarchical
-from policies.orders import sjf
-from policies.placements import best_fit
-from policies.static.common.bounds import area_bound
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
-from sim.model.record import COMPLETED
-from sim.policy import ListScheduler, PlanProblem
-from sim.testing import check_policy, examine, random_system, small_systems, systems
-from sim.testing.systems import CPU, System, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.record import COMPLETED
+from hetsim.policy import ListScheduler, PlanProblem
+from hetsim.testing import check_policy, examine, random_system, small_systems, systems
+from hetsim.testing.systems import CPU, System, workload
+from hetsim_policies.dynamic.eft import Eft
+from hetsim_policies.dynamic.srtf import Srtf
+from hetsim_policies.dynamic.wfq import Wfq
+from hetsim_policies.hybrid.common.groups import make_groups
+from hetsim_policies.hybrid.common.quotas import PARTS, Turns, apportion, loads, shares
+from hetsim_policies.hybrid.hierarchical import OPTIONS, Hierarchical
+from hetsim_policies.orders import sjf
+from hetsim_policies.placements import BestFit
+from hetsim_policies.static.common.bounds import area_bound
 
 GPU = DeviceType("g")
 OTHER = DeviceType("h")
@@ -116,7 +116,7 @@ VARIANTS = {
     "always": {"epoch": 0.9, "moves": "always"},
     "never": {"epoch": 0.9, "moves": "never"},
     "sjf": {"epoch": 0.9, "inner": ListScheduler(sjf, discipline="skip")},
-    "best_fit": {"epoch": 0.9, "groups": 2, "inner": ListScheduler(placement=best_fit)},
+    "best_fit": {"epoch": 0.9, "groups": 2, "inner": ListScheduler(placement=BestFit())},
     "eft": {"epoch": 0.9, "inner": Eft()},
     "eft in pairs of nodes": {"epoch": 0.9, "groups": 2, "inner": Eft()},
     "stopping": {"epoch": 0.9, "inner": Srtf(discipline="skip")},
@@ -192,9 +192,9 @@ def mixed(seed, count=400, classes=4, gpus=4, cores=8, nodes=1, rate=1.0, cls=No
     times = np.column_stack([seconds * gain, seconds])
     arrival = np.cumsum(random.exponential(1 / rate, count))
     rows = [(at, 0, *row) for at, row in zip(arrival.tolist(), times.tolist(), strict=True)]
-    from sim.model.tasks import Shape
-    from sim.testing.systems import cpu_mode as core
-    from sim.testing.systems import gpu_mode as whole
+    from hetsim.model.tasks import Shape
+    from hetsim.testing.systems import cpu_mode as core
+    from hetsim.testing.systems import gpu_mode as whole
 
     names = [f"c{number}" for number in range(classes)]
     tasks = workload(rows, [Shape([core(), whole(GPU)])], class_code=code.astype(np.int32), classes=names)
@@ -372,7 +372,7 @@ def test_every_task_ends_once_whatever_breaks(groups, inner):
              "gpu_time": {"distribution": "lognormal", "mean": "10 min", "cv": 1}}]  # fmt: skip
     cluster = {"nodes": {"count": 3, "cpus": 2, "gpus": {"type": "g", "count": 2}}}
     policy = {"name": "hierarchical", "epoch": "10 min", "groups": groups, "inner": inner}
-    result = sim.run({**scenario(policy, cluster, jobs), "faults": MANY, "seed": 2}, check=True)
+    result = hs.run({**scenario(policy, cluster, jobs), "faults": MANY, "seed": 2}, check=True)
     assert (result.tasks["status"] == "completed").all()
     assert result.metric("preemptions") > 3
 
@@ -386,7 +386,7 @@ def test_what_waits_before_a_dead_group_goes_elsewhere(tmp_path, moves, last):
     cluster = {"nodes": {"count": 2, "cpus": 1, "gpus": {"type": "g", "count": 1}}}
     policy = {"name": "hierarchical", "epoch": "15 s", "groups": "node", "moves": moves}
     file = [{"file": str(tmp_path / "faults.csv")}]
-    result = sim.run({**scenario(policy, cluster, jobs), "faults": file}, check=True)
+    result = hs.run({**scenario(policy, cluster, jobs), "faults": file}, check=True)
     assert result.tasks.finish.max() == last
 
 
@@ -402,7 +402,7 @@ def scenario(policy, cluster=None, workload=None):
 
 def refusal(policy, **more):
     with pytest.raises(ScenarioError) as caught:
-        sim.run(scenario(policy, **more))
+        hs.run(scenario(policy, **more))
     return str(caught.value)
 
 
@@ -447,15 +447,15 @@ def test_a_gang_that_no_group_can_hold_is_refused():
     cluster = {"nodes": {"count": 2, "gpus": {"type": "a", "count": 4}}}
     said = refusal({"name": "hierarchical", "groups": "node"}, cluster=cluster, workload=wide)
     assert "no group, even idle, has room for task" in said
-    result = sim.run(scenario({"name": "hierarchical", "groups": 2}, cluster, wide), check=True)
+    result = hs.run(scenario({"name": "hierarchical", "groups": 2}, cluster, wide), check=True)
     assert result.metric("completed") == 2
 
 
 @pytest.mark.parametrize("planner", ["lp", "dual_approximation"])
 @pytest.mark.parametrize("cluster", [{"nodes": {"cpus": 1}}, CORES], ids=["one core", "no GPU"])
 def test_without_gpus_and_on_one_device_it_is_its_inner_order(cluster, planner):
-    result = sim.run(scenario({"name": "hierarchical", "planner": planner, "inner": "sjf"}, cluster), check=True)
-    alone = sim.run(scenario("sjf", cluster))
+    result = hs.run(scenario({"name": "hierarchical", "planner": planner, "inner": "sjf"}, cluster), check=True)
+    alone = hs.run(scenario("sjf", cluster))
     assert result.tasks.finish.tolist() == alone.tasks.finish.tolist()
 
 
@@ -560,7 +560,7 @@ def test_quotas_by_type():
 )  # fmt: skip
 def test_one_mistake_is_one_sentence_that_lists_what_is_possible(given, key, sentence):
     with pytest.raises(ScenarioError) as error:
-        sim.load("quotas-by-type", {"policy": {"name": "hierarchical", **given}})
+        hs.load("quotas-by-type", {"policy": {"name": "hierarchical", **given}})
     [problem] = error.value.problems
     assert problem.message == sentence and problem.key == f"policy.scheduler.{key}"
 
@@ -575,6 +575,6 @@ def test_one_mistake_is_one_sentence_that_lists_what_is_possible(given, key, sen
 )
 def test_words_beside_other_values_are_told_in_one_sentence(given, key, sentence):
     with pytest.raises(ScenarioError) as error:
-        sim.load("quotas-by-type", {"policy": {"name": "semi_static", **given}})
+        hs.load("quotas-by-type", {"policy": {"name": "semi_static", **given}})
     [problem] = error.value.problems
     assert problem.message == sentence and problem.key == f"policy.scheduler.{key}"

@@ -9,14 +9,14 @@ import pytest
 from cases import SERVICES, fault_events, service
 from tiers import spread
 
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError, UsageError
-from sim.model.record import COMPLETED, NOT_ARRIVED
-from sim.policy import Scheduler, Start, Wait
-from sim.scenario.scenario import load
-from sim.testing.conformance import fingerprint
-from sim.testing.generate import random_system
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, UsageError
+from hetsim.model.record import COMPLETED, NOT_ARRIVED
+from hetsim.policy import Scheduler, Start, Wait
+from hetsim.scenario.scenario import load
+from hetsim.testing.conformance import fingerprint
+from hetsim.testing.generate import random_system
 
 BASES = ("fcfs", "fcfs_skip", "sjf", "srtf", "las", "easy_backfill", "round_robin", "processor_sharing")
 
@@ -27,7 +27,7 @@ def base(name):
 
 
 def _ordered(name):
-    from sim.scenario.schema.policy import PolicySpec
+    from hetsim.scenario.schema.policy import PolicySpec
 
     return PolicySpec("scheduler", name).make()
 

@@ -10,18 +10,18 @@ import pytest
 from machines import Job, gpu_mode, simulate, tasks_of
 from tiers import spread
 
-import sim
-from policies.dynamic.afs import Afs
-from policies.dynamic.common.decayed_usage import DecayedUsage
-from policies.dynamic.common.standing import Standing
-from policies.dynamic.conservative_backfill import ConservativeBackfill
-from policies.dynamic.optimus import Optimus
-from policies.dynamic.slurm_multifactor import SlurmMultifactor
-from policies.dynamic.speedup_mean import SpeedupMean
-from sim.engine.views.view import EngineView
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
-from sim.policy import PlanProblem
-from sim.scenario.building.long_runs import may_take_long, offered_load
+import hetsim as hs
+from hetsim.engine.views.view import EngineView
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.policy import PlanProblem
+from hetsim.scenario.building.long_runs import may_take_long, offered_load
+from hetsim_policies.dynamic.afs import Afs
+from hetsim_policies.dynamic.common.decayed_usage import DecayedUsage
+from hetsim_policies.dynamic.common.standing import Standing
+from hetsim_policies.dynamic.conservative_backfill import ConservativeBackfill
+from hetsim_policies.dynamic.optimus import Optimus
+from hetsim_policies.dynamic.slurm_multifactor import SlurmMultifactor
+from hetsim_policies.dynamic.speedup_mean import SpeedupMean
 
 GPU = DeviceType("g")
 NODES = NodeSpec(cpus=16, accelerators=((GPU, 4),), count=3)
@@ -55,7 +55,7 @@ class Forgetful(Standing):
     """All reservations anew in every round."""
 
     def walk(self):
-        self._profile = None
+        self._surprises = -1
         self._occupancy._launches = -1
         super().walk()
 
@@ -71,7 +71,7 @@ class Plain(SlurmMultifactor):
     def _nothing_fits(self, view):
         return False
 
-    def _last_fitting(self, order, before, view):
+    def _last_fitting(self, order, demands, before, view, *_):
         return before - 1
 
 
@@ -178,7 +178,7 @@ def test_the_offered_load_is_that_of_the_draw():
 @pytest.mark.parametrize("policy", [Afs, Optimus, SpeedupMean])
 def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
     """Only where there are sizes to choose from, the queue grows, and there are many jobs."""
-    monkeypatch.setattr("sim.scenario.building.long_runs.LONG", 1.0)
+    monkeypatch.setattr("hetsim.scenario.building.long_runs.LONG", 1.0)
     scheduler = policy()
     assert may_take_long(scheduler, "x", problem(1, 2_000, 2.0)) == []
     assert may_take_long(scheduler, "x", problem(3, 2_000, 0.5)) == []
@@ -189,9 +189,9 @@ def test_a_run_that_may_take_long_says_so(policy, monkeypatch):
 
 
 def test_the_warning_is_among_those_of_the_run(monkeypatch):
-    monkeypatch.setattr("sim.scenario.building.long_runs.LONG", 1e-9)
+    monkeypatch.setattr("hetsim.scenario.building.long_runs.LONG", 1e-9)
     job = {"name": "jobs", "arrivals": {"process": "poisson", "rate": "10/s"}, "count": 30, "gpu_time": "1 s"}
     nodes = [{"cpus": 1, "gpus": {"type": "g", "count": 1}}]
     scenario = {"name": "s", "cluster": {"nodes": nodes}, "workload": [job], "policy": "slurm_multifactor"}
-    assert any("slurm_multifactor looks at all waiting tasks" in text for text in sim.run(scenario).warnings)
-    assert not any("looks at all" in text for text in sim.run({**scenario, "policy": "fcfs"}).warnings)
+    assert any("slurm_multifactor looks at all waiting tasks" in text for text in hs.run(scenario).warnings)
+    assert not any("looks at all" in text for text in hs.run({**scenario, "policy": "fcfs"}).warnings)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sim.errors import UsageError
-from sim.results.statistics import (
+from hetsim.errors import UsageError
+from hetsim.results.statistics import (
     Interval,
     chi_square_quantile,
     deviation,

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from tiers import spread
 
-import sim
-from sim.errors import ScenarioError
-from sim.testing.audit import audit
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.testing.audit import audit
 
 Job = tuple[float, float, float, int, int]
 """Arrival, time, estimate, nodes (0: cores of any nodes), cores on each."""
@@ -131,7 +131,7 @@ def scenario(tmp_path: Path, jobs: list[Job], sizes: list[int], **policy: Any) -
 def test_easy_backfilling_of_jobs_over_nodes_starts_as_by_brute_force(tmp_path: Path, seed: int) -> None:
     jobs, sizes = drawn(seed, wrong=seed % 2 == 1)
     jobs = list(dict.fromkeys(jobs))
-    result = sim.run(scenario(tmp_path, jobs, sizes), check=True)
+    result = hs.run(scenario(tmp_path, jobs, sizes), check=True)
     assert not audit(result.record)
     found = dict(zip(result.tasks["id"].str.partition("/")[2], result.tasks["start"], strict=True))
     order = sorted(range(len(jobs)), key=lambda n: (jobs[n][0], jobs[n][3] == 0, n))
@@ -145,8 +145,8 @@ def test_cores_of_a_recorded_job_stay_on_one_node_where_they_fit(tmp_path: Path)
     run = scenario(tmp_path, jobs, [8, 8], scheduler="fcfs")
     run["workload"] = run["workload"][1:]
     run["cluster"]["nodes"][1]["cpus"] = 4
-    assert sim.run(run, check=True).tasks["start"].tolist() == [0, 10, 20]
-    assert sim.run(run, check=True).tasks["hosts"].tolist() == [1, 1, 2]
+    assert hs.run(run, check=True).tasks["start"].tolist() == [0, 10, 20]
+    assert hs.run(run, check=True).tasks["hosts"].tolist() == [1, 1, 2]
 
 
 def over_nodes(count: int = 3, wanted: int = 2, cpus: int = 32, **more: Any) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def over_nodes(count: int = 3, wanted: int = 2, cpus: int = 32, **more: Any) -> 
 
 
 def test_three_jobs_of_two_nodes_on_four_nodes() -> None:
-    result = sim.run(over_nodes(), check=True)
+    result = hs.run(over_nodes(), check=True)
     assert result.tasks["finish"].tolist() == [100, 100, 200]
     assert result.tasks["hosts"].tolist() == [2, 2, 2] and result.tasks["racks"].tolist() == [1, 1, 1]
     assert result.tasks["node"].tolist() == ["n0+n1", "m0+m1", "n0+n1"]
@@ -165,7 +165,7 @@ def test_three_jobs_of_two_nodes_on_four_nodes() -> None:
 
 def test_what_jobs_over_nodes_hold_is_counted_on_their_nodes() -> None:
     job = {"cpus": 40, "span": "any", "nodes": None, "memory": "10 GB"}
-    result = sim.run(over_nodes(count=2, **{k: v for k, v in job.items() if k != "cpus"}, cpus=40), check=True)
+    result = hs.run(over_nodes(count=2, **{k: v for k, v in job.items() if k != "cpus"}, cpus=40), check=True)
     devices = result.devices.set_index("device")
     assert result.tasks["hosts"].tolist() == [2, 2] and result.tasks["racks"].tolist() == [1, 2]
     assert devices["busy"].tolist() == pytest.approx([3200, 3200, 1600, 0])  # 32 + 8, then 24 + 16 cores
@@ -176,7 +176,7 @@ def test_gpus_and_cores_of_each_node() -> None:
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 3}, "gpu_time": "10 s", "gpus": 2, "nodes": 2}
     nodes = {"name": "n", "count": 3, "cpus": 8, "memory": "64 GB", "gpus": {"type": "g", "count": 4}}
     system = {"cluster": {"nodes": [nodes]}, "workload": [job | {"cpus": 3, "memory": "20 GB"}], "policy": "fcfs"}
-    result = sim.run(system, check=True)
+    result = hs.run(system, check=True)
     assert result.tasks["start"].tolist() == [0, 0, 10]  # two of three nodes are full: the third job waits
     assert result.tasks["node"].tolist() == ["n0+n1", "n0+n1", "n0+n1"]
     assert not audit(result.record)
@@ -195,19 +195,19 @@ def test_gpus_and_cores_of_each_node() -> None:
 )
 def test_what_cannot_be_is_said(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ScenarioError) as error:
-        sim.run(over_nodes(**({"wanted": keys.pop("nodes")} if "nodes" in keys else {}), **keys))
+        hs.run(over_nodes(**({"wanted": keys.pop("nodes")} if "nodes" in keys else {}), **keys))
     assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize("name", spread(["cholesky-8", "jobs-of-a-site", "gangs-and-small-jobs", "shared-switch"], 2))
 def test_without_communication_nothing_changes(name: str) -> None:
     """One node for each job and racks with narrow uplinks give the same bytes as neither: launches, waits, links."""
-    before = sim.run(name, replications=1)
-    entries = len(sim.load(name).model.workload)
+    before = hs.run(name)
+    entries = len(hs.load(name).model.workload)
     one_node = {f"workload.{number}.nodes": 1 for number in range(entries)}
     racks = {"cluster.racks": {"nodes": 1, "uplink": "1 MB/s"}, "cluster.contention": "aligned"}
     for change in (one_node, racks):
-        after = sim.run(name, overrides=change, replications=1)
+        after = hs.run(name, overrides=change)
         pd.testing.assert_frame_equal(after.launches, before.launches, check_exact=True)
         shared = list(before.tasks.columns)
         pd.testing.assert_frame_equal(after.tasks[shared], before.tasks, check_exact=True)
@@ -228,7 +228,7 @@ def test_an_swf_log_replays_on_its_nodes(tmp_path: Path) -> None:
         "workload": [{"name": "jobs", "trace": {"format": "swf", **log}}],
         "policy": "fcfs",
     }
-    result = sim.run(system, check=True)
+    result = hs.run(system, check=True)
     assert result.tasks["hosts"].tolist() == [1, 3, 2]
     assert result.tasks["start"].tolist() == [0, 0, 10]
     assert result.tasks["device_type"].tolist() == ["cpu"] * 3
@@ -249,7 +249,7 @@ def test_a_slurm_log_replays_on_the_nodes_that_it_names(tmp_path: Path) -> None:
         "workload": [{"name": "jobs", "trace": log, "span": "any"}],
         "policy": "as_recorded",
     }
-    result = sim.run(system, check=True)
+    result = hs.run(system, check=True)
     assert result.tasks["node"].tolist() == ["n2+n3", "n1", "n1+n3"]
     assert result.tasks["start"].tolist() == result.tasks["recorded_start"].tolist()
 
@@ -257,7 +257,7 @@ def test_a_slurm_log_replays_on_the_nodes_that_it_names(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_figures_of_the_shipped_scenario() -> None:
     for policy, hours, slowdown in ((None, 4.91, 247), ("fcfs", 57.9, 5740)):
-        tasks = sim.run("hpc-log-on-nodes", policy=policy).tasks
+        tasks = hs.run("hpc-log-on-nodes", policy=policy).tasks
         assert len(tasks) == 1500 and tasks["hosts"].max() == 16
         assert tasks["wait"].mean() / 3600 == pytest.approx(hours, rel=1e-3)
         assert tasks["bounded_slowdown_10s"].mean() == pytest.approx(slowdown, rel=1e-3)

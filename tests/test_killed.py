@@ -45,7 +45,7 @@ def command(verb: str, here: Path, name: str) -> list[str]:
     """A front door with two workers, that keeps its runs and tables in the folder of that name."""
     kept = {"sweep": ["--out", f"{name}/s"], "run": ["--cache", f"{name}/c", "--out", f"{name}/r"]}
     more = kept.get(verb, ["--cache", f"{name}/c"])
-    start = [sys.executable, "-c", "from sim.cli import main; main()", verb, "killed.yaml", *COMMANDS[verb]]
+    start = [sys.executable, "-c", "from hetsim.cli import main; main()", verb, "killed.yaml", *COMMANDS[verb]]
     return [*start, *more, "--workers", "2", "--json", "-q"]
 
 
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
     (tmp_path / "killed.yaml").write_text(json.dumps(SCENARIO))
     from click.testing import CliRunner
 
-    from sim.cli import hetsim
+    from hetsim.cli import hetsim
 
     words = [str(tmp_path / "killed.yaml"), *COMMANDS[verb], "--workers", "1"]
     for option in ("--out", "--cache") if verb in ("sweep", "run", "compare") else ("--cache",):

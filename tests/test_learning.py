@@ -19,25 +19,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import some, spread
 
-import sim
-from policies.learning.learned import Learned
-from sim.cli import hetsim
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.learning.agents.dqn import Dqn, Memory
-from sim.learning.agents.files import VERSION, LearnedPolicy, load, save
-from sim.learning.agents.network import Adam, ScoreNetwork, shares
-from sim.learning.agents.reinforce import Path as Trajectory
-from sim.learning.agents.reinforce import Reinforce, balanced
-from sim.learning.environment.episode import Episodes
-from sim.learning.observation.window import FEATURES_VERSION, Layout
-from sim.learning.training.train import TrainingPractice, make_agent
-from sim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
-from sim.results.one_run.result import Result
-from sim.results.statistics import student_interval
-from sim.testing import examine, other_hash_seed, small_systems
+import hetsim as hs
+from hetsim.cli import hetsim
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.learning.agents.dqn import Dqn, Memory
+from hetsim.learning.agents.files import VERSION, LearnedPolicy, load, save
+from hetsim.learning.agents.network import Adam, ScoreNetwork, shares
+from hetsim.learning.agents.reinforce import Path as Trajectory
+from hetsim.learning.agents.reinforce import Reinforce, balanced
+from hetsim.learning.environment.episode import Episodes
+from hetsim.learning.observation.window import FEATURES_VERSION, Layout
+from hetsim.learning.training.train import TrainingPractice, make_agent
+from hetsim.model.randomness import APART, JUDGED, TRAINING, VALIDATION, RandomTree, root
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import student_interval
+from hetsim.testing import examine, other_hash_seed, small_systems
+from hetsim_policies.learning.learned import Learned
 
-SHIPPED = Path(sim.__file__).parent.parent / "scenarios" / "learning"
+SHIPPED = Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios" / "learning"
 AGENTS = ("dqn", "reinforce", "ppo")
 needs_ppo = pytest.mark.skipif(find_spec("sb3_contrib") is None, reason="the extra `learning` is not installed")
 
@@ -169,7 +169,7 @@ class Bandit:
 
     @property
     def sb3(self):
-        from sim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer
+        from hetsim.learning.training.sb3 import ScoringPolicy, TimedRolloutBuffer
 
         return ScoringPolicy, TimedRolloutBuffer
 
@@ -209,7 +209,7 @@ class Bandit:
 @pytest.mark.slow
 def test_an_agent_learns_which_action_is_marked(agent):
     if agent == "ppo":
-        from sim.learning.agents.ppo import Ppo
+        from hetsim.learning.agents.ppo import Ppo
 
         agent = Ppo(rate=1e-2, rollout=256, batch=64)
     bandit = Bandit()
@@ -236,7 +236,7 @@ def test_an_agent_learns_which_action_is_marked(agent):
 @pytest.fixture
 def judged_seldom(monkeypatch):
     """Judging takes most of a short training's time; 4 of the 20 times do here."""
-    monkeypatch.setattr("sim.learning.training.train.JUDGED", 4)
+    monkeypatch.setattr("hetsim.learning.training.train.JUDGED", 4)
 
 
 @pytest.mark.slow
@@ -248,7 +248,7 @@ def judged_seldom(monkeypatch):
 def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):
     files = [tmp_path / name for name in ("one.npz", "two.npz", "other.npz")]
     for seed, file in zip((3, 3, 4), files, strict=True):
-        training = sim.train(SMALL, agent, steps, seed=seed, window=6, baselines=(), out=file)
+        training = hs.train(SMALL, agent, steps, seed=seed, window=6, baselines=(), out=file)
         assert training.comparison is None
     one, two, other = (file.read_bytes() for file in files)
     assert one == two != other
@@ -258,12 +258,12 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
 
 
 def test_training_validation_and_comparison_meet_different_loads():
-    training = TrainingPractice(sim.load(SMALL), 4, "slowdown", 0, 100, None)
+    training = TrainingPractice(hs.load(SMALL), 4, "slowdown", 0, 100)
     training.reset(0)
     loads = [training.episodes.simulation.input.tasks.arrival.tolist()]
-    loads += [sim.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in (None, 0, 1_000_000, 2_000_000)]
-    loads += [sim.load(SMALL).build(0, 0, VALIDATION).tasks.arrival.tolist()]
-    assert loads[0] == sim.load(SMALL).build(0, 0, TRAINING).tasks.arrival.tolist()
+    loads += [hs.load(SMALL).build(seed, 0).tasks.arrival.tolist() for seed in (None, 0, 1_000_000, 2_000_000)]
+    loads += [hs.load(SMALL).build(0, 0, VALIDATION).tasks.arrival.tolist()]
+    assert loads[0] == hs.load(SMALL).build(0, 0, TRAINING).tasks.arrival.tolist()
     assert all(one != other for n, one in enumerate(loads) for other in loads[:n])
 
 
@@ -303,7 +303,7 @@ def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seld
         return found
 
     monkeypatch.setattr(RandomTree, "sequence", sequence)
-    sim.train({**SMALL, "seed": seed}, "reinforce", some(400, 100), window=6, baselines=["sjf"], replications=3)
+    hs.train({**SMALL, "seed": seed}, "reinforce", some(400, 100), window=6, baselines=["sjf"], replications=3)
     assert all(len(found) > 5 for found in streams.values())
     assert not streams[JUDGED] & streams[TRAINING] | streams[JUDGED] & streams[VALIDATION]
     assert not streams[TRAINING] & streams[VALIDATION]
@@ -311,7 +311,7 @@ def test_no_stream_of_training_is_one_that_is_judged_by(monkeypatch, judged_seld
 
 @pytest.mark.slow
 def test_the_best_network_on_the_way_is_kept(judged_seldom):
-    training = sim.train(SMALL, "dqn", 1600, window=6, baselines={"fcfs": "fcfs", "shortest": "sjf"}, replications=2)
+    training = hs.train(SMALL, "dqn", 1600, window=6, baselines={"fcfs": "fcfs", "shortest": "sjf"}, replications=2)
     curve = training.curve
     assert curve["steps"].tolist() == [400, 800, 1200, 1600]
     best = curve.loc[curve["reward_per_task"].idxmax()]
@@ -325,14 +325,14 @@ def test_the_best_network_on_the_way_is_kept(judged_seldom):
 
 def validation_slowdowns(policy) -> np.ndarray:
     """Those of all tasks of the runs that a network is judged by."""
-    given = sim.load(SMALL, {"policy": policy})
+    given = hs.load(SMALL, {"policy": policy})
     runs = [Result(Simulation(given.build(0, number, VALIDATION), check=True).run()) for number in range(4)]
     return np.concatenate([run.tasks["slowdown"] for run in runs])
 
 
 @pytest.mark.slow
 def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
-    training = sim.train(SMALL, "reinforce", 600, window=6, baselines=(), out=tmp_path / "p.npz")
+    training = hs.train(SMALL, "reinforce", 600, window=6, baselines=(), out=tmp_path / "p.npz")
     mine = {"scheduler": {"name": "learned", "path": str(tmp_path / "p.npz")}}
     slowdowns = validation_slowdowns(mine)
     assert training.curve["reward_per_task"].max() == pytest.approx(-slowdowns.mean(), rel=1e-9)
@@ -363,7 +363,7 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
 )
 def test_wrong_options_are_said_before_anything_is_trained(options, kind, said):
     with pytest.raises(kind, match=said):
-        sim.train(SMALL, **{"steps": 100, **options})
+        hs.train(SMALL, **{"steps": 100, **options})
 
 
 @pytest.mark.parametrize("agent", ["dqn", "reinforce", "ppo"])
@@ -392,7 +392,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch, tmp_path):
     assert "pip install 'hetsim[learning]'" in result.stderr
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="stable-baselines3 and sb3-contrib"):
-        sim.train(SMALL, "ppo", 10)
+        hs.train(SMALL, "ppo", 10)
 
 
 # The command ------------------------------------------------------------------------------------------------
@@ -436,8 +436,8 @@ def test_the_command_writes_policy_and_curve_and_prints_a_comparison(tmp_path, m
         (("small.yaml", "--agent", "dqm"), 3, 'did you mean "dqn"'),
         (("small.yaml", "--reward", "fast"), 3, 'unknown reward "fast"'),
         (("small.yaml", "--reward", "{slowdown: x}"), 2, "the weight of reward slowdown is a number"),
-        (("small.yaml", "--out", "no/such/folder.npz"), 2, "is no folder"),
-        (("small.yaml", "--out", "policy.png"), 2, "its learning curve NAME.png"),  # one would replace the other
+        (("small.yaml", "--file", "no/such/folder.npz"), 2, "is no folder"),
+        (("small.yaml", "--file", "policy.png"), 2, "is written as .npz"),  # its learning curve is policy.png
         (("small.yaml", "--setting", "rate"), 2, "--setting needs key=value"),
         (("small.yaml", "--setting", "rate=[1"), 2, "--setting rate=[1 is not valid YAML"),
         (("small.yaml", "--setting", "rate=fast"), 2, "setting rate of agent dqn"),
@@ -471,7 +471,7 @@ def using(path):
 
 def refused(path, said):
     with pytest.raises(ScenarioError, match=said):
-        sim.run(using(path))
+        hs.run(using(path))
     result = CliRunner().invoke(hetsim, ["run", "learned-affinity", "--set", f"policy.scheduler.path={path}"])
     assert result.exit_code == 3 and "nothing was run" in result.stderr
 
@@ -490,7 +490,7 @@ def test_a_policy_is_read_as_it_was_written(file):
     assert (policy.window, policy.types, policy.scale, policy.agent) == (6, ("a100", "v100"), 1.0, "none")
     again = fresh(Layout(6, ("a100", "v100"))).network
     assert all((one == other).all() for one, other in zip(policy.network.arrays, again.arrays, strict=True))
-    assert len(sim.run(using(file), check=True).tasks)
+    assert len(hs.run(using(file), check=True).tasks)
     with zipfile.ZipFile(file) as archive:
         assert all(entry.filename.endswith(".npy") for entry in archive.infolist())
 
@@ -498,7 +498,7 @@ def test_a_policy_is_read_as_it_was_written(file):
 def test_a_path_is_relative_to_the_scenario(file, monkeypatch, tmp_path):
     (tmp_path / "s.yaml").write_text(json.dumps(using("p.npz")))
     monkeypatch.chdir("/")
-    assert len(sim.run(tmp_path / "s.yaml").tasks)
+    assert len(hs.run(tmp_path / "s.yaml").tasks)
 
 
 def test_another_size_names_both(tmp_path):
@@ -627,7 +627,7 @@ def test_damage_anywhere_is_a_sentence(file):
 def test_a_missing_file_is_said(tmp_path):
     refused(tmp_path / "none.npz", "no file")
     with pytest.raises(ScenarioError, match="path"):
-        sim.run({**SMALL, "policy": {"scheduler": "learned"}})
+        hs.run({**SMALL, "policy": {"scheduler": "learned"}})
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, file):
@@ -688,7 +688,7 @@ def held_out():
     chosen |= {"fcfs": "fcfs", "random": "random", "sjf": "sjf"}
     found = {}
     for label, policy in chosen.items():
-        runs = sim.run("learned-affinity", policy=policy, seed=HELD_OUT, replications=20)
+        runs = hs.replicate("learned-affinity", policy=policy, seed=HELD_OUT, replications=20)
         found[label] = runs.column("slowdown_mean").to_numpy()
     return found
 
@@ -708,15 +708,15 @@ def test_a_shipped_file_is_small_and_says_how_it_was_made(agent):
     assert path.stat().st_size < 40_000
     assert policy.agent == agent and policy.training["scenario"] == "learned-affinity"
     layout = Episodes("learned-affinity", policy.window).layout
-    assert policy.problem(sim.load("learned-affinity").build().cluster) is None and layout == policy.layout
-    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text()
+    assert policy.problem(hs.load("learned-affinity").build().cluster) is None and layout == policy.layout
+    text = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
     steps, seed = policy.training["steps"], policy.training["seed"]
     assert f"--agent {agent} --steps {steps} --seed {seed}" in text
 
 
 @pytest.mark.slow
 def test_the_table_of_the_documentation_is_what_comes_out(held_out):
-    text = (Path(sim.__file__).parent.parent / "docs" / "learning.md").read_text()
+    text = (Path(__file__).parent.parent / "docs" / "learning.md").read_text()
     for label, values in held_out.items():
         row = f"`learned`, {label}" if label in AGENTS else f"`{label}`"
         found = re.search(rf"^\| {re.escape(row)} \| ([\d.]+) ± ([\d.]+) \|", text, re.MULTILINE)
@@ -764,9 +764,9 @@ def test_an_array_too_many_is_named(file):
 
 def test_a_baseline_that_cannot_plan_the_scenario_is_said_before_anything_is_trained(tmp_path, monkeypatch):
     """lst plans single cores and GPUs, and the scenario has gangs: it finds out when it plans."""
-    monkeypatch.setattr("sim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("hetsim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(ScenarioError, match="lst plans tasks of one core or one whole GPU"):
-        sim.train("learned-affinity", steps=100, baselines=["fcfs", "lst"], out=tmp_path / "p.npz")
+        hs.train("learned-affinity", steps=100, baselines=["fcfs", "lst"], out=tmp_path / "p.npz")
     with pytest.raises(UnknownName, match='did you mean "slowdown_mean"'):
-        sim.train(SMALL, steps=100, metrics=["slowdown_meen"])
+        hs.train(SMALL, steps=100, metrics=["slowdown_meen"])
     assert not list(tmp_path.iterdir())

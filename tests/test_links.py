@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.engine.flight.flows import Flow, Pipe, fair_rates
-from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import Clock
-from sim.model.cluster import Cluster, NodeSpec
+from hetsim.engine.flight.flows import Flow, Pipe, fair_rates
+from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import Clock
+from hetsim.model.cluster import Cluster, NodeSpec
 
 
 class Wires:

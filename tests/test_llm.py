@@ -12,16 +12,17 @@ import yaml
 from llm_oracle import C, F, P, S, step_by_step
 from tiers import spread
 
-import sim
+import hetsim as hs
 from benchmarks import language
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.ragged import Ragged
-from sim.model.record import COMPLETED, EXPIRED, REJECTED
-from sim.policy import BatchStep, IterationPolicy
-from sim.scenario.scenario import load
-from sim.testing.audit import audit
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.ragged import Ragged
+from hetsim.model.record import COMPLETED, EXPIRED, REJECTED
+from hetsim.policy import BatchStep, IterationPolicy
+from hetsim.results.one_run.queue_metrics import littles_law
+from hetsim.scenario.scenario import load
+from hetsim.testing.audit import audit
 
 STEP = {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms", "per_context_token": "0.01 ms"}
 
@@ -42,7 +43,7 @@ def scenario(service=None, entry=None, gpus=1, memory=None, nodes=None, **more):
 
 
 def run(*arguments, check=True, **keys):
-    return sim.run(scenario(*arguments, **keys), check=check)
+    return hs.run(scenario(*arguments, **keys), check=check)
 
 
 def requests(arrival, prompt, output, service=None, check=True, **keys):
@@ -155,7 +156,7 @@ def test_the_mean_wait_is_pollaczeks_and_khinchines():
     rate = 0.6 / times.mean()
     exact = rate * (times**2).mean() / (2 * (1 - 0.6))
     entry = {"arrivals": {"process": "poisson", "rate": f"{rate}/s"}, "tokens": tokens, "count": 1500}
-    found = sim.run(scenario({"max_num_seqs": 1}, entry, replications=40)).summary.loc["wait_mean"]
+    found = hs.replicate(scenario({"max_num_seqs": 1}, entry, replications=40)).summary.loc["wait_mean"]
     assert found["ci_low"] - (found["ci_high"] - found["mean"]) < exact < found["ci_high"] * 1.05
     assert found["mean"] == pytest.approx(exact, rel=0.08)
 
@@ -474,7 +475,7 @@ def test_energy_utilization_and_numbers_in_system_add_up():
     assert result.metric("gpu_utilization") == pytest.approx(rows["busy"].sum() / (2 * result.end))
     assert result.metric("gpu_allocation") == pytest.approx(1)
     assert rows["members"].sum() == 200
-    low, high = sim.results.one_run.metrics.littles_law(result)
+    low, high = littles_law(result)
     assert low == pytest.approx(high)
     waiting = tasks["wait"].sum() / result.end
     assert result.metric("queue_length_mean") == pytest.approx(waiting)
@@ -512,7 +513,7 @@ def test_what_a_horizon_leaves_of_requests_between_replicas(end):
 def test_a_result_is_saved_and_read_again(tmp_path):
     service, entry = busy_service()
     result = run(service, entry, gpus=2)
-    loaded = sim.Result.load(result.save(tmp_path / "run"))
+    loaded = hs.Result.load(result.save(tmp_path / "run"))
     assert loaded.values() == pytest.approx(result.values(), nan_ok=True)
     assert loaded.metric("tpot_p95") == result.metric("tpot_p95")
     assert loaded.record.first_token.tobytes() == result.record.first_token.tobytes()
@@ -538,7 +539,7 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
         "count": 50,
     }
     whole["workload"] += [other, batches]
-    result = sim.run(whole, check=True)
+    result = hs.run(whole, check=True)
     assert (result.tasks["status"] == "completed").all()
     by_class = result.tasks.groupby("class", observed=True)["device"].agg(lambda found: set(found.astype(str)))
     assert by_class["chat"] == {"n0/g0"} and by_class["jobs"] == by_class["images"] == {"n0/g1"}
@@ -573,19 +574,19 @@ def test_other_tasks_use_the_gpus_that_replicas_leave():
 )
 def test_what_is_wrong_is_said(service, entry, keys, words):
     with pytest.raises(ScenarioError, match=words):
-        sim.run(scenario(service, entry, **keys))
+        hs.run(scenario(service, entry, **keys))
 
 
 def test_tokens_and_continuous_are_for_language_models():
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
     cluster = {"nodes": [{"gpus": {"type": "g", "count": 1}}]}
     with pytest.raises(ScenarioError, match="requests to a language model"):
-        sim.run({"cluster": cluster, "workload": [{**jobs, "tokens": {"prompt": 1, "output": 1}}]})
+        hs.run({"cluster": cluster, "workload": [{**jobs, "tokens": {"prompt": 1, "output": 1}}]})
     batches = {"name": "b", "service": {"compute": {"fixed": "1 ms", "per_item": "1 ms"}}, "arrivals": jobs["arrivals"]}
     with pytest.raises(ScenarioError, match="is for language models"):
-        sim.run({"cluster": cluster, "workload": [batches], "policy": {"batching": "continuous"}})
+        hs.run({"cluster": cluster, "workload": [batches], "policy": {"batching": "continuous"}})
     with pytest.raises(ScenarioError, match="routing is among the replicas"):
-        sim.run({"cluster": cluster, "workload": [batches], "policy": {"routing": "round_robin"}})
+        hs.run({"cluster": cluster, "workload": [batches], "policy": {"routing": "round_robin"}})
 
 
 def test_more_load_than_replicas_can_serve_is_announced():
@@ -600,7 +601,7 @@ def test_a_limit_on_the_tokens_of_a_step_that_the_load_does_not_allow_is_a_warni
 
     def told(**service):
         found = scenario(service, horizon="2 s", **keys)
-        return [text for text in sim.run(found).warnings if "cannot be sustained" in text]
+        return [text for text in hs.run(found).warnings if "cannot be sustained" in text]
 
     assert not told()
     assert not told(max_num_batched_tokens=200)
@@ -612,7 +613,7 @@ def test_a_limit_on_the_tokens_of_a_step_that_the_load_does_not_allow_is_a_warni
 def test_the_example_of_the_documentation_runs():
     text = (Path(__file__).parent.parent / "docs" / "llm.md").read_text(encoding="utf-8")
     example, *_ = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    result = sim.run(yaml.safe_load(example), check=True)
+    result = hs.run(yaml.safe_load(example), check=True)
     assert result.metric("completed") == 1000
     assert not result.warnings
     assert 0.5 < result.metric("slo_attainment") <= 1
@@ -632,6 +633,6 @@ class Greedy(IterationPolicy):
 
 
 def test_an_illegal_step_names_the_policy_and_the_time():
-    sim.register("too_greedy", Greedy, kind="batching")
-    with pytest.raises(sim.errors.PolicyError, match=r"chat: its policy prefills 101 tokens .* 100 left \(t = 0 s\)"):
+    hs.register("too_greedy", Greedy, kind="batching")
+    with pytest.raises(hs.errors.PolicyError, match=r"chat: its policy prefills 101 tokens .* 100 left \(t = 0 s\)"):
         run({"batching": "too_greedy"})

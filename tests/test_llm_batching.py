@@ -7,30 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from llm_oracle import C, F, P, S, step_by_step
+from llm_oracle import C, F, P, S
 from test_llm import TIGHT, load_of, requests, run, scenario, with_prefixes
 from test_llm_faults import events
 from tiers import spread
 
-import sim
-from policies.batching.common.virtual_tokens import VirtualTokens
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError, UsageError
-from sim.model.record import ABORTED, COMPLETED, REJECTED
-from sim.results.one_run.steps import steps_table, token_gaps
-from sim.scenario.scenario import load
-from sim.testing.audit import audit
-
-
-def by_clients(arrival, prompt, output, clients, service, memory=None, **keys):
-    """A run with exactly these requests, each of a client."""
-    entry = {"arrivals": {"process": "all_at_once", "count": len(arrival)}, "users": sorted(set(clients))}
-    built = load(scenario(service, {**entry, **keys.pop("entry", {})}, memory=memory, **keys)).build()
-    built.tasks.arrival = np.array(arrival, dtype=float)
-    built.tasks.extra["prompt_tokens"], built.tasks.extra["output_tokens"] = np.array(prompt), np.array(output)
-    built.tasks.user_code = np.array([built.tasks.users.index(client) for client in clients], dtype=np.int32)
-    return Simulation(built, check=True).run()
-
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.model.record import ABORTED, COMPLETED, REJECTED
+from hetsim.results.one_run.steps import steps_table
+from hetsim.scenario.scenario import load
+from hetsim.testing.audit import audit
+from hetsim_policies.batching.common.virtual_tokens import VirtualTokens
 
 # Tokens of a step -------------------------------------------------------------------------------------------------
 
@@ -52,59 +41,6 @@ def test_whole_prompts_fill_a_step_and_a_longer_one_is_cut():
                "phases": "prefill_first"}}  # fmt: skip
     record = requests([0] * 5, [60, 40, 60, 50, 250], [1] * 5, service)
     assert record.steps["prompt_tokens"].tolist() == [100, 60, 50, 100, 100, 50]
-
-
-# Every rule against every step taken ---------------------------------------------------------------------------------
-
-
-def drawn(seed):
-    """A small load and rules, at random; what the oracle and what the scenario are told."""
-    rng = np.random.default_rng(seed)
-    arrival, prompt, output = load_of(rng, 120, float(rng.choice([4, 12])), 120, 50)
-    prompt, output = np.minimum(prompt, 500).tolist(), np.minimum(output, 200).tolist()
-    clients = [str(c) for c in rng.choice(["a", "b", "c"], 120, p=[0.6, 0.3, 0.1])]
-    order, reserve = str(rng.choice(["fcfs", "vtc", "vtc"])), str(rng.choice(["none", "whole", "peak"]))
-    rules = {"order": order, "phases": str(rng.choice(["mixed", "prefill_first", "decode_first"])), "reserve": reserve}
-    block, budget = int(rng.choice([1, 16])), [None, 64, 200][int(rng.integers(3))]
-    tokens, pause, most = int(rng.choice([800, 1600])), int(rng.choice([0, 0, 7])), int(rng.choice([6, 40]))
-    timeout = float(rng.choice([math.inf, 3.0]))
-    weights = (1.0, 2.0) if rng.random() < 0.5 else (0.5, 3.0)
-    known = step_by_step(
-        arrival, prompt, output, budget=budget, most=most, blocks=tokens // block, block=block, pause=pause,
-        timeout=timeout, client=clients, weights=weights, **rules,
-    )  # fmt: skip
-    batching = {"name": "continuous", **rules, "min_decode_steps": pause, "input_weight": weights[0],
-                "output_weight": weights[1]}  # fmt: skip
-    service = {"kv": {"tokens": tokens, "block": block}, "max_num_seqs": most, "batching": batching,
-               "max_output_tokens": "exact"}  # fmt: skip
-    if budget is not None:
-        service["max_num_batched_tokens"] = budget
-    if timeout < math.inf:
-        service["timeout"] = f"{timeout} s"
-    return known, by_clients(arrival, prompt, output, clients, service), rules
-
-
-@pytest.mark.parametrize("seed", spread(range(48), 6))
-def test_every_rule_gives_what_single_steps_give(seed):
-    known, record, rules = drawn(seed)
-    aborted = np.array(known.aborted)
-    assert ((record.status == ABORTED) == aborted).all()
-    assert np.allclose(record.finish, known.finish, rtol=1e-9)
-    assert np.allclose(np.nan_to_num(record.first_token), known.first, rtol=1e-9)
-    stops = np.zeros(120, int) if record.preemptions is None else record.preemptions
-    assert stops.tolist() == known.stops
-    if rules["reserve"] == "whole" or (rules["reserve"] == "peak" and rules["phases"] != "mixed"):
-        assert not sum(known.stops)  # all that answers may come to need is there
-    assert audit(record) == []
-    gaps, number = token_gaps(record)
-    assert np.allclose(np.sort(np.repeat(gaps, number.astype(int))), np.sort(known.gaps), rtol=1e-9, atol=1e-12)
-    rows, single = steps_table(record), np.array(known.rows)
-    assert rows["steps"].sum() == len(single)
-    assert rows["tokens"].sum() == single[:, 2].sum()
-    assert rows["running"].max() == single[:, 4].max()
-    assert rows["kv_used"].max() == single[:, 3].max() <= rows["kv_blocks"].min()
-    assert (rows["kv_used"] + rows["kv_free"] == rows["kv_blocks"]).all()
-    assert (rows["kv_used_start"] <= rows["kv_used"]).all() and (rows["kv_free"] >= 0).all()
 
 
 # Reservations, counters, clients ------------------------------------------------------------------------------------
@@ -332,7 +268,7 @@ def test_preemptions_are_told_by_kind():
 
 def test_tokens_that_prefixes_serve_are_counted():
     record = with_prefixes([0, 1, 2], [100, 100, 50], [2, 2, 2], [(1, 2, 3), (1, 2, 9), (7,)], 100)
-    result = sim.Result(record)
+    result = hs.Result(record)
     assert result.tasks["cached_tokens"].tolist() == [0, 64, 0]
     assert (result.metric("prefix_tokens_requested"), result.metric("prefix_tokens_served")) == (250, 64)
     assert result.metric("prefix_hit_rate") == 64 / 250
@@ -370,33 +306,33 @@ def test_a_slower_device_makes_longer_gaps():
     entry = {"tokens": {"prompt": 100, "output": 40}}
     slow = load(scenario({}, entry)).build()
     slow.faults = events((0.0, 0, "slow", 2.0))
-    result, alone = sim.Result(Simulation(slow, check=True).run()), run({}, entry)
+    result, alone = hs.Result(Simulation(slow, check=True).run()), run({}, entry)
     assert result.metric("itl_p50") == pytest.approx(2 * alone.metric("itl_p50"))
     assert result.metric("itl_max") == pytest.approx(2 * (F + S + 139 * C))
 
 
 def test_steps_are_saved_and_read_again(tmp_path):
     result = busy()
-    loaded = sim.Result.load(result.save(tmp_path / "run"))
+    loaded = hs.Result.load(result.save(tmp_path / "run"))
     assert loaded.steps.equals(result.steps)
     assert loaded.values() == pytest.approx(result.values(), nan_ok=True)
-    fresh = sim.results.one_run.steps.steps_table(loaded.record)
+    fresh = hs.results.one_run.steps.steps_table(loaded.record)
     assert fresh.astype({"service": str, "device": str}).equals(result.steps.astype({"service": str, "device": str}))
     assert loaded.record.preemptions_by.keys() == result.record.preemptions_by.keys()
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
-    other = sim.run({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "workload": [jobs]})
+    other = hs.run({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "workload": [jobs]})
     assert not len(other.steps) and math.isnan(other.metric("itl_p50"))
     assert not (other.save(tmp_path / "other") / "steps.parquet").exists()
 
 
 def test_the_picture_of_steps_shows_its_panels():
-    picture = sim.plots.serving(busy())
+    picture = hs.plots.serving(busy())
     labels = [ax.get_ylabel() for ax in picture.axes]
     assert labels == ["KV blocks (%)", "requests", "tokens a step", "tokens (%)"]
-    assert len(sim.plots.serving(run()).axes) == 3
+    assert len(hs.plots.serving(run()).axes) == 3
     jobs = {"name": "jobs", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 1}}
     with pytest.raises(UsageError, match="no language models here"):
-        sim.plots.serving(sim.run({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "workload": [jobs]}))
+        hs.plots.serving(hs.run({"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1}}]}, "workload": [jobs]}))
 
 
 def test_steps_up_to_the_horizon_are_in_the_table():
@@ -434,4 +370,4 @@ def test_steps_up_to_the_horizon_are_in_the_table():
 )  # fmt: skip
 def test_what_cannot_be_batched_is_said(service, entry, words):
     with pytest.raises(ScenarioError, match=words):
-        sim.run(scenario(service, entry, memory="8 GB"))
+        hs.run(scenario(service, entry, memory="8 GB"))

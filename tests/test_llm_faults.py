@@ -11,13 +11,13 @@ from test_fork import look
 from test_llm import C, F, P, S, load_of, requests, scenario
 from tiers import spread
 
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError, RunError
-from sim.model.faults import FaultEvent, FaultProcess
-from sim.model.record import COMPLETED, EXPIRED, LAUNCH_LOST, REJECTED
-from sim.policy import Scheduler, Set, Wait
-from sim.scenario.scenario import load
-from sim.testing.audit import audit
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, RunError
+from hetsim.model.faults import FaultEvent, FaultProcess
+from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_LOST, REJECTED
+from hetsim.policy import Scheduler, Set, Wait
+from hetsim.scenario.scenario import load
+from hetsim.testing.audit import audit
 
 LOADED = 2.0
 """Seconds to load the model: 2 GB over 1 GB/s."""

@@ -12,13 +12,13 @@ from llm_oracle import C, F, P, S
 from test_llm import TIGHT, load_of, scenario
 from test_llm_launches import Keeps, Looks
 
-import sim
-from policies.batching.continuous import Continuous
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError
-from sim.policy import Routing, Scheduler, Set, Wait
-from sim.scenario.scenario import load
-from sim.testing.audit import audit
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError
+from hetsim.policy import Routing, Scheduler, Set, Wait
+from hetsim.scenario.scenario import load
+from hetsim.testing.audit import audit
+from hetsim_policies.batching.continuous import Continuous
 
 
 def told(times, arrival, prompt, output, service=None, look=None, estimate=None, entry=None, **keys):
@@ -128,7 +128,7 @@ def test_requests_of_a_replica_end_one_by_one_beside_tasks():
     class Both(Looks):
         def schedule(self, view):
             for task in view.waiting(own=True):
-                yield sim.policy.Start(task, view.fit(task))
+                yield hs.policy.Start(task, view.fit(task))
             yield from super().schedule(view)
 
     scheduler = Both([0.01], look)
@@ -194,7 +194,7 @@ class Asks(Routing):
 
 def test_a_router_foresees_what_a_request_would_get(only_shipped_policies):
     """Of each replica's last request all comes as it was told; asking changes nothing."""
-    sim.register("asks", Asks, kind="routing")
+    hs.register("asks", Asks, kind="routing")
     rng = np.random.default_rng(2)
     arrival, prompt, output = load_of(rng, 30, 10)
     service = {"replicas": 2, "routing": "asks", "max_num_batched_tokens": 128, "max_num_seqs": 4}
@@ -223,9 +223,9 @@ class AsksAtBoundaries(Continuous):
 
 
 def test_a_policy_that_asks_at_its_own_boundary_is_told_that_this_goes_in_a_circle(only_shipped_policies):
-    sim.register("asks_itself", AsksAtBoundaries, kind="batching")
+    hs.register("asks_itself", AsksAtBoundaries, kind="batching")
     with pytest.raises(PolicyError, match="chat: its policy asks a replica at its own boundary what it foresees"):
-        sim.run(scenario({"batching": "asks_itself"}))
+        hs.run(scenario({"batching": "asks_itself"}))
 
 
 def test_nothing_is_there_and_nothing_can_be_told_of_a_replica_that_loads_its_model():

@@ -6,22 +6,22 @@ import math
 import re
 from dataclasses import replace
 
-import llm_oracle
 import numpy as np
 import pytest
+from llm_oracle import step_by_step
 from test_llm import C, F, P, S, load_of, scenario
 from test_llm_faults import stormy
 
-from sim.engine.language.continuous_batching import Replica
-from sim.engine.simulation import Simulation
-from sim.errors import InvariantError, PolicyError, RunError, ScenarioError
-from sim.model.faults import FaultEvent
-from sim.model.plan import Placement
-from sim.model.record import COMPLETED, EXPIRED, LAUNCH_COMPLETED, LAUNCH_STOPPED, REJECTED
-from sim.policy import Accept, Admission, ListScheduler, Scheduler, Stop, Wait
-from sim.results.one_run.steps import token_gaps
-from sim.scenario.scenario import load
-from sim.testing.audit import audit
+from hetsim.engine.language.continuous_batching import Replica
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import InvariantError, PolicyError, RunError, ScenarioError
+from hetsim.model.faults import FaultEvent
+from hetsim.model.plan import Placement
+from hetsim.model.record import COMPLETED, EXPIRED, LAUNCH_COMPLETED, LAUNCH_STOPPED, REJECTED
+from hetsim.policy import Accept, Admission, ListScheduler, Scheduler, Stop, Wait
+from hetsim.results.one_run.steps import token_gaps
+from hetsim.scenario.scenario import load
+from hetsim.testing.audit import audit
 
 
 class Keeps(Admission):
@@ -110,7 +110,7 @@ def unlike(arrival, prompt, output, service=None, **keys):
     return record
 
 
-def test_each_replica_steps_at_the_pace_of_its_devices(monkeypatch):
+def test_each_replica_steps_at_the_pace_of_its_devices():
     """Requests go to the two replicas in turns; each half is what one replica alone makes of it, step by step, with the
     step times of its type."""
     rng = np.random.default_rng(3)
@@ -118,9 +118,7 @@ def test_each_replica_steps_at_the_pace_of_its_devices(monkeypatch):
     record = unlike(arrival, prompt, output, {"routing": "round_robin"})
     for first, times in ((0, (0.01, 0.001, 0.0001, 0.00001)), (1, (0.02, 0.003, 0.0003, 0.00002))):
         mine = slice(first, None, 2)
-        for name, value in zip("FSPC", times, strict=True):
-            monkeypatch.setattr(llm_oracle, name, value)
-        known = llm_oracle.step_by_step(arrival[mine], prompt[mine], output[mine])
+        known = step_by_step(arrival[mine], prompt[mine], output[mine], times=times)
         assert np.allclose(record.first_token[mine], known.first, rtol=1e-9)
         assert np.allclose(record.finish[mine], known.finish, rtol=1e-9)
         gaps, weights = token_gaps(record)

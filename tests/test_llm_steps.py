@@ -13,20 +13,20 @@ import yaml
 from click.testing import CliRunner
 from tiers import spread
 
-import sim
-from sim.calibrate import log_steps, request_log, roofline_fit, server_log, step_profile
-from sim.calibrate.logged_server import Server
-from sim.calibrate.step_profile import MeasuredSetting
-from sim.cli import main
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.batch_times import StageTable
-from sim.model.step_times import LinearSteps, RooflineSteps, attended
-from sim.model.tasks import StageTime
-from sim.scenario.scenario import load
-from sim.workload.costs.architectures import MODELS
-from sim.workload.costs.roofline import DEVICES
-from sim.workload.costs.step_costs import Efficiency, roofline_steps
+import hetsim as hs
+from hetsim.calibrate import log_steps, request_log, roofline_fit, server_log, step_profile
+from hetsim.calibrate.logged_server import Server
+from hetsim.calibrate.step_profile import MeasuredSetting
+from hetsim.cli import main
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.batch_times import StageTable
+from hetsim.model.step_times import LinearSteps, RooflineSteps, attended
+from hetsim.model.tasks import StageTime
+from hetsim.scenario.scenario import load
+from hetsim.workload.costs.architectures import MODELS
+from hetsim.workload.costs.roofline import DEVICES
+from hetsim.workload.costs.step_costs import Efficiency, roofline_steps
 
 MEASURED = Path(__file__).parent / "measured"
 SPLITWISE = MEASURED / "splitwise_perf_model.csv.gz"
@@ -293,18 +293,18 @@ def test_the_way_there_and_back_shifts_every_request():
     """Poisson arrivals, of which all come 30 ms later, and the tokens 5 ms: no other figure changes."""
     step = {"step": {"fixed": "10 ms", "per_prompt_token": "0.1 ms"}}
     entry = {"arrivals": {"process": "poisson", "rate": "20/s"}, "count": 200}
-    near = sim.run(scenario(step, entry), check=True).tasks
+    near = hs.run(scenario(step, entry), check=True).tasks
     away = {**step, "network": {"request": "20 ms", "response": "5 ms"}, "front_end": "10 ms"}
-    far = sim.run(scenario(away, entry), check=True).tasks
+    far = hs.run(scenario(away, entry), check=True).tasks
     for column, more in (("ttft", 0.035), ("response", 0.035), ("tpot", 0), ("wait", 0), ("compute", 0)):
         assert far[column].to_numpy() == pytest.approx(near[column].to_numpy() + more, abs=1e-9)
-    both = sim.run(scenario({**step, "network": "5 ms"}, entry), check=True).tasks
+    both = hs.run(scenario({**step, "network": "5 ms"}, entry), check=True).tasks
     assert both["ttft"].to_numpy() == pytest.approx(near["ttft"].to_numpy() + 0.01, abs=1e-9)
 
 
 def test_patience_may_end_on_the_way():
     entry = {"patience": "20 ms"}
-    result = sim.run(scenario({"step": {"fixed": "10 ms"}, "front_end": "30 ms"}, entry), check=True)
+    result = hs.run(scenario({"step": {"fixed": "10 ms"}, "front_end": "30 ms"}, entry), check=True)
     assert result.tasks["status"].tolist() == ["expired"]
 
 
@@ -328,7 +328,7 @@ def test_a_client_aborts_until_it_has_the_last_token(timeout, front_end, status,
     record = simulated(service, [0, 1], [100, 100], [4, 4])
     first, last = record.first_token - record.input.tasks.arrival, record.finish - record.input.tasks.arrival
     for row in range(2):
-        assert sim.model.record.STATUS_NAMES[record.status[row]] == status
+        assert hs.model.record.STATUS_NAMES[record.status[row]] == status
         assert last[row] == pytest.approx(finish / 1e3, abs=1e-9)
         assert first[row] == pytest.approx(math.nan if ttft is None else ttft / 1e3, abs=1e-9, nan_ok=True)
 
@@ -336,7 +336,7 @@ def test_a_client_aborts_until_it_has_the_last_token(timeout, front_end, status,
 def test_what_is_on_its_way_at_the_end_of_a_run_has_not_come():
     service = {"step": {"fixed": "10 ms"}, "network": {"request": 0, "response": "20 ms"}}
     for horizon, first in (("25 ms", math.nan), ("35 ms", 0.03), ("55 ms", 0.03)):
-        result = sim.run(scenario(service, horizon=horizon), check=True)
+        result = hs.run(scenario(service, horizon=horizon), check=True)
         assert result.tasks["status"].tolist() == ["unfinished"]
         assert result.tasks["ttft"].tolist() == pytest.approx([first], nan_ok=True)
 
@@ -443,7 +443,7 @@ def server_file(tmp_path, **service):
 def test_a_log_of_a_known_server_is_found_again(tmp_path):
     """Within the 2 % that are wanted; 150 short requests are few to read steps off."""
     log = known_log(tmp_path / "log.csv")
-    done = invoke("--from", log, "--scenario", server_file(tmp_path), "--name", "server", "--out", tmp_path)
+    done = invoke("--from", log, "--server", server_file(tmp_path), "--name", "server", "--out", tmp_path)
     assert done.exit_code == 0, done.output
     profile = yaml.safe_load((tmp_path / "server.service.yaml").read_text())
     assert profile["measured"]["held_back"] == 45
@@ -531,7 +531,7 @@ def test_logs_that_cannot_be(tmp_path, row, message):
     rows = [(k, 10, 5, k + 0.1, k + 0.3) for k in range(30)]
     rows[7] = (row[0], row[1], row[2], row[0] + row[3], row[0] + row[4])
     log = write_log(tmp_path / "log.csv", rows, names)
-    done = invoke("--from", log, "--scenario", server_file(tmp_path))
+    done = invoke("--from", log, "--server", server_file(tmp_path))
     assert done.exit_code == 3
     assert f"{log}:9: column" in done.output and message in done.output
 
@@ -541,7 +541,7 @@ def test_a_fit_that_does_not_converge(tmp_path):
     """Latencies of an hour at one request a second, whatever the step."""
     rng = np.random.default_rng(1)
     rows = [(k, 10, 1, t, t) for k, t in enumerate(rng.choice([1e-3, 3600.0], 30))]
-    done = invoke("--from", write_log(tmp_path / "log.csv", rows), "--scenario", server_file(tmp_path))
+    done = invoke("--from", write_log(tmp_path / "log.csv", rows), "--server", server_file(tmp_path))
     assert done.exit_code == 3
     assert "the fit does not converge: after" in done.output
     assert not list(tmp_path.glob("*.service.yaml"))
@@ -581,5 +581,5 @@ def test_what_goes_with_what(tmp_path):
     log = known_log(tmp_path / "log.csv", 25)
     assert invoke("--from", log).exit_code == 2
     table = server_file(tmp_path, step={"decode": {1: "9 ms", 8: "10 ms"}, "per_prompt_token": "1 ms"})
-    done = invoke("--from", log, "--scenario", table, "--out", tmp_path)
+    done = invoke("--from", log, "--server", table, "--out", tmp_path)
     assert done.exit_code == 3 and "its step is a table" in done.output

@@ -13,20 +13,27 @@ from machines import gpu_mode, simulate
 from scipy.optimize import linprog
 from tiers import spread
 
-import sim
-from policies.dynamic.common.fractions import ModeOffers, best_ratio, equal_share, least_worst_ratio, max_min, max_sum
-from policies.dynamic.common.labels import Labels
-from policies.dynamic.common.side_by_side import SideBySideScheduler
-from policies.dynamic.finish_time_fairness import FinishTimeFairness
-from policies.dynamic.max_min_fairness import MaxMinFairness
-from policies.dynamic.max_throughput import MaxThroughput
-from policies.dynamic.min_makespan import MinMakespan
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec, Sharing
-from sim.model.tasks import Shape, Stopping
-from sim.testing import audit, examine, generate, other_hash_seed, small_systems, workload
-from sim.testing.systems import GB, System
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Sharing
+from hetsim.model.tasks import Shape, Stopping
+from hetsim.testing import audit, examine, generate, other_hash_seed, small_systems, workload
+from hetsim.testing.systems import GB, System
+from hetsim_policies.dynamic.common.fractions import (
+    ModeOffers,
+    best_ratio,
+    equal_share,
+    least_worst_ratio,
+    max_min,
+    max_sum,
+)
+from hetsim_policies.dynamic.common.labels import Labels
+from hetsim_policies.dynamic.common.side_by_side import SideBySideScheduler
+from hetsim_policies.dynamic.finish_time_fairness import FinishTimeFairness
+from hetsim_policies.dynamic.max_min_fairness import MaxMinFairness
+from hetsim_policies.dynamic.max_throughput import MaxThroughput
+from hetsim_policies.dynamic.min_makespan import MinMakespan
 
 POLICIES = [MaxMinFairness, FinishTimeFairness, MinMakespan, MaxThroughput]
 
@@ -493,17 +500,17 @@ def scenario(tmp_path):
 
 
 def test_a_table_of_throughputs_is_all_it_takes(scenario):
-    tasks = sim.run(scenario([("A", 800), ("B", 200)]), check=True).tasks.set_index("class")
+    tasks = hs.run(scenario([("A", 800), ("B", 200)]), check=True).tasks.set_index("class")
     assert tasks.finish["B"] == pytest.approx(100)
     assert tasks.finish["A"] == pytest.approx(120)
-    apart = sim.run(scenario([("A", 800), ("C", 50)]), check=True).tasks  # zeros: they cannot share
+    apart = hs.run(scenario([("A", 800), ("C", 50)]), check=True).tasks  # zeros: they cannot share
     assert sorted(apart.start) == [0, apart.finish.min()]
 
 
 def test_pairs_without_a_measured_pair_are_refused(scenario):
     with pytest.raises(ScenarioError, match="no type of GPU here has measured pairs; give one streams: 2"):
-        sim.run(scenario([("A", 800)], pairs=False))
+        hs.run(scenario([("A", 800)], pairs=False))
     bad = scenario([("A", 800)])
     bad["policy"]["threshold"] = 0.9
     with pytest.raises(ScenarioError, match="threshold"):
-        sim.run(bad)
+        hs.run(bad)

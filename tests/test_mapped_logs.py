@@ -17,16 +17,16 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.scenario.file import document
-from sim.scenario.schema.trace import check_traces
-from sim.workload.mapped import reader as mapped
-from sim.workload.mapped.cells import Instants, clock, duration, guess_form, size
-from sim.workload.mapped.propose import form_of, propose
-from sim.workload.mapped.rows import rows_of
-from sim.workload.readers import slurm
-from sim.workload.readers.task_table import to_frame
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.scenario.file import document
+from hetsim.scenario.schema.trace import check_traces
+from hetsim.workload.mapped import reader as mapped
+from hetsim.workload.mapped.cells import Instants, clock, duration, guess_form, size
+from hetsim.workload.mapped.propose import form_of, propose
+from hetsim.workload.mapped.rows import rows_of
+from hetsim.workload.readers import slurm
+from hetsim.workload.readers.task_table import to_frame
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 GERMAN = "%d.%m.%Y %H:%M:%S"
@@ -371,7 +371,7 @@ def _log(path: Path, cell: str) -> Path:
         (LOG + "2024-03-01 00:00:00,5,1\n", "t.csv:4: the row has 3 cells, but the header has 5 columns"),
         (LOG + '2024-03-01 00:00:00,5,1,4,"ann\n', "t.csv:4: cannot be read as a row of cells: a quotation mark"),
         (LOG + "2024-03-01 00:00:00,,1,4,ann\n",
-         "t.csv:4: row 3, column ran_s: the cell is blank, and nothing says what that means for duration; missing: "
+         "t.csv:4: row 3: column ran_s is blank, and nothing says what that means for duration; missing: "
          "{duration: drop} leaves such jobs out"),
         (LOG + "2024-03-01 00:00:00,-5,1,4,ann\n", 't.csv:4: row 3, column ran_s: "-5" is negative'),
         (LOG + "2024-03-01 00:00:00,5 min,1,4,ann\n",
@@ -403,6 +403,19 @@ def test_json_lines_that_are_none(tmp_path: Path) -> None:
     assert 'has no column "took"; did you mean "tooks"?' in refused("jsonl", path, **keys)[0]
 
 
+def test_a_key_that_is_not_there_is_no_blank_cell(tmp_path: Path) -> None:
+    """Of an object a key may be missing, and so may a part of a cell: both are told apart from a blank cell."""
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"at": 0, "took": 1, "use": {"gpus": 1}}\n{"at": 0, "took": 2, "use": {}}\n')
+    keys = {"columns": {"arrival": "at", "duration": "took", "gpus": "use.gpus"}, "time": "s"}
+    assert refused("jsonl", path, **keys)[0].startswith("t.jsonl:2: row 2: the key use.gpus is not there, or null, and")
+    path = tmp_path / "t.csv"
+    path.write_text('at,took,tres\n0,1,"cpu=1,gres/gpu=1"\n0,2,cpu=1\n')
+    columns = {"arrival": "at", "duration": "took", "gpus": {"column": "tres", "key": "gres/gpu"}}
+    said = refused("csv", path, columns=columns, time="s")[0]
+    assert said.startswith('t.csv:3: row 2: column tres is blank or has no "gres/gpu" in it, and nothing says')
+
+
 def test_parquet_is_told_by_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     pd.DataFrame({"at": [0.0, 1.0, 2.0], "took": ["5", "x", "7"]}).to_parquet(path)
@@ -430,7 +443,7 @@ def test_the_proposal_for_a_log_reads_it(tmp_path: Path) -> None:
         [{**row, **{name: text(row[name]) for name in ("submitted", "began", "ended")}} for row in rows]
     )
     table.to_csv(tmp_path / "jobs.csv", index=False)
-    done = run("trace", "map", tmp_path / "jobs.csv", "--out", tmp_path / "map.yaml")
+    done = run("trace", "map", tmp_path / "jobs.csv", "--mapping", tmp_path / "map.yaml")
     assert done.exit_code == 0
     assert run("trace", "convert", tmp_path / "map.yaml", tmp_path / "out.csv").exit_code == 0
     found = pd.read_csv(tmp_path / "out.csv")
@@ -438,7 +451,7 @@ def test_the_proposal_for_a_log_reads_it(tmp_path: Path) -> None:
         assert found[name].tolist() == pytest.approx(expected[name].tolist(), nan_ok=True), name
     for name in ("user", "devices", "partition", "status"):
         assert found[name].fillna("").tolist() == expected[name].tolist(), name
-    assert run("trace", "map", tmp_path / "jobs.csv", "--out", tmp_path / "map.yaml").exit_code == 2
+    assert run("trace", "map", tmp_path / "jobs.csv", "--mapping", tmp_path / "map.yaml").exit_code == 2
 
 
 def test_it_says_what_it_is_unsure_of(tmp_path: Path) -> None:
@@ -499,7 +512,7 @@ def test_ways_of_writing_dates() -> None:
 @pytest.mark.slow
 def test_public_logs_by_their_proposals() -> None:
     """The readers of these formats and the proposals for plain CSVs agree on when, how long and on how much."""
-    from sim import registry
+    from hetsim import registry
 
     logs = {
         "philly": "philly/philly_flat_2017-10-09_to_11.csv",

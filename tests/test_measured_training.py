@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from machines import Job, gpu_mode, simulate
 
-import sim
-from policies.dynamic.common.at_intervals import IntervalJob as Standing
-from policies.dynamic.las_intervals import LasIntervals
-from policies.dynamic.optimus_intervals import OptimusIntervals
-from policies.dynamic.pollux import Pollux
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, NodeSpec
-from sim.model.plan import Placement
-from sim.policy import Scheduler, Start, Stop, Wait
-from sim.workload.readers.measured_training import StepModel, TrainingCurve, applications
-from sim.workload.readers.pollux import read
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec
+from hetsim.model.plan import Placement
+from hetsim.policy import Scheduler, Start, Stop, Wait
+from hetsim.workload.readers.measured_training import StepModel, TrainingCurve, applications
+from hetsim.workload.readers.pollux import read
+from hetsim_policies.dynamic.common.at_intervals import IntervalJob as Standing
+from hetsim_policies.dynamic.las_intervals import LasIntervals
+from hetsim_policies.dynamic.optimus_intervals import OptimusIntervals
+from hetsim_policies.dynamic.pollux import Pollux
 
 GPU = DeviceType("g")
 PLACEMENTS = """placement,local_bsz,step_time,sync_time
@@ -181,14 +181,14 @@ def test_policies_see_what_is_left_on_a_layout(net):
 
 
 def test_a_workload_runs_from_its_files(profiles):
-    found = sim.run(scenario(profiles), check=True).tasks.set_index("id")
+    found = hs.run(scenario(profiles), check=True).tasks.set_index("id")
     # Decided at 60 s: two GPUs for a; at 120 s one for b.
     assert found.finish["a"] == pytest.approx(60 + 1.9 * (50 + 100 / 1.5))
     assert found.start["b"] == 120 and found.finish["b"] == pytest.approx(120 + 360)
 
 
 def test_a_run_can_be_saved_and_read_again(profiles, tmp_path):
-    result = sim.run(scenario(profiles))
+    result = hs.run(scenario(profiles))
     result.save(tmp_path / "kept")
     again = type(result).load(tmp_path / "kept")
     assert list(again.tasks["finish"]) == list(result.tasks["finish"])
@@ -242,7 +242,7 @@ def test_profiles_are_a_folder(profiles):
     given = scenario(profiles)
     given["workload"][0]["trace"]["profiles"] = str(profiles / "jobs.csv")
     with pytest.raises(ScenarioError, match="is a file, not a folder"):
-        sim.load(given)
+        hs.load(given)
 
 
 # Schedulers -----------------------------------------------------------------------------------------------------------
@@ -367,6 +367,6 @@ def test_what_pollux_deals_out_keeps_the_rules(seed):
 
 def test_pollux_runs_a_measured_workload(profiles):
     given = scenario(profiles, "pollux", sizes="any", batch="adaptive")
-    found = sim.run(given, check=True).tasks
+    found = hs.run(given, check=True).tasks
     assert (found["status"] == "completed").all()
     assert (found["start"] % 60 == 0).all()

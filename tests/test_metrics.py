@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from tiers import examples
 
-import sim
-from sim.errors import UsageError
-from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
-from sim.model.record import COMPLETED, EXPIRED, REJECTED, UNFINISHED
-from sim.model.tasks import Mode
-from sim.results.one_run import metrics
-from sim.results.one_run.bounds import area_bound
-from sim.results.one_run.fairness import rho
-from sim.results.one_run.measured import quantile
-from sim.results.one_run.metrics import littles_law
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.errors import UsageError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.record import COMPLETED, EXPIRED, REJECTED, UNFINISHED
+from hetsim.model.tasks import Mode
+from hetsim.results.one_run import metrics
+from hetsim.results.one_run.bounds import area_bound
+from hetsim.results.one_run.fairness import rho
+from hetsim.results.one_run.measured import quantile
+from hetsim.results.one_run.queue_metrics import littles_law
+from hetsim.results.one_run.result import Result
 
 NAN, INF = math.nan, math.inf
 
@@ -237,14 +237,14 @@ def test_the_energy_of_a_cluster_without_watts_is_undefined(watts):
     work = {"name": "w", "arrivals": {"process": "poisson", "rate": "1/s"}, "count": 10, "gpu_time": "1 s"}
     scenario = {"name": "t", "cluster": {"nodes": [nodes]}, "workload": [work]}
     names = [f"energy{part}_j" for part in ("", "_tasks", "_wasted", "_idle", "_sleep", "_of_tasks")]
-    result = sim.run(scenario)
+    result = hs.run(scenario)
     tables = [result.tasks["energy_j"], result.launches["energy_j"], result.devices.filter(like="energy").stack()]
     figures = [*result.values(names).values(), *(value for table in tables for value in table)]
     assert len(figures) > 6 and all(math.isnan(value) if watts is None else value == 0 for value in figures)
     assert result.to_json()["summary"]["energy_j"] == (0.0 if watts else None)
-    several = sim.run(scenario, replications=3)
+    several = hs.replicate(scenario, replications=3)
     assert math.isnan(several.summary.loc["energy_j", "mean"]) == (watts is None)
-    found = sim.compare(scenario, ["fcfs", "sjf"], metrics=["energy_j"], replications=2)
+    found = hs.compare(scenario, ["fcfs", "sjf"], metrics=["energy_j"], replications=2)
     assert found.cells("energy_j") == (["–", "–"] if watts is None else ["0 J", "0 J"])
-    swept = sim.sweep(scenario, {"cluster.nodes.0.cpus": [1, 2]}, policies=["fcfs", "sjf"], metrics=["energy_j"])
+    swept = hs.sweep(scenario, {"cluster.nodes.0.cpus": [1, 2]}, policies=["fcfs", "sjf"], metrics=["energy_j"])
     assert swept.table["energy_j"].isna().all() == (watts is None)

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 from tiers import spread
 
-import sim
-from policies.hybrid.mpc import Mpc
-from policies.hybrid.plan_and_repair import PlanAndRepair
-from policies.static.genetic import Genetic
-from policies.static.mct import Mct
-from policies.static.min_min import MinMin
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError, UsageError
-from sim.model.cluster import Cluster, DeviceType
-from sim.model.plan import Plan
-from sim.model.record import COMPLETED
-from sim.model.tasks import Shape
-from sim.policy import ListScheduler, Progress, Scheduler
-from sim.policy.planned import PlannedScheduler
-from sim.policy.remaining import Resumed
-from sim.testing import System
-from sim.testing.generate import random_system
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.plan import Plan
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import Shape
+from hetsim.policy import ListScheduler, Progress, Scheduler
+from hetsim.policy.planned import PlannedScheduler
+from hetsim.policy.remaining import Resumed
+from hetsim.testing import System
+from hetsim.testing.generate import random_system
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.hybrid.mpc import Mpc
+from hetsim_policies.hybrid.plan_and_repair import PlanAndRepair
+from hetsim_policies.static.mct import Mct
+from hetsim_policies.static.random_search import Genetic
+from hetsim_policies.static.rounds import MinMin
 
 GPU = DeviceType("g")
 
@@ -96,7 +96,7 @@ def test_no_hidden_time_or_arrival_changes_a_decision(seed):
 def test_what_cannot_be_is_said(policy, said):
     jobs = {"cpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 3}}
     with pytest.raises(ScenarioError, match=said):
-        sim.run({"cluster": {"nodes": {"cpus": 1}}, "workload": jobs, "policy": policy})
+        hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": jobs, "policy": policy})
 
 
 # Trying plans out -----------------------------------------------------------------------------------------------

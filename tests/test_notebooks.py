@@ -26,7 +26,7 @@ def test_notebook_runs(path: Path, tmp_path: Path):
     notebook = jupytext.read(path)
     for cell in notebook.cells:
         cell.source = re.sub(r"\breplications=([3-9]|\d\d)", f"replications={FEW}", cell.source)
-        cell.source = re.sub(r'(sim\.load\("[\w-]+")\)', rf'\1, {{"replications": {FEW}}})', cell.source)
+        cell.source = re.sub(r'(hs\.load\("[\w-]+")\)', rf'\1, {{"replications": {FEW}}})', cell.source)
     with warnings.catch_warnings():  # Jupyter's own, about its sockets and event loops
         warnings.simplefilter("ignore")
         where = {"metadata": {"path": str(tmp_path)}}

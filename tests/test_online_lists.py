@@ -11,26 +11,26 @@ import tiers
 from test_dual_approximation import SLACK
 from tiers import some, spread
 
-import sim
-from policies.dynamic.common.earliest import EarliestLine
-from policies.dynamic.dmda import Dmda
-from policies.dynamic.dmdas import Dmdas
-from policies.dynamic.eft import Eft
-from policies.dynamic.er_ls import ErLs
-from policies.dynamic.heteroprio import HeteroPrio
-from policies.dynamic.lws import Lws
-from policies.static.as_planned import AsPlanned
-from policies.static.mct import mct
-from policies.task_graphs import bottom_levels
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.record import COMPLETED
-from sim.model.tasks import Item, Shape
-from sim.policy import PlannedScheduler, Scheduler
-from sim.testing import System, check_policy, random_system, small_systems
-from sim.testing.hybrid import FAMILIES, hybrid, instances, optimum
-from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import Item, Shape
+from hetsim.policy import PlannedScheduler, Scheduler
+from hetsim.testing import System, check_policy, random_system, small_systems
+from hetsim.testing.hybrid import FAMILIES, hybrid, instances, optimum
+from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+from hetsim_policies.dynamic.common.earliest import EarliestLine
+from hetsim_policies.dynamic.dmda import Dmda
+from hetsim_policies.dynamic.dmdas import Dmdas
+from hetsim_policies.dynamic.eft import Eft
+from hetsim_policies.dynamic.er_ls import ErLs
+from hetsim_policies.dynamic.heteroprio import HeteroPrio
+from hetsim_policies.dynamic.lws import Lws
+from hetsim_policies.static.as_planned import AsPlanned
+from hetsim_policies.static.mct import mct
+from hetsim_policies.task_graphs import bottom_levels
 
 G = DeviceType("g")
 PHI = (1 + math.sqrt(5)) / 2
@@ -347,8 +347,8 @@ def with_policy(**scheduler):
 
 @pytest.mark.parametrize("by", ["eft", {"name": "dmda", "prefetch": False}, {"name": "as_planned", "by": "sjf"}])
 def test_a_policy_names_another(by):
-    planned = sim.run(with_policy(name="as_planned", by=by))
-    itself = sim.run({**SCENARIO, "policy": {"scheduler": by}})
+    planned = hs.run(with_policy(name="as_planned", by=by))
+    itself = hs.run({**SCENARIO, "policy": {"scheduler": by}})
     assert planned.summary.loc["makespan", "value"] == itself.summary.loc["makespan", "value"]
 
 
@@ -365,8 +365,8 @@ def test_a_policy_names_another(by):
     ],
 )
 def test_errors_point_into_the_inner_policy(by, where, what):
-    with pytest.raises(sim.errors.ScenarioError) as caught:
-        sim.run(with_policy(name="as_planned", by=by))
+    with pytest.raises(hs.errors.ScenarioError) as caught:
+        hs.run(with_policy(name="as_planned", by=by))
     (problem,) = caught.value.problems
     assert problem.key == where and what in problem.message
 
@@ -380,7 +380,7 @@ class Hybrid(Scheduler):
 
 def test_a_policy_may_ask_for_a_planner(monkeypatch):
     monkeypatch.setitem(registry._registered, "scheduler", {"hybrid": Hybrid})
-    loaded = sim.load(with_policy(name="hybrid", planner="heft", then={"name": "dmda", "prefetch": False}))
+    loaded = hs.load(with_policy(name="hybrid", planner="heft", then={"name": "dmda", "prefetch": False}))
     label = "hybrid (planner: heft, then: dmda (prefetch: false))"
     assert loaded.policies.scheduler.label == label
     for given, where, what in [
@@ -388,8 +388,8 @@ def test_a_policy_may_ask_for_a_planner(monkeypatch):
         ({"planner": "heftt"}, "policy.scheduler.planner", "unknown scheduler"),
         ({}, "policy.scheduler.planner", "missing"),
     ]:
-        with pytest.raises(sim.errors.ScenarioError) as caught:
-            sim.load(with_policy(name="hybrid", **given))
+        with pytest.raises(hs.errors.ScenarioError) as caught:
+            hs.load(with_policy(name="hybrid", **given))
         assert [problem.key for problem in caught.value.problems] == [where]
         assert what in caught.value.problems[0].message
 

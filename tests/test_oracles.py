@@ -1,8 +1,8 @@
 """Closed forms of queueing theory: the simulation's 99 % interval must cover the exact value.
 
-The formulas are those of `sim.theory` (which `test_theory.py` tests by themselves) where it has them.
+The formulas are those of `hetsim.theory` (which `test_theory.py` tests by themselves) where it has them.
 
-Every test goes the whole way from a scenario to `sim.run(...).interval(...)`, over at least 20 replications with
+Every test goes the whole way from a scenario to `hetsim.run(...).interval(...)`, over at least 20 replications with
 fixed seeds; where a recursion of a few lines gives the same waits, it replaces most of the runs
 (`reckoned`).  Each docstring quotes the formula it checks, in the usual letters: λ arrival rate, S service time,
 μ = 1 / E[S], c servers, ρ = λ E[S] / c, W time in queue (`wait`), T time in system (`response`), L tasks in system.
@@ -25,12 +25,12 @@ import pytest
 from recursions import Times, by_order, in_line, reckoned, shared, sizes
 from scipy import integrate, special
 
-import sim
-from sim import theory
-from sim.model.tasks import Task, Tasks
-from sim.policy import Accept, Admission, Reject, View
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run.metrics import littles_law
+import hetsim as hs
+from hetsim import theory
+from hetsim.model.tasks import Task, Tasks
+from hetsim.policy import Accept, Admission, Reject, View
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.queue_metrics import littles_law
 
 WARMUP = 500.0
 CONFIDENCE = 0.99
@@ -76,9 +76,7 @@ def one_server(rate: float, size: Part, **more: Any) -> Part:
 
 
 def replicated(of: Part, seed: int, replications: int = 20, **more: Any) -> Replications:
-    found = sim.run(of, seed=seed, replications=replications, **more)
-    assert isinstance(found, Replications)
-    return found
+    return hs.replicate(of, seed=seed, replications=replications, **more)
 
 
 def covered(runs: Replications, **exact: float) -> None:
@@ -144,7 +142,7 @@ def test_mm4_wait_is_erlang_c(nodes: Part, demand: Part):
 @functools.cache
 def four_gpus() -> Any:
     """What each of the six is compared with."""
-    return sim.run(scenario(gpus(4), {"arrivals": poisson(3), "gpu_time": exponential()}, until=1_000), seed=4)
+    return hs.run(scenario(gpus(4), {"arrivals": poisson(3), "gpu_time": exponential()}, until=1_000), seed=4)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ def four_gpus() -> Any:
 def test_mm4_in_six_disguises(nodes: Part, demand: Part):
     """Whatever it is of which there are four: tasks start and finish as with four GPUs, to the last bit."""
     four = four_gpus()
-    same: Any = sim.run(scenario(nodes, {"arrivals": poisson(3), **demand}, until=1_000), seed=4)
+    same: Any = hs.run(scenario(nodes, {"arrivals": poisson(3), **demand}, until=1_000), seed=4)
     assert four.metric("wait_mean") > 0.1
     for column in ("start", "finish"):
         assert same.tasks[column].tolist() == four.tasks[column].tolist()
@@ -212,7 +210,7 @@ def test_dd1_is_exact():
     arrivals = {"process": "deterministic", "interval": "1 s"}
     for size, grows in ((0.75, 0.0), (1.0, 0.0), (1.25, 0.25)):
         entry = {"arrivals": arrivals, "count": 1000, "gpu_time": f"{size} s"}
-        result: Any = sim.run({**scenario(gpus(), entry), "warmup": 0, "workload": [entry]}, check=True)
+        result: Any = hs.run({**scenario(gpus(), entry), "warmup": 0, "workload": [entry]}, check=True)
         assert result.tasks["wait"].tolist() == [n * grows for n in range(1000)]
         assert result.tasks["finish"].tolist() == [max(n, n * size) + size for n in range(1000)]
 
@@ -221,7 +219,7 @@ def test_littles_law_is_exact_on_a_drained_run():
     """L = λ W holds of every single run in which all tasks complete, not only on average."""
     for policy in ("fcfs", "sjf", "srtf"):
         of = {**one_server(0.9, lognormal(), until=2_000, policy=policy), "warmup": 0}
-        result: Any = sim.run(of, seed=9)
+        result: Any = hs.run(of, seed=9)
         in_system, product = littles_law(result)
         assert in_system == pytest.approx(product, rel=1e-9)
 
@@ -328,7 +326,7 @@ def test_processor_sharing_knows_only_the_mean(size: Part):
     slowdown is 1 / (1 - ρ).  Time slices without switch cost are processor sharing."""
     exact = {"response_mean": theory.mg1_ps(0.65, 1).response_mean, "slowdown_mean": 1 / 0.35}
     reckoned(sharing(0.65, size), 14, together(lambda k: 1 / k), exact)
-    assert sim.run(sharing(0.65, size), seed=14).metric("wait_max") == 0
+    assert hs.run(sharing(0.65, size), seed=14).metric("wait_max") == 0
 
 
 @pytest.mark.slow
@@ -478,7 +476,7 @@ class AtMost(Admission):
 @pytest.fixture
 def at_most():
     """The admission policy by name, for one test."""
-    from sim import registry
+    from hetsim import registry
 
     registry.register("at_most", AtMost, kind="admission")
     yield

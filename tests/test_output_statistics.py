@@ -14,16 +14,17 @@ from click.testing import CliRunner
 from scipy import stats
 from tiers import some
 
-import sim
+import hetsim as hs
 from benchmarks import coverage
-from sim.cli.program import hetsim
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment.compare import run_policies
-from sim.experiment.precision import needed
-from sim.results.many_runs.selection import Race
-from sim.results.many_runs.warmup import WarmupSeries, mser
-from sim.results.one_run.batch_means import batch_interval, lag_one, means_of
-from sim.scenario.schema.resample import by_block, by_user
+from hetsim.cli.program import hetsim
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.experiment.compare import run_policies
+from hetsim.experiment.options import StudyOptions
+from hetsim.experiment.precision import needed
+from hetsim.results.many_runs.selection import Race
+from hetsim.results.many_runs.warmup import WarmupSeries, mser
+from hetsim.results.one_run.batch_means import batch_interval, lag_one, means_of
+from hetsim.scenario.schema.resample import by_block, by_user
 
 DAY = 86_400.0
 
@@ -89,35 +90,36 @@ def test_congestion_of_single_runs_is_not_cut():
 @pytest.mark.slow
 def test_warmup_auto_is_told_kept_and_the_same_for_any_number_of_workers(tmp_path: Path):
     scenario = queue(warmup="auto", replications=6)
-    runs = sim.run(scenario)
+    runs = hs.replicate(scenario)
     assert len([text for text in runs.remarks if text.startswith("warm-up: ")]) == 1
     warmup = runs.results[0].warmup
     assert warmup > 0 and f"warmup: {warmup!r} s" in runs.results[0].scenario
-    fixed = sim.run({**scenario, "warmup": f"{warmup!r} s"})
+    fixed = hs.replicate({**scenario, "warmup": f"{warmup!r} s"})
     pd.testing.assert_frame_equal(fixed.values, runs.values, check_exact=True)
-    again = sim.run(scenario, workers=2)
+    again = hs.replicate(scenario, workers=2)
     pd.testing.assert_frame_equal(again.values, runs.values, check_exact=True)
-    from sim.experiment.directory import save
+    from hetsim.experiment.directory import save
 
-    loaded = sim.load(save(runs, tmp_path / "saved", picture=False))
+    loaded = hs.load(save(runs, tmp_path / "saved", picture=False))
     assert loaded.remarks == runs.remarks and loaded.results[0].warmup == warmup
 
 
 def test_policies_that_are_compared_share_the_warmup():
-    runs = run_policies(queue(some(600, 200), warmup="auto", replications=6), ["fcfs", "sjf"])
+    runs = run_policies(queue(some(600, 200), warmup="auto", replications=6), ["fcfs", "sjf"], StudyOptions())
     assert len({run.results[0].warmup for run in runs.values()}) == 1
     assert runs["fcfs"].values["tasks"].equals(runs["sjf"].values["tasks"])
 
 
 def test_a_load_beyond_capacity_warns_that_the_cut_is_near_half():
-    runs = sim.run(queue(rate="1.5/s", warmup="auto", replications=6))
-    assert any("near the half" in text for text in runs.warnings)
+    scenario = queue(rate="1.5/s", warmup="auto", replications=6)
+    assert any("near the half" in text for text in hs.replicate(scenario).warnings)
+    assert any("near the half" in text for text in hs.run(scenario).warnings)
 
 
 @pytest.mark.parametrize("replications", [1, 4])
 def test_warmup_auto_needs_replications(replications: int):
     with pytest.raises(UsageError, match="at least 5"):
-        sim.run(queue(warmup="auto"), replications=replications)
+        hs.replicate(queue(warmup="auto"), replications=replications)
 
 
 # Batch means -----------------------------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ def test_lag_one_is_half_of_von_neumanns_ratio_below_one():
 
 
 def test_a_run_that_is_long_enough_has_batch_means_and_a_short_one_is_refused():
-    short, long = sim.run(queue(1_000)), sim.run(queue(some(30_000, 6_000), "0.5/s"))
+    short, long = hs.run(queue(1_000)), hs.run(queue(some(30_000, 6_000), "0.5/s"))
     with pytest.raises(UsageError, match="2,000 are needed"):
         short.batch_means("response_mean")
     found = long.batch_means("response_mean", confidence=0.999)
@@ -151,7 +153,7 @@ def test_a_run_that_is_long_enough_has_batch_means_and_a_short_one_is_refused():
 
 def test_correlated_batches_are_refused():
     with pytest.raises(UsageError, match="still correlated"):
-        sim.run(queue(4_000, "0.95/s")).batch_means("wait_mean")
+        hs.run(queue(4_000, "0.95/s")).batch_means("wait_mean")
 
 
 @pytest.mark.parametrize(
@@ -165,26 +167,27 @@ def test_correlated_batches_are_refused():
 )
 def test_what_has_no_batch_means(metric: str, batches: int, text: str):
     with pytest.raises(UsageError, match=text):
-        sim.run(queue(100)).batch_means(metric, batches)
+        hs.run(queue(100)).batch_means(metric, batches)
 
 
 def test_batch_means_of_an_unknown_metric():
     with pytest.raises(UnknownName, match='did you mean "response_mean"'):
-        sim.run(queue(100)).batch_means("response_meen")
+        hs.run(queue(100)).batch_means("response_meen")
 
 
 # Precision -------------------------------------------------------------------------------------------------------
 
 
 def test_precision_takes_ten_and_tells_what_it_reached():
-    runs = sim.run(queue(300), replications={"precision": "90%", "metric": "response_mean", "confidence": "90%"})
+    runs = hs.replicate(queue(300), replications={"precision": "90%", "metric": "response_mean", "confidence": "90%"})
     assert len(runs) == 10 and any(text.startswith("precision: 90 % interval") for text in runs.remarks)
-    out = sim.run(queue(300), replications={"precision": "0.1%", "metric": "response_mean", "max": 10})
+    out = hs.replicate(queue(300), replications={"precision": "0.1%", "metric": "response_mean", "max": 10})
     assert len(out) == 10 and any("the most allowed" in text for text in out.warnings)
 
 
 def test_precision_where_nothing_is_random_stops(tmp_path: Path):
-    runs = sim.run(replay(tmp_path, jobs=some(400, 60)), replications={"precision": "5%", "metric": "response_mean"})
+    scenario = replay(tmp_path, jobs=some(400, 60))
+    runs = hs.replicate(scenario, replications={"precision": "5%", "metric": "response_mean"})
     assert len(runs) == 10 and any("nothing is random" in text for text in runs.warnings)
 
 
@@ -200,13 +203,13 @@ def test_the_number_needed_by_hand():
 
 
 def test_a_plan_for_a_precision_says_what_it_costs():
-    plan = sim.plan_precision(queue(some(2000, 200)), 0.05)
+    plan = hs.plan_precision(queue(some(2000, 200)), 0.05)
     assert plan.low <= plan.replications <= plan.high and plan.pilot == 10
     text = " ".join(plan.sentences)
     assert "± 5 % takes about" in text and "with one worker" in text and "max:" in text
     for bad in ({"precision": 0}, {"precision": 0.05, "pilot": 2}, {"precision": 0.05, "confidence": 1}):
         with pytest.raises(UsageError):
-            sim.plan_precision(queue(100), **bad)
+            hs.plan_precision(queue(100), **bad)
 
 
 # Best of k -------------------------------------------------------------------------------------------------------
@@ -242,10 +245,10 @@ def test_the_best_is_selected_as_often_as_promised():
 
 @pytest.mark.slow
 def test_compare_selects_the_best():
-    found = sim.compare(queue(400), ["fcfs", "sjf"], best="response_mean", delta=0.05, metrics=["response_mean"])
+    found = hs.compare(queue(400), ["fcfs", "sjf"], best="response_mean", delta=0.05, metrics=["response_mean"])
     assert found.selection is not None and found.selection.best == "sjf"
     assert found.sentences[0].startswith("Best in response mean: sjf, with a probability of at least 95 %")
-    again = sim.compare(queue(400), ["fcfs", "sjf"], best="response_mean", delta=0.05, workers=2)
+    again = hs.compare(queue(400), ["fcfs", "sjf"], best="response_mean", delta=0.05, workers=2)
     assert again.selection == found.selection
 
 
@@ -262,12 +265,12 @@ def test_compare_selects_the_best():
 )
 def test_selections_that_make_no_sense(how: dict, text: str):
     with pytest.raises(UsageError, match=text):
-        sim.compare(queue(50), ["fcfs", "sjf"], **how)
+        hs.compare(queue(50), ["fcfs", "sjf"], **how)
 
 
 def test_an_unknown_metric_has_no_best():
     with pytest.raises(UnknownName, match="response_mean"):
-        sim.compare(queue(50), ["fcfs", "sjf"], best="response_meen")
+        hs.compare(queue(50), ["fcfs", "sjf"], best="response_meen")
 
 
 # Traces ----------------------------------------------------------------------------------------------------------
@@ -275,11 +278,11 @@ def test_an_unknown_metric_has_no_best():
 
 def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
     scenario = replay(tmp_path, jobs=some(400, 60))
-    runs = sim.run(scenario, replications=3)
+    runs = hs.replicate(scenario, replications=3)
     with pytest.raises(UsageError, match=r"resample: \{block: 1 week\}"):
         runs.interval("response_mean")
     assert runs.summary["ci_low"].isna().all() and runs.to_json()["summary"]["response_mean"]["ci_low"] is None
-    found = sim.compare(scenario, ["fcfs", "sjf"], replications=3)
+    found = hs.compare(scenario, ["fcfs", "sjf"], replications=3)
     assert found.identical and set(found.winners.values()) == {None}
 
 
@@ -287,14 +290,14 @@ def test_replaying_a_trace_has_no_intervals(tmp_path: Path):
 @pytest.mark.parametrize("how", [{"block": "2 days"}, {"by": "user"}, {"block": "31 h"}])
 def test_a_resampled_trace_has_intervals_and_is_labeled(tmp_path: Path, how: dict):
     scenario = replay(tmp_path, resample=how)
-    runs = sim.run(scenario, replications=4)
+    runs = hs.replicate(scenario, replications=4)
     assert runs.interval("response_mean").half_width > 0
     ids = runs.results[0].tasks["id"]
     assert ids.is_unique and set(ids.str.partition("#")[0]) < {f"j{k}" for k in range(400)}
     (tmp_path / "replay.json").write_text(json.dumps(scenario))
     shown = call("run", str(tmp_path / "replay.json"), "--replications", "2")
     assert "open-loop replay of a trace resampled" in shown.stdout
-    again = sim.run(scenario, replications=4, workers=2)
+    again = hs.replicate(scenario, replications=4, workers=2)
     pd.testing.assert_frame_equal(again.values, runs.values, check_exact=True)
 
 
@@ -343,16 +346,16 @@ def test_users_are_drawn_whole():
 )
 def test_resampling_that_makes_no_sense(tmp_path: Path, how: dict, text: str):
     with pytest.raises(ScenarioError, match=text):
-        sim.run(replay(tmp_path, resample=how))
+        hs.run(replay(tmp_path, resample=how))
 
 
 def test_only_traces_are_resampled(tmp_path: Path):
     scenario = queue(50)
     scenario["workload"][0]["resample"] = {"by": "user"}
     with pytest.raises(ScenarioError, match="no trace here"):
-        sim.run(scenario)
+        hs.run(scenario)
     with pytest.raises(ScenarioError, match="drawn anew already"):
-        sim.run(replay(tmp_path, resample={"by": "user"}, arrivals={"process": "poisson", "rate": "1/h"}))
+        hs.run(replay(tmp_path, resample={"by": "user"}, arrivals={"process": "poisson", "rate": "1/h"}))
 
 
 # From outside ----------------------------------------------------------------------------------------------------
@@ -442,8 +445,8 @@ def test_common_random_numbers_make_differences_of_batching_narrow(scenario: str
     """Against independent streams (another seed for one of the two) the variance of the difference falls at least
     five-fold: so the ratio of variances over 30 replications exceeds five times the 95 % quantile of F(29, 29).
     """
-    runs = run_policies(scenario, BATCHING, replications=30, overrides=overrides)
-    apart = sim.run(scenario, policy=BATCHING["asynchronous"], replications=30, overrides=overrides, seed=99)
+    runs = run_policies(scenario, BATCHING, StudyOptions(replications=30, overrides=overrides))
+    apart = hs.replicate(scenario, policy=BATCHING["asynchronous"], replications=30, overrides=overrides, seed=99)
     serial, paired = (runs[name].values["response_mean"].to_numpy() for name in BATCHING)
     independent = apart.values["response_mean"].to_numpy()
     ratio = (serial - independent).var(ddof=1) / (serial - paired).var(ddof=1)
@@ -468,11 +471,11 @@ def sparse(rate: str = "10/h") -> dict:
 )
 def test_too_few_tasks_for_a_warm_up_are_said(rate: str, said: str):
     with pytest.raises(UsageError, match=f"warmup: auto takes at least 100 tasks in every replication, and {said}"):
-        sim.run(sparse(rate))
+        hs.run(sparse(rate))
     with pytest.raises(UsageError, match=said):
-        sim.compare(sparse(rate), ["fcfs", "sjf"])
+        hs.compare(sparse(rate), ["fcfs", "sjf"])
     with pytest.raises(UsageError, match=said):
-        sim.size(sparse(rate), "wait_mean < 1 s", "cluster.nodes.0.gpus.count")
+        hs.size(sparse(rate), "wait_mean < 1 s", "cluster.nodes.0.gpus.count")
 
 
 def test_the_replication_with_the_fewest_tasks_is_named():
@@ -484,7 +487,7 @@ def test_the_replication_with_the_fewest_tasks_is_named():
 
 
 def test_too_few_tasks_for_a_warm_up_are_a_failed_row_of_a_sweep():
-    found = sim.sweep(sparse(), {"workload.q.arrivals.rate": ["10/h", "4/s"]}, policies=["fcfs", "sjf"])
+    found = hs.sweep(sparse(), {"workload.q.arrivals.rate": ["10/h", "4/s"]}, policies=["fcfs", "sjf"])
     table = found.table
     assert table["status"].tolist() == ["failed", "failed", "done", "done"]
     assert table["error"].str.contains("warmup: auto takes at least 100 tasks").tolist() == [True, True, False, False]
@@ -492,7 +495,7 @@ def test_too_few_tasks_for_a_warm_up_are_a_failed_row_of_a_sweep():
 
 def test_where_nothing_completes_nothing_is_cut_and_that_is_said():
     long = {"horizon": "10 min", "workload.0.gpu_time": "1 d"}
-    runs = sim.run(queue(some(600, 200), warmup="auto", replications=5), overrides=long)
+    runs = hs.replicate(queue(some(600, 200), warmup="auto", replications=5), overrides=long)
     assert runs.values["completed"].tolist() == [0] * 5
     assert [text for text in runs.remarks if "too few tasks completed" in text]
     assert runs.results[0].warmup == 0

@@ -7,12 +7,12 @@ import math
 import pytest
 from hand_made import cluster, record, workload
 
-import sim
-from sim.report import terminal
-from sim.report.overview import comparison_lines, comparison_remarks, overview, remarks
-from sim.results.many_runs.compare import compare
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.report import terminal
+from hetsim.report.overview import comparison_lines, comparison_remarks, overview, remarks
+from hetsim.results.many_runs.compare import compare
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.result import Result
 
 
 def run(waits: float, number: int = 0, finished: bool = True) -> Result:
@@ -99,7 +99,7 @@ def test_replicas_of_language_models_say_what_they_held():
                "step": {"fixed": "10 ms", "per_sequence": "1 ms", "per_prompt_token": "0.1 ms"}}  # fmt: skip
     entry = {"name": "chat", "service": service, "arrivals": {"process": "all_at_once", "count": 8},
              "tokens": {"prompt": 100, "output": 60}}  # fmt: skip
-    result = sim.run({"name": "t", "cluster": {"nodes": {"gpus": gpus}}, "workload": [entry]})
+    result = hs.run({"name": "t", "cluster": {"nodes": {"gpus": gpus}}, "workload": [entry]})
     told = {line.split("  ")[0].strip(): " ".join(line.split()[1:]) for line in overview(result)}
     assert {"ttft", "tpot", "itl"} <= set(told)
     used, most = (f"{100 * result.metric(name):.3g} %" for name in ("kv_used_mean", "kv_used_max"))

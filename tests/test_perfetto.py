@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 from tiers import spread
 
-import sim
-from sim.cli import main
-from sim.errors import UsageError
-from sim.report.perfetto import write_trace
-from sim.testing import check_trace
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import UsageError
+from hetsim.report.perfetto import write_trace
+from hetsim.testing import check_trace
 
 GRAPH = """
 name: diamond
@@ -61,7 +61,7 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_graph_as_it_ran(graph: Path, tmp_path: Path):
-    found = events(write_trace(sim.run(graph), tmp_path / "run.json"))
+    found = events(write_trace(hs.run(graph), tmp_path / "run.json"))
     slices = {event["name"]: event for event in found if event["ph"] == "X" and event["cat"] == "compute"}
     assert {name: (event["ts"], event["dur"]) for name, event in slices.items()} == {
         "a": (0, 1e6), "b": (1e6, 2e6), "c": (1e6, 3e6), "d": (4e6, 1e6)
@@ -82,7 +82,7 @@ def test_a_graph_as_it_ran(graph: Path, tmp_path: Path):
 )
 @pytest.mark.slow
 def test_shipped_scenarios_pass_the_checker(name: str, tmp_path: Path):
-    result = sim.run(name, replications=1)
+    result = hs.run(name)
     path = write_trace(result, tmp_path / "run.json.gz")
     assert check_trace(path) == []
     stages = [event for event in events(path) if event["ph"] == "X" and event["cat"] == "compute"]
@@ -91,7 +91,7 @@ def test_shipped_scenarios_pass_the_checker(name: str, tmp_path: Path):
 
 
 def test_slices_sum_to_the_tables(tmp_path: Path):
-    result = sim.run(SHARED, check=True)
+    result = hs.run(SHARED, check=True)
     path = write_trace(result, tmp_path / "run.json")
     assert check_trace(path) == []
     total: dict[str, float] = {}
@@ -107,23 +107,23 @@ def test_slices_sum_to_the_tables(tmp_path: Path):
 
 
 def test_same_run_same_bytes_also_from_its_directory(tmp_path: Path):
-    first = sim.run(SHARED)
+    first = hs.run(SHARED)
     first.save(tmp_path / "kept")
     files = [write_trace(run, tmp_path / f"{number}.json.gz")
-             for number, run in enumerate((first, sim.run(SHARED), sim.load(tmp_path / "kept")))]  # fmt: skip
+             for number, run in enumerate((first, hs.run(SHARED), hs.load(tmp_path / "kept")))]  # fmt: skip
     assert len({file.read_bytes() for file in files}) == 1
 
 
 def test_from_the_command_line(graph: Path, tmp_path: Path):
     target = tmp_path / "run.json.gz"
-    found = CliRunner().invoke(main, ["run", str(graph), "--trace-out", str(target)])
-    assert found.exit_code == 0 and f"trace: {target}" in found.stderr
+    found = CliRunner().invoke(main, ["run", str(graph), "--perfetto", str(target)])
+    assert found.exit_code == 0 and f"timeline: {target}" in found.stderr
     assert check_trace(target) == []
 
 
 @pytest.mark.parametrize("target", ["", "nowhere/run.json"])
 def test_a_target_that_cannot_be_written(graph: Path, tmp_path: Path, target: str):
-    found = CliRunner().invoke(main, ["run", str(graph), "--trace-out", str(tmp_path / target)])
+    found = CliRunner().invoke(main, ["run", str(graph), "--perfetto", str(tmp_path / target)])
     assert found.exit_code == 2
     assert "folder" in found.stderr and "response" not in found.stdout
 
@@ -176,7 +176,7 @@ def test_a_slice_without_length_lies_beside_one_that_begins_with_it(tmp_path: Pa
 
 def test_requests_to_a_language_model_have_slices_of_their_own(tmp_path: Path):
     """A launch is a busy period of a replica: what a user looks for are the requests inside it."""
-    result = sim.run("chunked-prefill", overrides={"horizon": "40 s", "warmup": "0 s"})
+    result = hs.run("chunked-prefill", overrides={"horizon": "40 s", "warmup": "0 s"})
     path = write_trace(result, tmp_path / "run.json")
     assert check_trace(path) == []
     events = json.loads(path.read_text())["traceEvents"]
@@ -193,7 +193,7 @@ def test_requests_to_a_language_model_have_slices_of_their_own(tmp_path: Path):
 
 
 def test_replications_are_not_one_run(tmp_path: Path):
-    runs = sim.run(SHARED, replications=3)
+    runs = hs.replicate(SHARED, replications=3)
     path = tmp_path / "run.json"
     with pytest.raises(UsageError, match=r"a trace is of one run, and these are 3 replications: .*results\[0\]"):
         write_trace(runs, path)  # type: ignore[arg-type]

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 from tiers import spread
 
-from sim.cli import main
-from sim.errors import NothingMeets, ScenarioError
-from sim.theory.layer_cuts import Layer, chain
-from sim.theory.partition import EqualDevices, NetworkLevel, memory_of, pipeline_partition, unlike_partition
-from sim.workload.readers.layer_profiles import read_profile
+from hetsim.cli import main
+from hetsim.errors import NothingMeets, ScenarioError
+from hetsim.theory.layer_cuts import Layer, chain
+from hetsim.theory.partition import EqualDevices, NetworkLevel, memory_of, pipeline_partition, unlike_partition
+from hetsim.workload.readers.layer_profiles import read_profile
 
 GIVEN = Path(__file__).parents[2] / "shared" / "data" / "training"
 given = pytest.mark.skipif(not (GIVEN / "pipedream.csv").exists(), reason="the published profiles are not there")
@@ -40,7 +40,7 @@ TABLE = "layer,activations,weights,seconds.gpu,seconds.npu\na,100,10,0.002,0.001
 
 
 def hetsim(*arguments: object) -> Any:
-    return CliRunner().invoke(main, ["partition", *(str(one) for one in arguments)])
+    return CliRunner().invoke(main, ["plan", "partition", *(str(one) for one in arguments)])
 
 
 def layers_of(*times: float, sent: float = 0.0) -> list[Layer]:

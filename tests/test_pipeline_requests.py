@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from scipy import stats
 from tiers import spread
 
-import sim
-from sim.cli import main
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.learning.environment.episode import Episodes
-from sim.policy import Accept, Admission, Defer, Reject
-from sim.results.one_run.explain import causes, ending, explain, explain_all
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.learning.environment.episode import Episodes
+from hetsim.policy import Accept, Admission, Defer, Reject
+from hetsim.results.one_run.explain import causes, ending, explain, explain_all
+from hetsim.results.one_run.result import Result
 
 TWO = "layer,activations,weights,seconds.one,seconds.two\na,0,1,3,100\nb,0,1,100,2\n"
 """Layer a takes 3 s on a device of type one, b 2 s on one of type two; nothing is sent between them."""
@@ -50,7 +50,7 @@ def fates(result: Result) -> int:
 
 
 def test_a_request_alone_takes_the_sum_of_its_stages(tmp_path: Path) -> None:
-    run = sim.run(pipeline(tmp_path, arrivals=every(10), count=4, slo="5 s"))
+    run = hs.run(pipeline(tmp_path, arrivals=every(10), count=4, slo="5 s"))
     assert run.metric("tasks") == run.metric("completed") == len(run.tasks) == 4
     assert run.metric("response_mean") == run.metric("response_max") == 5
     assert run.metric("slowdown_max") == 1
@@ -75,12 +75,12 @@ def test_alone_on_any_pipeline_nothing_is_slowed_down(tmp_path: Path, seed: int)
     for node in scenario["cluster"]["nodes"]:
         node["network"] = {"out": f"{draw.uniform(0.5, 3)} MB/s", "latency": "10 ms"}
         node["gpus"]["pcie"] = {"upload": f"{draw.uniform(2, 12)} MB/s", "latency": "5 ms"}
-    assert sim.run(scenario).metric("slowdown_mean") == pytest.approx(1, rel=1e-9)
+    assert hs.run(scenario).metric("slowdown_mean") == pytest.approx(1, rel=1e-9)
 
 
 def test_the_slowest_stage_sets_the_pace(tmp_path: Path) -> None:
     """20 requests at once: one leaves every 3 s, the k-th after 3k + 2 s; Little's law holds for requests."""
-    run = sim.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20}, slo="31 s"))
+    run = hs.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20}, slo="31 s"))
     assert run.tasks["response"].tolist() == [3 * k + 2 for k in range(1, 21)]
     assert run.metric("throughput") == 20 / 62
     assert run.metric("slo_attainment") == run.metric("goodput_fraction") == 9 / 20
@@ -97,7 +97,7 @@ def test_two_queues_in_a_row(tmp_path: Path, times: tuple[float, float]) -> None
     request have ended."""
     layers = f"layer,activations,weights,seconds.one,seconds.two\na,0,1,{times[0]},100\nb,0,1,100,{times[1]}\n"
     entry: dict[str, Any] = {"arrivals": {"process": "poisson", "rate": "0.3/s"}, "count": 400}
-    run = sim.run(pipeline(tmp_path, layers, **entry))
+    run = hs.run(pipeline(tmp_path, layers, **entry))
     done = run.tasks["arrival"].to_numpy()
     waited = np.zeros(len(done))
     for time in times:
@@ -125,7 +125,7 @@ def on_one_node(folder: Path, *others: dict[str, Any], **keys: Any) -> dict[str,
 @pytest.mark.parametrize("policy", ["fcfs", "sjf", "ljf", "easy_backfill", "conservative_backfill"])
 def test_what_waits_for_one_stage_does_not_hold_up_another(tmp_path: Path, policy: str) -> None:
     """A request leaves every 4 s, whichever of the stages the policy puts first."""
-    run = sim.run(on_one_node(tmp_path, policy=policy), check=True)
+    run = hs.run(on_one_node(tmp_path, policy=policy), check=True)
     assert run.metric("makespan") == 3 + 20 * 4
 
 
@@ -133,16 +133,16 @@ def test_jobs_and_stages_keep_their_order(tmp_path: Path) -> None:
     """A job that came first and wants both accelerators' node holds up the stages, as strict order wants it; so does
     one in a partition of that node."""
     job = {"name": "job", "arrivals": {"process": "all_at_once", "count": 2}, "gpu_time.gpu": "10 s"}
-    first = sim.run(on_one_node(tmp_path, job))
+    first = hs.run(on_one_node(tmp_path, job))
     assert first.stages["start"].min() == 10  # the second job waits for the GPU until then
     scenario = on_one_node(tmp_path, {**job, "partition": "p"})
     scenario["cluster"] = {"nodes": [{**ONE_NODE, "partitions": ["p"]}]}
-    assert sim.run(scenario).stages["start"].min() == 10
-    cluster = sim.load(on_one_node(tmp_path)).build().cluster
+    assert hs.run(scenario).stages["start"].min() == 10
+    cluster = hs.load(on_one_node(tmp_path)).build().cluster
     gpu, npu = cluster.types["gpu"], cluster.types["npu"]
     assert cluster.claims(1, gpu) & cluster.claims(1, npu) == 0
     assert cluster.claims(1, gpu) & cluster.claims(1) and cluster.claims(1, npu) & cluster.claims(1)
-    alike = sim.load(pipeline(tmp_path)).build().cluster
+    alike = hs.load(pipeline(tmp_path)).build().cluster
     assert [alike.claims(mask) for mask in (1, 2, 3)] == [1, 2, 3]
     assert alike.claims(3, alike.types["one"]) == 3
 
@@ -151,7 +151,7 @@ def test_jobs_and_stages_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_stages_stay_in_a_table_of_their_own(tmp_path: Path) -> None:
-    run = sim.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 4}))
+    run = hs.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 4}))
     stages = run.stages
     assert stages["id"].tolist() == [f"{k}/{s}" for k in range(4) for s in (1, 2)]
     assert stages["request"].tolist() == [f"{k}" for k in range(4) for _ in (1, 2)]
@@ -168,7 +168,7 @@ def test_stages_stay_in_a_table_of_their_own(tmp_path: Path) -> None:
 
 
 def test_without_pipelines_there_are_no_stages() -> None:
-    run = sim.run({"name": "plain", "cluster": {"nodes": [{"cpus": 1}]},
+    run = hs.run({"name": "plain", "cluster": {"nodes": [{"cpus": 1}]},
                    "workload": [{"name": "w", "arrivals": every(1), "count": 3, "cpu_time": "1 s"}]})  # fmt: skip
     assert run.stages.empty
     assert run.by_stage.empty
@@ -179,14 +179,14 @@ def test_without_pipelines_there_are_no_stages() -> None:
 
 def test_a_job_of_many_items_is_one_job(tmp_path: Path) -> None:
     """10 items take 2 + 10 × 3 s; of the job all of that is computing."""
-    run = sim.run(pipeline(tmp_path, streams=2, pipeline={"items": 10}, slo="32 s"))
+    run = hs.run(pipeline(tmp_path, streams=2, pipeline={"items": 10}, slo="32 s"))
     (job,) = run.tasks.to_dict("records")
     assert (job["id"], job["response"], job["compute"], job["wait"], job["overhead"]) == ("0", 32, 32, 0, 0)
     assert job["met_deadline"] is True
     assert run.metric("slowdown_mean") == 1
     assert run.by_stage["items"].tolist() == [10, 10]
     late = pipeline(tmp_path, streams=2, pipeline={"items": 10, "training": True}, slo="31.9 s")
-    assert sim.run(late).metric("slo_attainment") == 0
+    assert hs.run(late).metric("slo_attainment") == 0
 
 
 def test_the_plan_keeps_the_deadline_of_all_items(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_plan_keeps_the_deadline_of_all_items(tmp_path: Path) -> None:
     layers = "layer,activations,weights,seconds.one,seconds.two\na,0,1,4,100\nb,0,1,1,4\n"
 
     def plan(items: int, slo: str) -> str:
-        loaded = sim.load(pipeline(tmp_path, layers, pipeline={"items": items}, slo=slo))
+        loaded = hs.load(pipeline(tmp_path, layers, pipeline={"items": items}, slo=slo))
         loaded.build()
         return next(note for note in loaded.notes if "an item every" in note)
 
@@ -210,7 +210,7 @@ def test_replicas_and_rounds(tmp_path: Path) -> None:
     scenario = pipeline(tmp_path, "layer,activations,weights,seconds.one\na,0,1,12\n", kinds="one",
                         pipeline={"items": 31, "replication": True})  # fmt: skip
     scenario["cluster"]["nodes"][0]["count"] = 3
-    run = sim.run(scenario)
+    run = hs.run(scenario)
     assert run.metric("response_mean") == 132
     assert run.metric("slowdown_mean") == 1
     assert run.by_stage["devices"].tolist() == [3]
@@ -222,7 +222,7 @@ def test_replicas_and_rounds(tmp_path: Path) -> None:
 def test_a_horizon_judges_requests_by_their_deadline(tmp_path: Path) -> None:
     """A request every 3 s from 0 on takes 5 s and is due after 6 s.  At 20.5 s those that came up to 14.5 s are judged;
     that of 15 s is done before its deadline and does not count, that of 18 s is in its first stage."""
-    run = sim.run(pipeline(tmp_path, arrivals=every(3), slo="6 s", horizon="20.5 s"))
+    run = hs.run(pipeline(tmp_path, arrivals=every(3), slo="6 s", horizon="20.5 s"))
     arrived = run.tasks["arrival"].tolist()
     assert arrived == [0, 3, 6, 9, 12, 15, 18]
     assert run.metric("deadline_after_end") == 2
@@ -237,7 +237,7 @@ def test_a_horizon_judges_requests_by_their_deadline(tmp_path: Path) -> None:
 
 
 def test_a_warm_up_leaves_out_whole_requests(tmp_path: Path) -> None:
-    run = sim.run(pipeline(tmp_path, arrivals=every(4), count=10, warmup="9 s"))
+    run = hs.run(pipeline(tmp_path, arrivals=every(4), count=10, warmup="9 s"))
     kept = run.tasks.query("arrival >= 9")
     assert run.metric("tasks") == len(kept)
     assert run.by_stage["items"].tolist() == [len(kept)] * 2
@@ -245,7 +245,7 @@ def test_a_warm_up_leaves_out_whole_requests(tmp_path: Path) -> None:
 
 
 def test_wait_is_known_once_the_last_stage_has_started(tmp_path: Path) -> None:
-    run = sim.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 3}, horizon="7 s"))
+    run = hs.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 3}, horizon="7 s"))
     assert run.tasks["status"].tolist() == ["completed", "unfinished", "unfinished"]
     assert run.tasks["wait"].tolist()[:2] == [0, 3]
     assert math.isnan(run.tasks["wait"][2])
@@ -279,9 +279,9 @@ class Answering(Admission):
 
 def answered(scenario: dict[str, Any], *answers: Any) -> tuple[Result, list[tuple[str, Any]]]:
     """A run under such answers, and what the policy saw."""
-    sim.register("answering", type("Mine", (Answering,), {"answers": answers}), kind="admission")
+    hs.register("answering", type("Mine", (Answering,), {"answers": answers}), kind="admission")
     policy = {"scheduler": "fcfs", "admission": "answering"}
-    run = sim.run({**scenario, "policy": policy}, check=True)
+    run = hs.run({**scenario, "policy": policy}, check=True)
     return run, run.record.input.admission.seen
 
 
@@ -318,7 +318,7 @@ def test_a_request_that_expires_in_its_second_stage_has_expired(tmp_path: Path) 
     11 s.  The second one is done at 11 s, too late."""
     layers = TWO.replace("100,2", "100,4")
     entry: dict[str, Any] = {"arrivals": {"process": "all_at_once", "count": 3}, "slo": "10.5 s"}
-    run = sim.run(pipeline(tmp_path, layers, **entry, policy={"scheduler": {"name": "edf", "drop_expired": True}}))
+    run = hs.run(pipeline(tmp_path, layers, **entry, policy={"scheduler": {"name": "edf", "drop_expired": True}}))
     assert run.stages["status"].tolist() == ["completed"] * 5 + ["expired"]
     assert run.tasks["status"].tolist() == ["completed", "completed", "expired"]
     assert "deadline passed" in run.tasks["reason"][2]
@@ -334,7 +334,7 @@ def test_a_request_that_expires_in_its_second_stage_has_expired(tmp_path: Path) 
 def test_a_fault_in_one_stage_delays_its_requests(tmp_path: Path) -> None:
     """The second device fails from 4 s to 10 s: its work on the first request is lost."""
     faults = [{"maintenance": {"nodes": "two", "from": "4 s", "for": "6 s"}}]
-    run = sim.run(pipeline(tmp_path, arrivals=every(10), count=2, faults=faults))
+    run = hs.run(pipeline(tmp_path, arrivals=every(10), count=2, faults=faults))
     assert run.tasks["response"].tolist() == [12, 5]
     assert run.tasks["overhead"].tolist() == [7, 0]
     assert run.metric("completed") == 2
@@ -359,7 +359,7 @@ def mixed(folder: Path) -> dict[str, Any]:
 
 
 def test_two_pipelines_beside_a_service_and_jobs(tmp_path: Path) -> None:
-    run = sim.run(mixed(tmp_path), check=True)
+    run = hs.run(mixed(tmp_path), check=True)
     tasks, stages = run.tasks, run.stages
     assert run.metric("tasks") == len(tasks) == fates(run) == 250
     assert tasks["id"].is_unique
@@ -396,7 +396,7 @@ def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
                           "admission": {"name": "queue_limit", "limit": int(draw.integers(1, 5))}}  # fmt: skip
     scenario["faults"] = [{"on": "gpu", "every": {"distribution": "exponential", "mean": "60 s"}, "repair": "5 s"}]
     scenario["horizon"] = f"{draw.uniform(50, 400)} s"
-    run = sim.run(scenario, seed=seed, check=True)
+    run = hs.run(scenario, seed=seed, check=True)
     assert fates(run) == run.metric("tasks") == len(run.tasks)
     rows = run.tasks.set_index("id")
     met = 0
@@ -427,7 +427,7 @@ def test_requests_are_what_their_stages_say(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_saved_run_tells_the_same(tmp_path: Path) -> None:
-    run = sim.run(mixed(tmp_path))
+    run = hs.run(mixed(tmp_path))
     again = Result.load(run.save(tmp_path / "out"))
     pd.testing.assert_frame_equal(again.tasks, run.tasks)
     pd.testing.assert_frame_equal(again.stages, run.stages)
@@ -438,9 +438,9 @@ def test_a_saved_run_tells_the_same(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_tables(tmp_path: Path) -> None:
-    one, two = sim.run(mixed(tmp_path), seed=3), sim.run(mixed(tmp_path), seed=3)
+    one, two = hs.run(mixed(tmp_path), seed=3), hs.run(mixed(tmp_path), seed=3)
     pd.testing.assert_frame_equal(one.tasks, two.tasks)
-    assert not one.tasks["arrival"].equals(sim.run(mixed(tmp_path), seed=4).tasks["arrival"])
+    assert not one.tasks["arrival"].equals(hs.run(mixed(tmp_path), seed=4).tasks["arrival"])
 
 
 # What one is shown ----------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_the_summary_and_explain_tell_of_requests(tmp_path: Path) -> None:
 def test_explain_tells_items_from_stages(tmp_path: Path) -> None:
     """Three items at once: the second waits 3 s and the third 6 s for the first stage, of the 11 s that all take."""
     out = tmp_path / "out"
-    sim.run(pipeline(tmp_path, pipeline={"items": 3})).save(out)
+    hs.run(pipeline(tmp_path, pipeline={"items": 3})).save(out)
     told = shown("explain", out, 0)
     assert "request 0 of pipe (fcfs): 3 items through 2 stages, arrived at 0 s" in told
     assert "its items waited 9 s in all, summed over items that wait at the same time" in told
@@ -483,8 +483,8 @@ def test_explain_tells_items_from_stages(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_page_of_a_run_has_its_stages(tmp_path: Path) -> None:
     out, page = tmp_path / "out", tmp_path / "page.html"
-    sim.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20})).save(out)
-    shown("report", out, "--out", page)
+    hs.run(pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20})).save(out)
+    shown("report", out, "--page", page)
     text = page.read_text()
     assert "By stage" in text
     assert "20 of 20 tasks completed" in text
@@ -494,12 +494,12 @@ def test_the_page_of_a_run_has_its_stages(tmp_path: Path) -> None:
 def test_sizes_and_comparisons_count_requests(tmp_path: Path) -> None:
     """20 at once: the share of those in time is 9 / 20 with one item every 3 s, whatever the number of stages."""
     scenario = pipeline(tmp_path, arrivals={"process": "all_at_once", "count": 20}, slo="31 s")
-    found = sim.compare(scenario, ["fcfs", "edf"])
+    found = hs.compare(scenario, ["fcfs", "edf"])
     assert {name: run.metric("slo_attainment") for name, run in found.runs.items()} == {"fcfs": 0.45, "edf": 0.45}
     entry = scenario["workload"][0]
     entry["slo"] = "45 s"  # with two of type one a request leaves every 2 s, the last after 43 s
     entry["pipeline"]["replication"] = True
-    assert sim.size(scenario, "slo_attainment > 99%", "cluster.nodes.0.count", most=4, replications=2).size == 2
+    assert hs.size(scenario, "slo_attainment > 99%", "cluster.nodes.0.count", most=4, replications=2).size == 2
 
 
 def test_rewards_of_learning_count_requests(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_a_tandem_of_exponential_queues(tmp_path: Path) -> None:
     rate, means = 0.5, np.array([1.0, 0.8])
     first, second = 1 / means - rate
     due = 6.0
-    loaded = sim.load(pipeline(tmp_path, arrivals={"process": "poisson", "rate": f"{rate}/s"}, count=6_000,
+    loaded = hs.load(pipeline(tmp_path, arrivals={"process": "poisson", "rate": f"{rate}/s"}, count=6_000,
                                slo=f"{due} s", warmup="300 s"))  # fmt: skip
     found = []
     for seed in range(8):

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from test_parallel_training import GPT3, training
 from tiers import some
 
-import sim
-from sim.cli import main
-from sim.errors import UsageError
-from sim.results.one_run.training_pipelines import training_pipeline
-from sim.theory.layer_cuts import Layer, chain
-from sim.theory.partition import EqualDevices, PipelinePartition, PipelineStage, unlike_partition
-from sim.theory.pipeline_schedule import (
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import UsageError
+from hetsim.results.one_run.training_pipelines import training_pipeline
+from hetsim.theory.layer_cuts import Layer, chain
+from hetsim.theory.partition import EqualDevices, PipelinePartition, PipelineStage, unlike_partition
+from hetsim.theory.pipeline_schedule import (
     BoundarySeconds,
     PipelineSchedule,
     StageSeconds,
@@ -26,7 +26,7 @@ from sim.theory.pipeline_schedule import (
     pipeline_schedule,
     stage_order,
 )
-from sim.theory.training import ParallelPlan, pipeline_seconds
+from hetsim.theory.training import ParallelPlan, pipeline_seconds
 
 SIZES = [(1, 1, 1), (2, 1, 1), (4, 8, 1), (3, 7, 1), (8, 4, 1), (4, 8, 2), (4, 4, 2), (2, 2, 3), (8, 16, 3), (3, 3, 5)]
 
@@ -113,7 +113,7 @@ def test_the_order_of_an_interleaved_stage_is_that_of_the_paper() -> None:
     ],
 )
 def test_the_schedule_of_a_job_ends_with_its_step(change: dict[str, Any]) -> None:
-    found = sim.run(training(nodes=16, **change))
+    found = hs.run(training(nodes=16, **change))
     schedule, name = training_pipeline(found)
     check(schedule)
     assert name == "0" and schedule.after[-1][0] == "update"
@@ -126,20 +126,20 @@ def test_the_schedule_of_a_job_is_that_of_its_place() -> None:
     """Two nodes in racks that a slow uplink joins: the stages of the second job send over it."""
     given = training(nodes=16, tensor=8, pipeline=16)
     given["cluster"]["racks"] = {"nodes": 8, "uplink": "20 GB/s"}
-    far = sim.run(given)
+    far = hs.run(given)
     schedule, _ = training_pipeline(far)
     assert 10 * schedule.makespan == pytest.approx(far.tasks["compute"].iloc[0], rel=1e-9)
-    assert schedule.makespan > training_pipeline(sim.run(training(nodes=16, pipeline=16)))[0].makespan
+    assert schedule.makespan > training_pipeline(hs.run(training(nodes=16, pipeline=16)))[0].makespan
 
 
 def test_of_very_many_passes_the_first_micro_batches_are_laid_out() -> None:
-    found = sim.run(training(batch=20_000))
+    found = hs.run(training(batch=20_000))
     schedule, _ = training_pipeline(found)
     assert schedule.bubble == pytest.approx(found.metric("bubble_fraction"), rel=1e-9), "that of the whole step"
     assert schedule.of == 20_000 and len(schedule.slots) <= 20_000
     assert schedule.seconds is not None and schedule.seconds > 10 * schedule.makespan
     few = replace(pipeline_schedule(equal(2), 3, "1f1b"), of=20_000)
-    assert "2 stages × 3 of 20,000 micro-batches" in sim.plots.pipeline(few).get_title(loc="left")
+    assert "2 stages × 3 of 20,000 micro-batches" in hs.plots.pipeline(few).get_title(loc="left")
 
 
 def test_requests_in_a_row_take_the_latency_and_the_slowest_for_each_more() -> None:
@@ -206,7 +206,7 @@ def widths(ax: Any) -> dict[str, float]:
 
 
 def test_the_picture_shows_each_pass_for_as_long_as_it_takes() -> None:
-    ax = sim.plots.pipeline(pipeline_schedule(equal(4, hop=0.25), 8, "1f1b"))
+    ax = hs.plots.pipeline(pipeline_schedule(equal(4, hop=0.25), 8, "1f1b"))
     shown = widths(ax)
     assert shown["#0072B2"] == pytest.approx(4 * 8 * 1)
     assert shown["#009E73"] == pytest.approx(4 * 8 * 2)
@@ -223,34 +223,34 @@ def legend(ax: Any) -> list[str]:
 
 def test_the_legend_tells_what_shades_and_thin_bars_are() -> None:
     stages = equal(4)
-    assert legend(sim.plots.pipeline(pipeline_schedule(stages, 8, "1f1b"))) == ["forward", "backward", "idle (bubble)"]
+    assert legend(hs.plots.pipeline(pipeline_schedule(stages, 8, "1f1b"))) == ["forward", "backward", "idle (bubble)"]
     drawn = replace(pipeline_schedule(stages, 8, "interleaved", chunks=2), after=(("gradients", 0.05),))
     assert 0.0005 < 0.05 / drawn.makespan < 0.002, "thin, and seen"
-    assert legend(sim.plots.pipeline(drawn)) == [
+    assert legend(hs.plots.pipeline(drawn)) == [
         "forward", "backward", "lighter: later chunks", "gradients", "idle (bubble)"]  # fmt: skip
 
 
 def test_a_stream_of_requests_has_items_and_no_bubble() -> None:
     """How much of the first few items is idle time depends on how many are drawn, not on the plan."""
-    ax = sim.plots.pipeline(pipeline_schedule(equal(2), 8, "forward"))
+    ax = hs.plots.pipeline(pipeline_schedule(equal(2), 8, "forward"))
     assert ax.get_title(loc="left") == "forward only, 2 stages × 8 items"
     assert legend(ax) == ["forward", "idle"]
 
 
 def test_the_picture_of_a_run_names_its_job() -> None:
-    found = sim.run({**training(steps=1), "name": "gpt"})
-    ax = sim.plots.pipeline(found, task=0)
+    found = hs.run({**training(steps=1), "name": "gpt"})
+    ax = hs.plots.pipeline(found, task=0)
     assert ax.get_title(loc="left").startswith("gpt · fcfs · task 0 · 1F1B, 8 stages × 64 micro-batches, step ")
     assert not ax.texts, "64 micro-batches leave no room for numbers"
-    plain = sim.run("first-steps")
-    requests = sim.run("npu-and-gpu", overrides={"workload.requests.count": 3})
+    plain = hs.run("first-steps")
+    requests = hs.run("npu-and-gpu", overrides={"workload.requests.count": 3})
     for what, said in (
         (plain, "no job here has a pipeline that ran; `training` with `pipeline` of 2 or more has one$"),
-        (requests, "what the stages of requests .* did is in sim.plots.gantt"),
+        (requests, "what the stages of requests .* did is in hetsim.plots.gantt"),
         (found, 'no task "7"'),
     ):
         with pytest.raises(UsageError, match=said):
-            sim.plots.pipeline(what, task=7)
+            hs.plots.pipeline(what, task=7)
 
 
 def test_the_picture_of_a_partition(tmp_path: Any) -> None:
@@ -258,29 +258,29 @@ def test_the_picture_of_a_partition(tmp_path: Any) -> None:
     table.write_text("layer,activations,weights,forward,backward\na,1e6,1e6,0.01,0.02\nb,1e6,1e6,0.01,0.02\n")
 
     def run(*options: str) -> Any:
-        return CliRunner().invoke(main, ["partition", str(table), *options])
+        return CliRunner().invoke(main, ["plan", "partition", str(table), *options])
 
     for name, options in (("levels.png", ("--level", "2@1GB/s")), ("unlike.svg", ("--device", "a", "--device", "b"))):
-        answer = run(*options, "--out", str(tmp_path / name))
+        answer = run(*options, "--picture", str(tmp_path / name))
         assert answer.exit_code == 0 and f"picture: {tmp_path / name}" in answer.stderr
         assert (tmp_path / name).stat().st_size > 5000
     for options, said in (
-        (("--level", "2@1GB/s", "--out", "x.txt"), "a picture is written as .png, .pdf or .svg"),
-        (("--level", "2@1GB/s", "--out", "nowhere/x.png"), 'there is no folder "nowhere"'),
-        (("--level", "2@1GB/s", "--level", "1@1GB/s", "--out", "x.png"), "on one --level, or on --device"),
+        (("--level", "2@1GB/s", "--picture", "x.txt"), "a picture is written as .png, .pdf or .svg"),
+        (("--level", "2@1GB/s", "--picture", "nowhere/x.png"), 'there is no folder "nowhere"'),
+        (("--level", "2@1GB/s", "--level", "1@1GB/s", "--picture", "x.png"), "on one --level, or on --device"),
     ):
         answer = run(*options)
         assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())
 
 
 def test_the_page_of_a_run_has_the_schedule_and_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sim.report.html import elements, of_run
+    from hetsim.report.html import elements, of_run
 
     shown: list[str] = []
     monkeypatch.setattr(elements, "picture", lambda draw, alt, *_, **__: shown.append(alt) or "")
-    of_run.of_run(sim.run(training(steps=1)), "runs/x")
+    of_run.of_run(hs.run(training(steps=1)), "runs/x")
     assert {"the schedule of a pipeline", "the links of the network over time"} <= set(shown)
     shown.clear()
     model = {**GPT3, "layers": 12, "hidden": 2048, "heads": 32}
-    of_run.of_run(sim.run(training(nodes=1, pipeline=1, model=model, steps=1)), "runs/x")
+    of_run.of_run(hs.run(training(nodes=1, pipeline=1, model=model, steps=1)), "runs/x")
     assert shown and not {"the schedule of a pipeline", "the links of the network over time"} & set(shown)

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from tiers import spread
 
-import sim
-from sim.cli import main
-from sim.errors import ScenarioError
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
 
 LAYERS = """\
 layer,activations,weights,forward,backward
@@ -38,12 +38,12 @@ def scenario(folder: Path, layers: str = LAYERS, **keys: Any) -> dict[str, Any]:
 
 
 def makespan(*args: Any, **keys: Any) -> float:
-    return float(sim.run(scenario(*args, **keys)).metric("makespan"))
+    return float(hs.run(scenario(*args, **keys)).metric("makespan"))
 
 
 def plan(*args: Any, **keys: Any) -> tuple[str, float, float]:
     """Stages, seconds between two items, and latency of one, as the note says them."""
-    loaded = sim.load(scenario(*args, **keys))
+    loaded = hs.load(scenario(*args, **keys))
     loaded.build()
     note = next(note for note in loaded.notes if "an item every" in note)
     stages, _, figures = note.partition("; an item every ")
@@ -104,7 +104,7 @@ def test_stages_stay_on_the_nodes_of_the_plan(tmp_path: Path) -> None:
     """Two stages on two nodes of one type: each has its own, and none takes over where the other is idle."""
     layers = "layer,activations,weights,seconds.slow\na,0,1,3\nb,0,1,1\nc,0,1,1\n"
     keys: dict[str, Any] = {"pipeline": {"replication": False, "items": 20, "devices": "slow"}}
-    run = sim.run(scenario(tmp_path, layers, **keys))
+    run = hs.run(scenario(tmp_path, layers, **keys))
     places = {stage: set(rows["node"]) for stage, rows in run.stages.groupby("stage", observed=True)}
     assert places == {"net stage 1": {"s0"}, "net stage 2": {"s1"}}
     assert run.tasks["node"].tolist() == ["s0+s1"]
@@ -121,7 +121,7 @@ def test_requests_have_deadlines_users_and_a_response(tmp_path: Path) -> None:
     """The input goes up first; stages have the class, user and deadline of their request."""
     entry = {"arrivals": {"process": "deterministic", "interval": "20 s"}, "count": 3, "slo": "10 s", "user": "u",
              "bytes_in": "1 MB", "weight": 2, "class": "request"}  # fmt: skip
-    run = sim.run(scenario(tmp_path, entry=entry, pipeline={"replication": False}))
+    run = hs.run(scenario(tmp_path, entry=entry, pipeline={"replication": False}))
     whole = run.tasks
     assert list(whole["id"]) == ["0", "1", "2"]
     assert set(whole["class"]) == {"request"}
@@ -130,7 +130,7 @@ def test_requests_have_deadlines_users_and_a_response(tmp_path: Path) -> None:
     assert set(run.tasks["user"]) == set(run.stages["user"]) == {"u"}
     assert run.metric("value_fraction") == 1
     assert run.record.input.tasks.deadline.tolist() == [10, 10, 30, 30, 50, 50]
-    factor = sim.run(scenario(tmp_path, entry={**entry, "slo": {"factor": 1.02}}, pipeline={"replication": False}))
+    factor = hs.run(scenario(tmp_path, entry={**entry, "slo": {"factor": 1.02}}, pipeline={"replication": False}))
     assert factor.tasks["met_deadline"].tolist() == [False] * 3  # 8.925 s
 
 
@@ -157,8 +157,8 @@ def test_memory_decides(tmp_path: Path) -> None:
 
 def test_a_run_can_be_saved_and_explained(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    loaded = sim.load(scenario(tmp_path, pipeline={"items": 3, "replication": False}))
-    sim.run(loaded).save(out)
+    loaded = hs.load(scenario(tmp_path, pipeline={"items": 3, "replication": False}))
+    hs.run(loaded).save(out)
     answer = CliRunner().invoke(main, ["explain", str(out), "0.1/2"])
     assert answer.exit_code == 0, answer.output
     assert "0.1/2" in answer.stdout
@@ -183,7 +183,7 @@ def test_a_run_can_be_saved_and_explained(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_said(tmp_path: Path, keys: dict[str, Any], key: str, said: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        sim.load(scenario(tmp_path, **keys)).build()
+        hs.load(scenario(tmp_path, **keys)).build()
     found = {one.key: one.message for one in caught.value.problems}
     assert said in found[f"workload.0.{key}"]
 
@@ -198,6 +198,6 @@ def test_profiles_that_do_not_suit_are_said(tmp_path: Path) -> None:
 
 def test_one_stream_is_told_of(tmp_path: Path) -> None:
     nodes = [{"name": "f", "gpus": {"type": "fast", "speed": 2}}, {"name": "s", "gpus": {"type": "slow"}}]
-    loaded = sim.load(scenario(tmp_path, nodes=nodes))
+    loaded = hs.load(scenario(tmp_path, nodes=nodes))
     loaded.build()
     assert any("streams: 2 lets transfers pass behind computing" in note for note in loaded.notes)

@@ -15,18 +15,18 @@ import yaml
 from machines import Job, cpu_mode, gpu_mode, simulate, simulation
 from tiers import spread
 
-import sim
-from policies.placement_rules.common.fragmentation import Mix, NodeStates
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, micro_share
-from sim.model.plan import Placement
-from sim.model.randomness import RandomTree
-from sim.model.record import RunInput
-from sim.model.tasks import Mode, Shape, SpanSpeeds, Stopping, Tasks, enclosures
-from sim.policy import ListScheduler
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, micro_share
+from hetsim.model.plan import Placement
+from hetsim.model.randomness import RandomTree
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Mode, Shape, SpanSpeeds, Stopping, Tasks, enclosures
+from hetsim.policy import ListScheduler
+from hetsim.results.one_run.result import Result
+from hetsim_policies.placement_rules.common.fragmentation import Mix, NodeStates
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "openb"
 A, B = DeviceType("a"), DeviceType("b")
@@ -320,7 +320,7 @@ def test_the_metric_and_its_course_over_time():
     assert table.allocation.tolist() == pytest.approx([0.3, 0.8, 0])
     weighted = 4 * 0.4 / 1.4 + 6 * 1.0
     assert result.metric("fragmentation") == pytest.approx(weighted / 10)
-    ax = sim.plots.fragmentation(result)
+    ax = hs.plots.fragmentation(result)
     assert ax.get_ylim()[1] > 100 and len(ax.collections) == 2
 
 
@@ -440,7 +440,7 @@ policy: fcfs
 def test_span_speeds_in_a_scenario():
 
     def ran(speeds):
-        return sim.run(yaml.safe_load(SPANS.replace("SPEEDS", speeds)))
+        return hs.run(yaml.safe_load(SPANS.replace("SPEEDS", speeds)))
 
     run = ran("span_speeds: {island: 1, switch: 0.8, rack: 0.5}")
     assert run.tasks.compute[0] == pytest.approx(10 / 0.8)

@@ -10,15 +10,15 @@ import pytest
 from test_plan_transfers import random_graph, replayed, same
 from tiers import some
 
-import sim
-from policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
-from policies.static.moldable_dual import MoldableDual, least_guess
-from sim import registry
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.tasks import Shape
-from sim.policy import PlanProblem
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.tasks import Shape
+from hetsim.policy import PlanProblem
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.common.parallel import PoolLanes, parallel, wide, wide_bound
+from hetsim_policies.static.moldable_dual import MoldableDual, least_guess
 
 LISTS = ["graham", "heft", "mct", "min_min"]
 PLANNERS = [*LISTS, "moldable_dual"]
@@ -160,7 +160,7 @@ def test_gangs_in_a_scenario_have_their_ratio():
                       "classes": [{"class": f"g{gpus}", "weight": weight, "gpus": gpus, "gpu_time": hour}
                                   for gpus, weight in ((1, 4), (2, 2), (4, 2), (8, 1))]}],
     }  # fmt: skip
-    plans = sim.compare(scenario, ["moldable_dual", "graham", "heft", "fcfs"]).plans
+    plans = hs.compare(scenario, ["moldable_dual", "graham", "heft", "fcfs"]).plans
     assert (plans["makespan"] == plans["planned_makespan"])[:3].all()
     assert plans["ratio"]["moldable_dual"] <= 1.1 and plans["lower_bound"].nunique() == 1
     assert plans["makespan"]["moldable_dual"] <= plans["makespan"]["fcfs"]

@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim.cli.program import hetsim
-from sim.errors import UsageError
-from sim.experiment.directory import comparison_json, save, save_comparison
-from sim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
-from sim.report.overview import comparison_lines, overview
-from sim.results.many_runs.compare import compare
-from sim.results.one_run.plans import in_pieces, told
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.cli.program import hetsim
+from hetsim.errors import UsageError
+from hetsim.experiment.directory import comparison_json, save, save_comparison
+from hetsim.model.record import LAUNCH_LOST, LAUNCH_MOVED, LAUNCH_STOPPED
+from hetsim.report.overview import comparison_lines, overview
+from hetsim.results.many_runs.compare import compare
+from hetsim.results.one_run.plans import in_pieces, told
+from hetsim.results.one_run.result import Result
 
 PAGE = Path(__file__).parent.parent / "docs" / "planning.md"
 
@@ -64,7 +64,7 @@ def by_hand(notes: dict[str, Any], **more: Any) -> Result:
 
 
 def test_without_a_plan_nothing_is_planned():
-    result = sim.run("list-lemma", policy="fcfs")
+    result = hs.run("list-lemma", policy="fcfs")
     assert result.notes == {}
     assert math.isnan(result.metric("planned_makespan")) and math.isnan(result.planning)
     assert result.metric("makespan_ratio") == result.metric("makespan") / result.metric("makespan_bound")
@@ -125,7 +125,7 @@ def test_notes_are_plain():
 def test_no_policy_beats_the_bound_of_the_table(times: list, cpus: int, gpus: int, tmp_path_factory: Any):
     rows = [f"{number},{p!r},{q!r}" for number, (p, q) in enumerate(times)]
     scenario = instance(cpus, gpus, rows, tmp_path_factory.mktemp("random"))
-    plans = sim.compare(scenario, ["dual_approximation", "greedy_dual", "mct", "graham", "fcfs", "sjf"]).plans
+    plans = hs.compare(scenario, ["dual_approximation", "greedy_dual", "mct", "graham", "fcfs", "sjf"]).plans
     assert plans["lower_bound"].nunique() == 1
     assert (plans["ratio"] >= 1 - 1e-9).all()
     assert plans.loc["dual_approximation", "ratio"] <= 4 / 3 * 1.001 * (1 + 1e-9)
@@ -140,7 +140,7 @@ def test_no_policy_beats_the_bound_of_the_table(times: list, cpus: int, gpus: in
 @pytest.mark.parametrize("x", [1, 9, 99, 12345])
 @pytest.mark.slow
 def test_the_lemma_grows_with_x(x: int):
-    plans = sim.compare("list-lemma", ["graham", "dual_approximation", "fcfs"], overrides=lemma(x)).plans
+    plans = hs.compare("list-lemma", ["graham", "dual_approximation", "fcfs"], overrides=lemma(x)).plans
     assert plans.loc["graham", "ratio"] == pytest.approx(x + 1)
     assert plans.loc["dual_approximation", "ratio"] == pytest.approx(1)
     assert plans["lower_bound"].to_numpy() == pytest.approx(1)
@@ -152,27 +152,27 @@ def test_the_best_bound_of_all_serves_all(tmp_path: Path):
 
     As no two tasks are alike, mct and heft know the areas alone."""
     scenario = instance(1, 2, ["a,9,2", "b,10,2", "c,11,2"], tmp_path)
-    plans = sim.compare(scenario, ["mct", "dual_approximation"]).plans
+    plans = hs.compare(scenario, ["mct", "dual_approximation"]).plans
     assert plans["lower_bound"].to_numpy() == pytest.approx(4, rel=2e-3)
-    alone = sim.compare(scenario, ["mct", "heft"]).plans
+    alone = hs.compare(scenario, ["mct", "heft"]).plans
     assert (alone["lower_bound"] < 3.5).all()
 
 
 def test_estimates_that_are_wrong_leave_the_usual_bound(tmp_path: Path):
     columns = "id,cpu_time,gpu_time,cpu_time_estimate,gpu_time_estimate"
     scenario = instance(1, 2, ["a,9,2,90,20", "b,9,2,90,20", "c,9,2,90,20"], tmp_path, columns)
-    found = sim.compare(scenario, ["mct", "dual_approximation"])
+    found = hs.compare(scenario, ["mct", "dual_approximation"])
     row = found.plans.loc["dual_approximation"]
     assert row["planned_makespan"] == pytest.approx(40) and row["makespan"] == pytest.approx(4)
     assert row["lower_bound"] < 3.5 and row["ratio"] > 1
 
 
 def test_comparisons_without_plans_have_no_second_table():
-    found = sim.compare("list-lemma", ["fcfs", "sjf"])
+    found = hs.compare("list-lemma", ["fcfs", "sjf"])
     assert found.plans.empty
     assert list(found.plans.columns) == ["planned_makespan", "makespan", "lower_bound", "ratio", "planning_s"]
     assert not any("Plans" in line for line in comparison_lines(found)) and "Plans" not in repr(found)
-    assert "plans" not in comparison_json(found, {"fcfs": sim.run("list-lemma", policy="fcfs")})
+    assert "plans" not in comparison_json(found, {"fcfs": hs.run("list-lemma", policy="fcfs")})
 
 
 def test_the_second_table_on_a_terminal():
@@ -198,13 +198,13 @@ def test_with_replications_the_plans_are_of_the_first(tmp_path: Path):
             }
         ],
     }
-    one = sim.compare(rough, ["mct", "fcfs"]).plans
-    found = sim.compare(rough, ["mct", "fcfs"], replications=3)
+    one = hs.compare(rough, ["mct", "fcfs"]).plans
+    found = hs.compare(rough, ["mct", "fcfs"], replications=3)
     told_ = ["planned_makespan", "makespan", "lower_bound", "ratio"]
     assert found.plans[told_].equals(one[told_])
     assert "Plans (of the first replication):" in comparison_lines(found)
     assert "Plans (of the first replication)" in repr(found) and "planned makespan" in found._repr_html_()
-    (line,) = [line for line in overview(sim.run(rough, policy="mct", replications=2)) if line.startswith("plan ")]
+    (line,) = [line for line in overview(hs.replicate(rough, policy="mct", replications=2)) if line.startswith("plan ")]
     assert line.endswith("(first replication)")
 
 
@@ -215,7 +215,7 @@ def test_a_run_tells_its_plan_in_a_line():
         r"plan +makespan 10 s planned; ratio 10 to the lower bound of 1 s; planned in [\d.,]+ (µs|ms|s)", line
     )
     assert "the policy notes: planned_makespan 10" in lines.stderr
-    assert not any(line.startswith("plan ") for line in overview(sim.run("list-lemma", policy="fcfs")))
+    assert not any(line.startswith("plan ") for line in overview(hs.run("list-lemma", policy="fcfs")))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_run_tells_its_plan_in_a_line():
     ],
 )
 def test_what_a_plan_does_not_hold_is_said_beside_it(notes: dict[str, Any], said: str):
-    runs = {name: sim.run("list-lemma", policy=name) for name in ("mct", "graham")}
+    runs = {name: hs.run("list-lemma", policy=name) for name in ("mct", "graham")}
     runs["mct"].record.notes |= notes
     found = compare(runs)
     assert found.plan_notes == ([f"mct: {said}"] if said else [])
@@ -245,9 +245,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_notes_come_back_from_a_directory(tmp_path: Path):
-    result = sim.run("list-lemma", policy="dual_approximation")
+    result = hs.run("list-lemma", policy="dual_approximation")
     result.save(tmp_path / "run")
-    again = sim.load(tmp_path / "run")
+    again = hs.load(tmp_path / "run")
     assert again.notes == result.notes and again.notes["lower_bound"] == pytest.approx(1)
     assert again.record.notes == result.notes
     for metric in ("planned_makespan", "makespan_ratio"):
@@ -256,11 +256,11 @@ def test_notes_come_back_from_a_directory(tmp_path: Path):
 
 
 def test_odd_notes_come_back_too(tmp_path: Path):
-    result = sim.run("list-lemma")
+    result = hs.run("list-lemma")
     result.record.notes = {"gap": math.inf, "none": math.nan, "list": [np.int64(3), -math.inf], "optimal": True}
     result.save(tmp_path / "run")
     json.loads((tmp_path / "run" / "run.json").read_text(), parse_constant=pytest.fail)  # strict JSON
-    assert sim.load(tmp_path / "run").notes == {"gap": math.inf, "none": None, "list": [3, -math.inf], "optimal": True}
+    assert hs.load(tmp_path / "run").notes == {"gap": math.inf, "none": None, "list": [3, -math.inf], "optimal": True}
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_planning_times_are_never_written(tmp_path: Path):
     """The same scenario and seed give the same bytes, although no two runs plan in the same time."""
     folders = []
     for number in range(2):
-        runs = {name: sim.run("list-lemma", policy=name) for name in ("dual_approximation", "graham", "fcfs")}
+        runs = {name: hs.run("list-lemma", policy=name) for name in ("dual_approximation", "graham", "fcfs")}
         for run in runs.values():
             run.record.planning = 1234.5 + number
         found = compare(runs)
@@ -291,13 +291,13 @@ def test_planning_times_are_never_written(tmp_path: Path):
 @pytest.mark.slow
 def test_every_policy_of_a_comparison_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     drawn = []
-    original = sim.plots.gantt
+    original = hs.plots.gantt
 
     def gantt(result: Result, *rest: Any, **options: Any) -> Any:
         drawn.append((result.policy, options))
         return original(result, *rest, **options)
 
-    monkeypatch.setattr(sim.plots, "gantt", gantt)
+    monkeypatch.setattr(hs.plots, "gantt", gantt)
     arguments = ["--policy", "graham", "--policy", "mct", "--policy", "fcfs", "--out", str(tmp_path / "o")]
     assert call("compare", "list-lemma", *arguments).exit_code == 0
     assert drawn == [(name, {"until": 10.0}) for name in ("graham", "mct", "fcfs")]
@@ -314,8 +314,8 @@ def test_policies_without_plans_have_their_usual_pictures(tmp_path: Path):
 
 def test_a_gantt_chart_tells_cores_apart(tmp_path: Path):
     rows = [f"{number},{3 + number},40" for number in range(6)]
-    result = sim.run(instance(3, 1, rows, tmp_path), policy="mct")
-    ax = sim.plots.gantt(result, until=50.0)
+    result = hs.run(instance(3, 1, rows, tmp_path), policy="mct")
+    ax = hs.plots.gantt(result, until=50.0)
     assert [text.get_text() for text in ax.get_yticklabels()] == ["n0/cpu0", "n0/cpu1", "n0/cpu2"]
     assert ax.get_xlim() == (0, 50)
     assert "makespan" in ax.get_title(loc="left")
@@ -329,15 +329,15 @@ def test_a_gantt_chart_of_very_many_cores_names_their_nodes():
         "cluster": {"nodes": [{"count": 2, "cpus": 64}]},
         "workload": [{"arrivals": {"process": "all_at_once", "count": 128}, "cpu_time": "5 s"}],
     }
-    ax = sim.plots.gantt(sim.run(many))
+    ax = hs.plots.gantt(hs.run(many))
     assert [text.get_text() for text in ax.get_yticklabels()] == ["n0/cpu", "n1/cpu"]
 
 
 def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
     """On two cores: 9 s is long, 5 and 4 s are medium, and the rest small, if the guess is 10 s."""
     rows = ["a,9,99", "b,5,99", "c,4,99", "d,1,99", "e,0.5,99"]
-    result = sim.run(instance(2, 1, rows, tmp_path), policy="dual_approximation")
-    ax = sim.plots.shelves(result, guess=10.0)
+    result = hs.run(instance(2, 1, rows, tmp_path), policy="dual_approximation")
+    ax = hs.plots.shelves(result, guess=10.0)
     lengths = {}
     for collection in (one for one in ax.collections if one.get_paths()):
         color = "#" + "".join(f"{round(255 * part):02X}" for part in collection.get_facecolor()[0][:3])
@@ -352,19 +352,19 @@ def test_shelves_sort_tasks_by_the_guess(tmp_path: Path):
 
 
 def test_shelves_take_the_guess_that_was_accepted(tmp_path: Path):
-    result = sim.run("list-lemma", policy="dual_approximation")
+    result = hs.run("list-lemma", policy="dual_approximation")
     assert result.metric("makespan") <= 4 / 3 * result.notes["guess"] * (1 + 1e-9)
-    assert "λ = 1 s" in sim.plots.shelves(result).get_title(loc="left")
+    assert "λ = 1 s" in hs.plots.shelves(result).get_title(loc="left")
     result.save(tmp_path / "run")
-    sim.plots.shelves(sim.load(tmp_path / "run"))
+    hs.plots.shelves(hs.load(tmp_path / "run"))
 
 
 def test_shelves_of_others_are_refused():
     for policy in ("fcfs", "graham"):
         with pytest.raises(UsageError, match="dual_approximation"):
-            sim.plots.shelves(sim.run("list-lemma", policy=policy))
+            hs.plots.shelves(hs.run("list-lemma", policy=policy))
     with pytest.raises(UsageError, match="above 0"):
-        sim.plots.shelves(sim.run("list-lemma", policy="graham"), guess=0.0)
+        hs.plots.shelves(hs.run("list-lemma", policy="graham"), guess=0.0)
 
 
 @examples(15)
@@ -376,7 +376,7 @@ def test_shelves_of_others_are_refused():
 )
 def test_the_guess_is_that_of_the_shelves(p: list[float], seed: int, m: int, k: int):
     """No schedule is shorter than the bound, which the guess is above; the schedule is within 4/3 of the guess."""
-    from policies.static.dual_approximation import solve
+    from hetsim_policies.static.dual_approximation import solve
 
     q = np.random.default_rng(seed).uniform(0.1, 9, len(p))
     found = solve(np.array(p), q, m, k)

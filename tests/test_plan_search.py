@@ -15,26 +15,27 @@ from test_plan_transfers import optimum as with_transfers
 from test_static_lists import optimum, problem, random_times
 from tiers import some
 
-import sim
-from policies.static.common.configurations import configuration_bound, kinds_of
-from policies.static.common.descent import DescentLanes, descend, improved
-from policies.static.common.instance import runnable
-from policies.static.common.outcome import plan_of
-from policies.static.common.search import seeds_of
-from policies.static.common.unrelated import good_prices
-from policies.static.dual_approximation import DualApproximation
-from policies.static.local_search import LocalSearch
-from policies.static.lst import Lst, lst
-from policies.static.replay import read_plan
-from policies.static.simulated_annealing import SimulatedAnnealing
-from sim import registry
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.plan import Copy, Plan, Step
-from sim.model.plan_table import write_plan
-from sim.model.tasks import Item, Shape
-from sim.policy import PlanProblem
-from sim.testing.systems import gpu_mode, node, workload
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.plan import Copy, Plan, Step
+from hetsim.model.plan_table import write_plan
+from hetsim.model.tasks import Item, Shape
+from hetsim.policy import PlanProblem
+from hetsim.testing.systems import gpu_mode, node, workload
+from hetsim_policies.static.common.configurations import configuration_bound, kinds_of
+from hetsim_policies.static.common.descent import DescentLanes, descend, improved
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.outcome import plan_of
+from hetsim_policies.static.common.search import seeds_of
+from hetsim_policies.static.common.unrelated import good_prices
+from hetsim_policies.static.dual_approximation import DualApproximation
+from hetsim_policies.static.local_search import LocalSearch
+from hetsim_policies.static.lst import Lst, least_deadline, lst, rounded
+from hetsim_policies.static.lst import spread as spread_out
+from hetsim_policies.static.random_search import SimulatedAnnealing
+from hetsim_policies.static.replay import read_plan
 
 HCSP = Path(__file__).parents[2] / "shared" / "data" / "published" / "hcsp"
 needs_ortools = pytest.mark.skipif(find_spec("ortools") is None, reason="the extra `exact` is not installed")
@@ -80,6 +81,28 @@ def test_tasks_stay_where_they_can_run():
         assert bound * (1 - 1e-9) <= load_of(times, counts, found) <= schedule.makespan * (1 + 1e-9)
 
 
+def semi_consistent(rng, tasks, machines):
+    """As of Braun et al.: every second machine is faster than the next one of these for all tasks."""
+    times = rng.uniform(1, 3000, (tasks, 1)) * rng.uniform(1, 1000, (tasks, machines))
+    times[:, ::2] = np.sort(times[:, ::2], axis=1)
+    return times
+
+
+def test_a_plan_is_no_longer_than_a_descent_from_any_rounding():
+    """Of the same vertex; the shortest schedule before the descent is not the shortest after it."""
+    misled = 0
+    for seed in range(2):
+        times = semi_consistent(np.random.default_rng(seed), 160, 12)
+        ones = [1] * 12
+        bound, share = least_deadline(times, ones)
+        roundings = [rounded(share), spread_out(share, times, ones), share.argmax(axis=1)]
+        ends = [load_of(times, ones, improved(times, ones, kind, bound, rounds=0)) for kind in roundings]
+        plan = Lst().plan(problem(times.tolist(), ones))
+        assert plan.makespan <= min(ends) * (1 + 1e-9)
+        misled += int(np.argmin([load_of(times, ones, kind) for kind in roundings])) != int(np.argmin(ends))
+    assert misled
+
+
 def best_known():
     found: dict[str, float] = {}
     for row in csv.DictReader((HCSP / "best_known.csv").read_text().splitlines()):
@@ -91,7 +114,7 @@ def best_known():
 @pytest.mark.slow
 @pytest.mark.skipif(not HCSP.exists(), reason="the published instances are not here")
 def test_published_unrelated_machines_are_near_the_best_known():
-    """Braun's instances of 512 tasks on 16 machines: at most 1.03, on average at most 1.015 times the best known."""
+    """Braun's instances of 512 tasks on 16 machines: at most 1.02, on average at most 1.008 times the best known."""
     known = best_known()
     ratios = []
     for path in sorted(HCSP.glob("512x16_*.gz"))[::3]:
@@ -100,7 +123,7 @@ def test_published_unrelated_machines_are_near_the_best_known():
         given = problem(np.column_stack([np.full(512, np.inf), times]).tolist(), [0] + [1] * 16)
         makespan = Lst().plan(given).makespan
         ratios.append(makespan / known[path.name.removeprefix("512x16_").removesuffix(".gz")])
-    assert max(ratios) <= 1.03 and np.mean(ratios) <= 1.015 and min(ratios) >= 1 - 1e-6
+    assert max(ratios) <= 1.02 and np.mean(ratios) <= 1.008 and min(ratios) >= 1 - 1e-6
 
 
 # Bounds of few kinds of tasks -------------------------------------------------------------------------------------
@@ -151,7 +174,7 @@ def test_annealing_ends_no_worse_than_any_seed_when_simulated():
 def test_the_best_planner_is_no_worse_than_online_rules_on_graphs(name):
     found = {}
     for policy in ("dmda", "dmdas", {"name": "local_search", "evaluations": 40}):
-        result = sim.run(name, policy=policy)
+        result = hs.run(name, policy=policy)
         found[policy if isinstance(policy, str) else policy["name"]] = result.metric("makespan")
     assert found["local_search"] <= min(found["dmda"], found["dmdas"]) * (1 + 1e-9)
 
@@ -170,7 +193,7 @@ def test_local_search_promises_what_the_engine_finds_and_is_the_same_every_time(
 
 @pytest.mark.parametrize("rule", ["dmda", "dmdas"])
 def test_a_plan_of_a_rule_that_prefetches_is_that_rule(rule):
-    own, planned = (sim.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "by": rule}))
+    own, planned = (hs.run("cholesky-8", policy=policy) for policy in (rule, {"name": "as_planned", "by": rule}))
     assert (own.record.finish == planned.record.finish).all()
     assert (own.record.start == planned.record.start).all()
 
@@ -228,16 +251,16 @@ def test_a_plan_is_saved_and_followed_from_the_command_line(tmp_path):
     """The plan of dmda, saved and replayed, is dmda; a rule that does not plan is refused where it stands."""
     from click.testing import CliRunner
 
-    from sim.cli import hetsim
+    from hetsim.cli import hetsim
 
     def call(*arguments):
         return CliRunner().invoke(hetsim, list(arguments), prog_name="hetsim")
 
     file = tmp_path / "plan.csv"
-    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, by: dmda}", "--out", str(file))
+    done = call("plan", "cholesky-8", "--policy", "{name: as_planned, by: dmda}", "--table", str(file))
     assert done.exit_code == 0 and "120 steps" in done.stdout
-    followed = sim.run("cholesky-8", policy={"name": "replay", "plan": str(file)})
-    assert followed.metric("makespan") == sim.run("cholesky-8", policy="dmda").metric("makespan")
+    followed = hs.run("cholesky-8", policy={"name": "replay", "plan": str(file)})
+    assert followed.metric("makespan") == hs.run("cholesky-8", policy="dmda").metric("makespan")
     table = json.loads(call("plan", "list-lemma", "--policy", "heft", "--json").stdout)
     assert {"task", "device", "start", "finish"} <= set(table["steps"][0])
     refused = call("plan", "cholesky-8", "--policy", "dmda")
@@ -252,7 +275,7 @@ def program(**parameters):
 
 
 def test_without_the_extra_a_sentence_names_it(monkeypatch):
-    monkeypatch.setattr("policies.static.constraint_program.find_spec", lambda name: None)
+    monkeypatch.setattr("hetsim_policies.static.constraint_program.find_spec", lambda name: None)
     with pytest.raises(ScenarioError, match=r"pip install 'hetsim\[exact\]'"):
         program().plan(problem([[1.0]], [1]))
 

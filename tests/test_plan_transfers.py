@@ -10,23 +10,23 @@ import pytest
 from test_static_review import PLANNERS
 from tiers import some, spread
 
-import sim
-from policies.static.common.flow_shop import best_order, johnson, length
-from policies.static.common.graph_bounds import graph_bound
-from policies.static.common.instance import runnable
-from policies.static.common.outcome import planned
-from policies.static.common.stage_bounds import stage_bound
-from policies.static.common.timing import timing
-from policies.static.lst import lst
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.tasks import Item, Shape, StageTime
-from sim.policy import PlanProblem
-from sim.policy.planned import Following
-from sim.testing import System
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.tasks import Item, Shape, StageTime
+from hetsim.policy import PlanProblem
+from hetsim.policy.planned import Following
+from hetsim.testing import System
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.common.flow_shop import best_order, johnson, length
+from hetsim_policies.static.common.graph_bounds import graph_bound
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.outcome import planned
+from hetsim_policies.static.common.stage_bounds import stage_bound
+from hetsim_policies.static.common.timing import timing
+from hetsim_policies.static.lst import lst
 
 JUDGED = ("constraint_injection", "local_search")
 """Planners whose planned makespan is that of a simulation; their timetable is their own all the same."""
@@ -54,8 +54,8 @@ def replayed(given, plan):
 
 def with_engine(given):
     """The problem with `simulate` and `rehearse` behind it, as a run gives it."""
-    from sim.engine.rehearsal import problem_of
-    from sim.engine.simulation import play
+    from hetsim.engine.rehearsal import problem_of
+    from hetsim.engine.simulation import play
 
     return problem_of(System("test", given.cluster, given.tasks).run_input(None), np.random.default_rng(0), play)
 
@@ -85,8 +85,8 @@ def shared_items(rng, graph):
     return {"items": items, "reads": reads, "writes": [(3 + task,) if task < 3 else () for task in range(len(graph))]}
 
 
-def made(name):
-    return registry.policy("scheduler", name)()
+def made(name, **options):
+    return registry.policy("scheduler", name)(**options)
 
 
 @pytest.mark.parametrize("name", spread(PLANNERS, 4))
@@ -109,6 +109,67 @@ def test_the_timetable_of_every_planner_is_that_of_the_run(name):
         assert plan.makespan == pytest.approx(makespan, rel=1e-9)
         assert plan.bound is None or plan.bound <= makespan * (1 + 1e-9)
         assert plan.notes["covers"]["transfers"] == "covered"
+
+
+def results_on_edges(rng, graph):
+    """Every edge of the graph moves the result of its task; some tasks read an input that lies on a host."""
+    size = len(graph)
+    items = [Item(f"i{number}", int(rng.integers(1, 6))) for number in range(size + 2)]
+    reads = [(*before, *((size + int(rng.integers(2)),) if rng.random() < 0.3 else ())) for before in graph]
+    return {"items": items, "reads": reads, "writes": [(task,) for task in range(size)]}
+
+
+BUDGETS = {"local_search": {"evaluations": 25}, "genetic": {"evaluations": 200}, "constraint_program": {"effort": 0.2},
+           "simulated_annealing": {"evaluations": 200}, "constraint_injection": {"candidates": 4}}  # fmt: skip
+QUICK = ("hlp", "local_search", "mct")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ("as_planned", *PLANNERS)]
+)
+def test_an_exact_timetable_is_the_run(name):
+    """Random graphs, one to three streams, links that transfers share or not: after search, order and prefetches."""
+    for streams, number in itertools.product((1, 2, 3), range(4)):
+        rng = np.random.default_rng(10 * streams + number)
+        size = 10
+        columns = {"predecessors": random_graph(rng, size)} if number else {}
+        columns |= results_on_edges(rng, columns["predecessors"]) if number > 1 else {}
+        given = machine(rng, size, streams, nodes=1 + number // 2, switch=3.0 if number == 3 else None, **columns)
+        try:
+            plan = made(name, **BUDGETS.get(name, {})).plan(with_engine(given))
+        except ScenarioError:
+            assert number  # it plans independent tasks
+            continue
+        exact = plan.notes["timetable"] == "exact"
+        assert exact or number == 3, "links are private"
+        if exact:
+            record = same(given, plan)
+            assert plan.makespan == pytest.approx(float(record.finish.max() - given.tasks.arrival.min()), rel=1e-9)
+
+
+def test_prefetches_and_launches_of_several_kernels_are_in_the_timetable():
+    """Both are exact, and prefetches do come ahead of the plan without them."""
+    plan = hs.plan("fused-network", policy={"name": "constraint_injection", "candidates": 2}).plan
+    assert plan.fused and plan.notes["timetable"] == "exact" and np.isfinite(plan.timetable).all()
+    ahead = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        graph = random_graph(rng, 9)
+        given = machine(rng, 9, predecessors=graph, **results_on_edges(rng, graph))
+        plan = made("constraint_injection", candidates=3).plan(with_engine(given))
+        assert plan.notes["timetable"] == "exact"
+        same(given, plan)
+        ahead += bool(plan.copies)
+    assert ahead
+
+
+def test_the_order_that_a_search_leaves_is_the_one_in_the_timetable():
+    """Stages overlap, and the flow shop has a shorter order of its own for most lanes."""
+    for seed in range(4):
+        given = machine(np.random.default_rng(seed), 9, streams=2)
+        plan = made("local_search", evaluations=25).plan(with_engine(given))
+        assert plan.notes["timetable"] == "exact"
+        same(given, plan)
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3])
@@ -135,7 +196,7 @@ def test_any_order_on_any_lanes_is_timed_as_it_runs(streams, duplex):
 @pytest.mark.slow
 def test_uploads_are_planned_for_on_the_founding_example():
     """28 tasks, 4 cores, 2 GPUs with links of 2 GB/s: planned is simulated, and within 5 % of the bound."""
-    found = {name: sim.run(founding(), policy=name) for name in ("dual_approximation", "lst", "mct", "integer_program")}
+    found = {name: hs.run(founding(), policy=name) for name in ("dual_approximation", "lst", "mct", "integer_program")}
     for result in found.values():
         assert result.notes["planned_makespan"] == pytest.approx(result.metric("makespan"), rel=1e-9)
     best = found["dual_approximation"]
@@ -159,7 +220,7 @@ def founding(streams=1, **link):
 def test_no_ratio_is_told_where_links_are_shared():
     shared = founding(switch={"size": 2, "upload": "2 GB/s", "download": "2 GB/s"})
     for name in ("dual_approximation", "lst", "greedy_dual"):
-        notes = sim.run(shared, policy=name).notes
+        notes = hs.run(shared, policy=name).notes
         assert notes["covers"]["transfers"] == "partly" and notes["timetable"] == "idle links"
         assert not {"ratio_certified", "ratio_guaranteed"} & set(notes)
 

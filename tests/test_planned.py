@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster, DeviceType
-from sim.model.plan import Plan, Step
-from sim.model.tasks import Shape, StageTime
-from sim.policy.planned import Following
-from sim.testing import System
-from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.plan import Plan, Step
+from hetsim.model.tasks import Shape, StageTime
+from hetsim.policy.planned import Following
+from hetsim.testing import System
+from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
 
 
 class Counting(Following):

@@ -13,10 +13,10 @@ import pytest
 from matplotlib.figure import Figure
 from tiers import some
 
-import sim
-from sim.errors import UsageError
-from sim.plots.steps import averaged, draw_steps, highest, intervals
-from sim.results.one_run.gantt_rows import fill_lanes
+import hetsim as hs
+from hetsim.errors import UsageError
+from hetsim.plots.steps import averaged, draw_steps, highest, intervals
+from hetsim.results.one_run.gantt_rows import fill_lanes
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -45,7 +45,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def result() -> Any:
-    return sim.run(SMALL)
+    return hs.run(SMALL)
 
 
 def areas(ax: Any) -> dict[str, float]:
@@ -60,7 +60,7 @@ def areas(ax: Any) -> dict[str, float]:
 
 
 def test_gantt_shows_each_stage_for_as_long_as_it_took(result: Any):
-    ax = sim.plots.gantt(result)
+    ax = hs.plots.gantt(result)
     shown, tasks = areas(ax), result.tasks
     on_gpu = tasks["device_type"] == "k20"
     assert shown["#E69F00"] == pytest.approx(tasks["upload"].sum())
@@ -73,8 +73,8 @@ def test_gantt_shows_each_stage_for_as_long_as_it_took(result: Any):
 
 
 def test_gantt_tells_unlike_accelerators_of_a_node_apart():
-    few = sim.run("npu-and-gpu", overrides={"workload.requests.count": 3})
-    assert [text.get_text() for text in sim.plots.gantt(few).get_yticklabels()] == ["n0/g0 gpu", "n0/g1 npu"]
+    few = hs.run("npu-and-gpu", overrides={"workload.requests.count": 3})
+    assert [text.get_text() for text in hs.plots.gantt(few).get_yticklabels()] == ["n0/g0 gpu", "n0/g1 npu"]
 
 
 def test_gantt_draws_a_gang_on_all_its_devices():
@@ -82,18 +82,18 @@ def test_gantt_draws_a_gang_on_all_its_devices():
         "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "v100", "count": 4}}]},
         "workload": [{"arrivals": {"process": "all_at_once", "count": 3}, "gpus": 2, "gpu_time": "10 s"}],
     }
-    shown = areas(sim.plots.gantt(sim.run(gang)))
+    shown = areas(hs.plots.gantt(hs.run(gang)))
     assert shown["#0072B2"] == pytest.approx(3 * 2 * 10)
 
 
 def test_gantt_of_many_devices_says_what_it_leaves_out(result: Any):
-    ax = sim.plots.gantt(result, devices=2)
+    ax = hs.plots.gantt(result, devices=2)
     assert "the 2 busiest of 3 devices" in ax.get_title(loc="left")
 
 
 def test_gantt_draws_on_given_axes(result: Any):
     ax = Figure().add_subplot()
-    assert sim.plots.gantt(result, ax) is ax
+    assert hs.plots.gantt(result, ax) is ax
 
 
 def test_lanes_do_not_overlap():
@@ -106,7 +106,7 @@ def test_lanes_do_not_overlap():
 
 
 def test_timeline_shows_the_queue(result: Any):
-    upper, lower = sim.plots.timeline(result)
+    upper, lower = hs.plots.timeline(result)
     time, waiting = upper.lines[0].get_data()
     assert waiting.max() == result.timeline["waiting"].max()
     assert time[-1] == result.end
@@ -134,7 +134,7 @@ def test_means_are_exact_and_peaks_are_kept(flickering: Any):
 
 def test_lines_with_room_show_each_change_and_others_their_means(flickering: Any):
     time, value = flickering
-    ax = sim.plots.style.figure(9, 4).add_subplot()
+    ax = hs.plots.style.figure(9, 4).add_subplot()
     few = np.cumsum(value[:300])
     assert intervals(ax, 100.0, few) is None  # 300 small changes on some 1,000 pixels
     assert intervals(ax, 100.0, np.zeros(10_000)) is None  # rows, but no change
@@ -152,7 +152,7 @@ def test_lines_with_room_show_each_change_and_others_their_means(flickering: Any
 
 
 def test_a_panel_of_means_says_so_and_dashes_show_what_lies_below():
-    upper, lower = sim.plots.timeline(sim.run("npu-and-gpu"))
+    upper, lower = hs.plots.timeline(hs.run("npu-and-gpu"))
     assert upper.get_ylabel() == "tasks waiting"
     assert re.fullmatch(r"busy \(%\)\n\(mean over [\d.]+ ms\)", lower.get_ylabel())
     looks = {(line.get_color(), line.get_linestyle()) for line in lower.lines}
@@ -160,7 +160,7 @@ def test_a_panel_of_means_says_so_and_dashes_show_what_lies_below():
 
 
 def test_cdf_reaches_one_at_the_greatest_value(result: Any):
-    ax = sim.plots.cdf(result, "response")
+    ax = hs.plots.cdf(result, "response")
     x, y = ax.lines[0].get_data()
     assert x[-1] == result.tasks["response"].max()
     assert y[-1] == 100
@@ -168,8 +168,8 @@ def test_cdf_reaches_one_at_the_greatest_value(result: Any):
 
 
 def test_cdf_of_several_runs_has_a_legend_and_unfinished_tasks_stay_below():
-    runs = {name: sim.run({**SMALL, "horizon": "6 s", "policy": name}) for name in ("fcfs", "lcfs")}
-    ax = sim.plots.cdf(runs, "response")
+    runs = {name: hs.run({**SMALL, "horizon": "6 s", "policy": name}) for name in ("fcfs", "lcfs")}
+    ax = hs.plots.cdf(runs, "response")
     assert len(ax.lines) == 2
     assert ax.lines[0].get_ydata()[-1] < 100
     assert "unfinished" in ax.get_legend().get_texts()[0].get_text()
@@ -177,24 +177,24 @@ def test_cdf_of_several_runs_has_a_legend_and_unfinished_tasks_stay_below():
 
 def test_cdf_of_what_is_no_number(result: Any):
     with pytest.raises(UsageError, match="did you mean"):
-        sim.plots.cdf(result, "respones")
+        hs.plots.cdf(result, "respones")
     with pytest.raises(UsageError, match="numbers"):
-        sim.plots.cdf(result, "device")
+        hs.plots.cdf(result, "device")
 
 
 def test_default_pictures_can_be_saved(result: Any, tmp_path: Path):
-    long = sim.run(SMALL, overrides={"workload.a.count": 400})
-    outcomes = [result, long, sim.run(SMALL, replications=3)]
+    long = hs.run(SMALL, overrides={"workload.a.count": 400})
+    outcomes = [result, long, hs.replicate(SMALL, replications=3)]
     for number, outcome in enumerate(outcomes[:: some(1, 2)]):
-        picture = sim.plots.default(outcome)
+        picture = hs.plots.default(outcome)
         assert isinstance(picture, Figure)
         picture.savefig(tmp_path / f"{number}.png")
         assert (tmp_path / f"{number}.png").stat().st_size > 5000
 
 
 def test_comparison_has_a_panel_a_metric():
-    found = sim.compare(SMALL, ["fcfs", "lcfs", "sjf"], replications=3)
-    panels = [ax for ax in sim.plots.comparison(found).axes if ax.get_visible()]
+    found = hs.compare(SMALL, ["fcfs", "lcfs", "sjf"], replications=3)
+    panels = [ax for ax in hs.plots.comparison(found).axes if ax.get_visible()]
     assert [ax.get_title(loc="left") for ax in panels] == [
         "makespan (s)", "response mean (s)", "response p95 (s)", "GPU busy (%)",
     ]  # fmt: skip
@@ -203,14 +203,14 @@ def test_comparison_has_a_panel_a_metric():
 @pytest.mark.slow
 def test_no_global_state_of_matplotlib():
     code = (
-        "import sys, matplotlib, sim\n"
+        "import sys, matplotlib, hetsim as hs\n"
         "def state():\n"  # asking for the backend would import pyplot
         "    return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != 'backend'}\n"
         "before = state()\n"
-        f"sim.plots.default(sim.run({SMALL!r}))\n"
+        f"hs.plots.default(hs.run({SMALL!r}))\n"
         "assert 'matplotlib.pyplot' not in sys.modules\nassert state() == before\n"
     )
-    root = str(Path(sim.__file__).parent.parent)
+    root = str(Path(__file__).parent.parent)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
 
@@ -218,14 +218,14 @@ def test_no_global_state_of_matplotlib():
 def test_results_draw_themselves(result: Any):
     """`plot()` gives a figure that a notebook shows by itself; matplotlib loads when it is called."""
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
-    runs = sim.run(SMALL, replications=3)
+    runs = hs.replicate(SMALL, replications=3)
     assert isinstance(runs.plot(), Figure)
-    assert isinstance(sim.compare(SMALL, ["fcfs", "lcfs"], replications=2).plot(), Figure)
+    assert isinstance(hs.compare(SMALL, ["fcfs", "lcfs"], replications=2).plot(), Figure)
 
 
 def test_what_a_notebook_shows_of_a_run(result: Any):
     assert "response_mean" in result._repr_html_() and "small · fcfs" in result._repr_html_()
-    assert "±" in sim.run(SMALL, replications=3)._repr_html_()
+    assert "±" in hs.replicate(SMALL, replications=3)._repr_html_()
 
 
 # Awkward input -----------------------------------------------------------------------------------------------------
@@ -257,14 +257,14 @@ def test_names_are_no_formulas(tmp_path: Path):
     odd = {**SMALL, "name": "costs $5 or $\\frac{6$", "workload": [
         {**SMALL["workload"][0], "name": name} for name in ("$a$", "b", "c" * 90)
     ]}  # fmt: skip
-    found = sim.compare(odd, policies, replications=2, by="class")
+    found = hs.compare(odd, policies, replications=2, by="class")
     first = {label: run.results[0] for label, run in found.runs.items()}
     run = next(iter(first.values()))
     pictures = [
-        found.plot(), sim.plots.groups(found.by("class")), sim.plots.regret(found), sim.plots.cdf(first),
-        sim.plots.pareto(found, "response_mean", "makespan"), sim.plots.distributions(first),
-        sim.plots.over_time(first), run.plot(), sim.plots.gantt(run), sim.plots.heat_map(run), sim.plots.power(run),
-        *sim.plots.timeline(run), sim.plots.fragmentation(run),
+        found.plot(), hs.plots.groups(found.by("class")), hs.plots.regret(found), hs.plots.cdf(first),
+        hs.plots.pareto(found, "response_mean", "makespan"), hs.plots.distributions(first),
+        hs.plots.over_time(first), run.plot(), hs.plots.gantt(run), hs.plots.heat_map(run), hs.plots.power(run),
+        *hs.plots.timeline(run), hs.plots.fragmentation(run),
     ]  # fmt: skip
     for number, picture in enumerate(pictures):
         figure = saved(picture, tmp_path / f"{number}.png")
@@ -273,22 +273,22 @@ def test_names_are_no_formulas(tmp_path: Path):
 
 @pytest.mark.slow
 def test_of_many_policies_a_dozen_is_told_apart(tmp_path: Path):
-    runs = {f"policy {number} of fifty": sim.run(SMALL, seed=number) for number in range(50)}
-    for draw in (sim.plots.cdf, sim.plots.distributions, sim.plots.over_time):
+    runs = {f"policy {number} of fifty": hs.run(SMALL, seed=number) for number in range(50)}
+    for draw in (hs.plots.cdf, hs.plots.distributions, hs.plots.over_time):
         figure = saved(draw(runs), tmp_path / f"{draw.__name__}.png")
         legend = figure.legends[0] if figure.legends else figure.axes[0].get_legend()
         names = [text.get_text() for text in legend.get_texts()]
         assert names == [*list(runs)[:12], "38 more"]
         assert len(figure.axes[0].lines) == 50
         widths = [ax.get_window_extent().width for ax in figure.axes]
-        assert min(widths) > 0.6 * figure.bbox.width / len(widths) if draw is not sim.plots.over_time else True
+        assert min(widths) > 0.6 * figure.bbox.width / len(widths) if draw is not hs.plots.over_time else True
 
 
 @pytest.mark.slow
 def test_names_of_points_do_not_lie_on_one_another(tmp_path: Path):
     """Close points far from the origin: where a name goes must be judged on the axes as they will be drawn."""
-    found = sim.compare("first-steps", ["fcfs", "fcfs_skip", "sjf", "random"], replications=3)
-    ax = sim.plots.pareto(found, "response_mean", "energy_j")
+    found = hs.compare("first-steps", ["fcfs", "fcfs_skip", "sjf", "random"], replications=3)
+    ax = hs.plots.pareto(found, "response_mean", "energy_j")
     figure = saved(ax, tmp_path / "front.png")
     labels = list(ax.texts)
     assert len(labels) == 4
@@ -298,8 +298,8 @@ def test_names_of_points_do_not_lie_on_one_another(tmp_path: Path):
 
 @pytest.mark.slow
 def test_titles_and_legends_stand_apart(result: Any, tmp_path: Path):
-    long = sim.run({**SMALL, "name": "a scenario with a name that says all there is to say " * 2})
-    for draw in (sim.plots.gantt, sim.plots.fragmentation):
+    long = hs.run({**SMALL, "name": "a scenario with a name that says all there is to say " * 2})
+    for draw in (hs.plots.gantt, hs.plots.fragmentation):
         for run in (result, long):
             ax = draw(run)
             figure = saved(ax, tmp_path / "a.png")
@@ -308,8 +308,8 @@ def test_titles_and_legends_stand_apart(result: Any, tmp_path: Path):
 
 def test_a_distribution_of_one_task_rises_to_the_whole():
     one = {**SMALL, "workload": [{**SMALL["workload"][0], "count": 1}]}
-    run = sim.run(one)
-    at, share = sim.plots.cdf(run).lines[0].get_data()
+    run = hs.run(one)
+    at, share = hs.plots.cdf(run).lines[0].get_data()
     assert list(at) == [run.tasks["response"][0]] * 2
     assert list(share) == [0, 100]
 
@@ -318,20 +318,20 @@ def test_what_never_ends_or_never_waits_is_said():
     none = {**SMALL, "horizon": "1 ms", "workload": [
         {"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "9 s"}
     ]}  # fmt: skip
-    ax = sim.plots.cdf(sim.run(none))
+    ax = hs.plots.cdf(hs.run(none))
     assert [text.get_text() for text in ax.texts] == ["none has come to its end"]
     assert "100 % unfinished" in ax.get_title(loc="left")
-    idle = sim.run({**none, "horizon": "1 h"})
-    assert [text.get_text() for text in sim.plots.cdf(idle, "wait").texts] == ["wait is 0 for all"]
-    assert sim.plots.timeline(idle)[0].get_ylim() == (0, 1)
-    lower = sim.run({**none, "horizon": "1 h"}).plot()
+    idle = hs.run({**none, "horizon": "1 h"})
+    assert [text.get_text() for text in hs.plots.cdf(idle, "wait").texts] == ["wait is 0 for all"]
+    assert hs.plots.timeline(idle)[0].get_ylim() == (0, 1)
+    lower = hs.run({**none, "horizon": "1 h"}).plot()
     assert lower.axes
 
 
 def test_many_device_types_leave_room_for_the_lines(tmp_path: Path):
     nodes = [{"gpus": {"type": f"type-with-a-long-name-{number}", "count": 1 + number}} for number in range(12)]
-    run = sim.run({**SMALL, "cluster": {"nodes": nodes}})
-    upper, lower = sim.plots.timeline(run)
+    run = hs.run({**SMALL, "cluster": {"nodes": nodes}})
+    upper, lower = hs.plots.timeline(run)
     figure = saved(lower, tmp_path / "types.png")
     names = [text.get_text() for text in lower.get_legend().get_texts()]
     assert names[0] == "type-with-a-long-name-11 (12)"
@@ -346,7 +346,7 @@ def test_many_device_types_leave_room_for_the_lines(tmp_path: Path):
 def test_a_run_of_no_time_spends_no_energy():
     none = {"cluster": {"nodes": [{"gpus": {"type": "g", "count": 1, "power": {"idle": "9 W"}}}]},
             "workload": [{"arrivals": {"process": "all_at_once", "count": 2}, "gpu_time": "0 s"}]}  # fmt: skip
-    assert sim.plots.power(sim.run(none)).get_title(loc="left").endswith("0 J")
+    assert hs.plots.power(hs.run(none)).get_title(loc="left").endswith("0 J")
 
 
 def test_pictures_that_cannot_be_drawn_say_why():
@@ -354,14 +354,14 @@ def test_pictures_that_cannot_be_drawn_say_why():
         {"arrivals": {"process": "all_at_once", "count": 4}, "cpu_time": "1 s"}
     ]}  # fmt: skip
     with pytest.raises(UsageError, match="no GPUs"):
-        sim.plots.fragmentation(sim.run(cores))
-    found = sim.compare(cores, ["fcfs", "sjf"], replications=2)
+        hs.plots.fragmentation(hs.run(cores))
+    found = hs.compare(cores, ["fcfs", "sjf"], replications=2)
     with pytest.raises(UsageError, match="two groups or more"):
-        sim.plots.groups(found.by("class"))
+        hs.plots.groups(found.by("class"))
 
 
 def test_a_language_model_is_shown_over_time_not_as_two_bars():
-    result = sim.run("chunked-prefill", overrides={"horizon": "30 s", "warmup": "0 s"})
+    result = hs.run("chunked-prefill", overrides={"horizon": "30 s", "warmup": "0 s"})
     assert len(result.launches) < 20
     assert len(result.plot().axes) == 4
 
@@ -369,17 +369,56 @@ def test_a_language_model_is_shown_over_time_not_as_two_bars():
 def test_a_gantt_chart_that_ends_early_draws_nothing_beyond(result: Any, recwarn: pytest.WarningsRecorder):
     """Names of bars beyond the end would stretch what is saved."""
     until = result.end / 4
-    ax = sim.plots.gantt(result, until=until)
+    ax = hs.plots.gantt(result, until=until)
     figure = ax.get_figure(root=True)
     figure.canvas.draw()
     assert not recwarn.list
     bars = [text for text in ax.texts if text.get_text()]
     assert bars and all(0 < text.get_position()[0] < until and text.get_clip_on() for text in bars)
     lanes = [text.get_text() for text in ax.get_yticklabels()]
-    assert lanes == [text.get_text() for text in sim.plots.gantt(result).get_yticklabels()]
+    assert lanes == [text.get_text() for text in hs.plots.gantt(result).get_yticklabels()]
     tight = figure.get_tightbbox()
     assert tight.width <= figure.get_figwidth() * 1.02
     begin = result.launches["decided"]
     shown = {text.get_text() for text in bars}
     late = set(result.launches["task"][begin >= until].astype(str))
     assert late and not shown & (late - set(result.launches["task"][begin < until].astype(str)))
+
+
+@pytest.mark.parametrize("form", ["pdf", "svg", "png"])
+def test_pictures_can_go_into_a_paper(tmp_path, form):
+    """Fonts of a PDF are TrueType, text of an SVG is text, and the same picture is the same file."""
+    result = hs.run("first-steps")
+    files = [tmp_path / f"{number}.{form}" for number in (1, 2)]
+    for file in files:
+        result.plot().get_figure(root=True).savefig(file)
+    first, second = (file.read_bytes() for file in files)
+    assert first == second
+    if form == "pdf":
+        assert b"/Type3" not in first and b"/Subtype /Type3" not in first and b"/FontFile2" in first
+    if form == "svg":
+        assert b">Time (" in first or b"<text" in first and b">0<" in first
+
+
+def test_batches_over_time_are_those_of_the_launches():
+    """Means by hand from launches and tasks; runs side by side have one scale; runs without batches are refused."""
+    ramp = {"horizon": "30 s"}
+    runs = {name: hs.run("async-ramp", policy={"batching": name}, overrides=ramp)
+            for name in ("serial_greedy", "async_linear")}  # fmt: skip
+    picture = hs.plots.batches(runs)
+    panels = np.array(picture.axes).reshape(4, 2)
+    for (name, run), column in zip(runs.items(), panels.T, strict=True):
+        assert column[0].get_title(loc="left") == name
+        tasks = run.tasks
+        started = tasks["start"].between(10, 10.5, inclusive="left")
+        late = tasks["arrival"].between(10, 10.5, inclusive="left")
+        served = tasks["finish"].between(10, 10.5, inclusive="left").sum() / 0.5
+        batches = tasks[started].groupby("batch")
+        latency = 1e3 * tasks[late]["response"].mean()
+        hand = [batches.size().mean(), 1e3 * batches["compute"].first().mean(), latency, served]
+        assert [ax.lines[0].get_ydata()[20] for ax in column] == pytest.approx(hand)
+    assert all(row[0].get_ylim() == row[1].get_ylim() for row in panels)
+    assert [ax.get_ylabel() for ax in panels[:, 0]] == [
+        "requests a batch", "GPU time a batch (ms)", "latency (ms)", "requests served a second"]  # fmt: skip
+    with pytest.raises(UsageError, match="without batches"):
+        hs.plots.batches(hs.run("first-steps"))

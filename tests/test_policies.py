@@ -7,27 +7,27 @@ import inspect
 import numpy as np
 import pytest
 
-from policies.dynamic.edf import Edf
-from policies.dynamic.fcfs_skip import FcfsSkip
-from policies.dynamic.priority import Priority
-from policies.dynamic.processor_sharing import ProcessorSharing
-from policies.dynamic.random import RandomOrder
-from policies.dynamic.round_robin import RoundRobin
-from policies.dynamic.srtf import Srtf
-from policies.orders import fcfs, largest_first, lcfs, ljf, sjf, smallest_first, wspt
-from policies.placements import EarliestFinish, best_fit, fastest_device, first_fit, worst_fit
-from policies.static.replay import Replay, read_plan
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link, Sharing
-from sim.model.plan import Plan, Step
-from sim.model.plan_table import write_plan
-from sim.model.record import COMPLETED, EXPIRED
-from sim.model.tasks import Item, Shape, Stopping
-from sim.policy import ListScheduler
-from sim.testing import System
-from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link, Sharing
+from hetsim.model.plan import Plan, Step
+from hetsim.model.plan_table import write_plan
+from hetsim.model.record import COMPLETED, EXPIRED
+from hetsim.model.tasks import Item, Shape, Stopping
+from hetsim.policy import ListScheduler
+from hetsim.testing import System
+from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+from hetsim_policies.dynamic.edf import Edf
+from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
+from hetsim_policies.dynamic.priority import Priority
+from hetsim_policies.dynamic.processor_sharing import ProcessorSharing
+from hetsim_policies.dynamic.random import RandomOrder
+from hetsim_policies.dynamic.round_robin import RoundRobin
+from hetsim_policies.dynamic.srtf import Srtf
+from hetsim_policies.orders import fcfs, largest_first, lcfs, ljf, sjf, smallest_first, wspt
+from hetsim_policies.placements import BestFit, EarliestFinish, fastest_device, first_fit, worst_fit
+from hetsim_policies.static.replay import Replay, read_plan
 
 GPU = DeviceType("g")
 
@@ -278,7 +278,7 @@ def test_processor_sharing_joins_the_least_loaded_device():
 # Placements -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rule", "expected"), [(first_fit, "n0/g1"), (best_fit, "n2/g0"), (worst_fit, "n1/g0")])
+@pytest.mark.parametrize(("rule", "expected"), [(first_fit, "n0/g1"), (BestFit(), "n2/g0"), (worst_fit, "n1/g0")])
 def test_fits_choose_the_node_they_claim(rule, expected):
     """One task occupies a GPU of n0: 2, 3 and 1 GPUs are free."""
     tasks = workload([(0, 0, 9), (1, 0, 9)], [Shape([gpu_mode(GPU)])])
@@ -290,7 +290,7 @@ def test_fits_choose_the_node_they_claim(rule, expected):
     assert devices(run(ListScheduler(fcfs, scripted), cluster, tasks))[1] == expected
 
 
-@pytest.mark.parametrize(("rule", "expected"), [(best_fit, "n1/cpu"), (worst_fit, "n0/cpu")])
+@pytest.mark.parametrize(("rule", "expected"), [(BestFit(), "n1/cpu"), (worst_fit, "n0/cpu")])
 def test_fits_of_cpu_modes_look_at_cores(rule, expected):
     tasks = workload([(0, 0, 9)], [Shape([cpu_mode()])])
     cluster = Cluster([node(cpus=count) for count in (8, 2, 4)])
@@ -311,12 +311,12 @@ def test_best_fit_keeps_the_large_hole_for_the_gang():
     tasks = workload([(0, 0, 9), (0, 1, 9), (1, 0, 9), (2, 2, 9)], shapes)
     cluster = Cluster([node(accelerators=((GPU, 4),)), node(accelerators=((GPU, 2),)), node(accelerators=((GPU, 2),))])
     spread = run(ListScheduler(fcfs, worst_fit), cluster, tasks)
-    packed = run(ListScheduler(fcfs, best_fit), cluster, tasks)
+    packed = run(ListScheduler(fcfs, BestFit()), cluster, tasks)
     assert packed.start[3] == 2
     assert spread.start[3] > 2
 
 
-@pytest.mark.parametrize(("rule", "expected"), [(best_fit, "n0/g0"), (worst_fit, "n1/g1")])
+@pytest.mark.parametrize(("rule", "expected"), [(BestFit(), "n0/g0"), (worst_fit, "n1/g1")])
 def test_fractions_are_scored_by_gpu(rule, expected):
     """n0/g0 is three quarters full, n0/g1 and n1/g0 half, n1/g1 a quarter."""
     shapes = [Shape([gpu_mode(GPU, share)]) for share in (0.75, 0.5, 0.25, 0.125)]

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import math
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from tiers import examples
 
-from policies.prediction import (
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import hetsim
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.policy import Predictor
+from hetsim.results.statistics import student_interval
+from hetsim.testing import check_predictor
+from hetsim.workload.arrivals import Arrivals
+from hetsim_policies.prediction import (
     ENOUGH,
-    PREDICTORS,
     DurationHistory,
     FadingSum,
     Recent,
     Score,
     Series,
     backtest,
-    chosen,
+    error_notes,
     prediction_error,
-    told,
 )
-from policies.prediction.autoregressive import Autoregressive
-from policies.prediction.contract import Predictor
-from policies.prediction.durations import RunningQuantile
-from policies.prediction.ewma import Ewma
-from policies.prediction.holt_winters import HoltWinters
-from policies.prediction.last_value import LastValue
-from sim.errors import UsageError
-from sim.results.statistics import student_interval
+from hetsim_policies.prediction.autoregressive import Autoregressive
+from hetsim_policies.prediction.durations import RunningQuantile
+from hetsim_policies.prediction.ewma import Ewma
+from hetsim_policies.prediction.holt_winters import HoltWinters
+from hetsim_policies.prediction.last_value import LastValue
 
 DAY, WEEK = 86400.0, 604800.0
 SMALL = {
@@ -39,6 +48,11 @@ SMALL = {
     "holt_winters": {"season": 100.0, "week": 300.0, "slot": 10.0, "week_slot": 20.0, "beta": 0.1},
     "last_value": {},
 }
+PREDICTORS = {name: registry.policy("predictor", name) for name in SMALL}
+
+
+def test_every_predictor_is_here():
+    assert [*SMALL, "oracle"] == list(registry.policies("predictor"))
 
 
 def led(predictor, values, step=10.0, first=0.0):
@@ -197,8 +211,8 @@ def test_errors_of_nothing_are_not_defined_and_not_noted():
     found = prediction_error([], [])
     assert found.count == 0
     assert math.isnan(found.mape)
-    assert told("forecast", found) == {"forecast_count": 0, "forecast_quantile": 0.5}
-    assert told("forecast", prediction_error([0.0], [1.0]))["forecast_pinball"] == 0.5
+    assert error_notes("forecast", found) == {"forecast_count": 0, "forecast_quantile": 0.5}
+    assert error_notes("forecast", prediction_error([0.0], [1.0]))["forecast_pinball"] == 0.5
 
 
 def test_backtest_asks_before_it_tells():
@@ -229,37 +243,171 @@ def test_wrong_calls(call, text):
 # Choices --------------------------------------------------------------------------------------------------------
 
 
+def choosing(predictor, **policy):
+    entry = {"arrivals": {"process": "poisson", "rate": "30/h"}, "gpu_time": "5 min"}
+    return {"horizon": "5 h", "cluster": {"nodes": {"gpus": {"type": "g", "count": 2, "power": {"wake": "2 min"}}}},
+            "workload": [{"name": "jobs", **entry}],
+            "policy": {"name": "predictive", "predictor": predictor, **policy}}  # fmt: skip
+
+
+def made(choice):
+    """A fresh predictor as a scenario names it."""
+    return hs.load(choosing(choice)).build().scheduler.predictor()
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("holt_winter", 'unknown predictor "holt_winter"; did you mean "holt_winters"'),
-        ("xyz", "there are ar, ewma, holt_winters, last_value"),
-        ({"memory": "1 h"}, "expected the name of a predictor"),
-        ({"name": "ewma", "alpha": 0.1}, 'predictor "ewma" has no parameter "alpha"; its parameters are memory'),
-        ({"name": "last_value", "memory": 1}, "its parameters are none"),
-        ({"name": "ewma", "memory": 5}, "has no unit"),
-        ({"name": "ewma", "memory": "0 s"}, "memory: Input should be greater than 0"),
-        ({"name": "holt_winters", "alpha": -0.1}, "alpha: Input should be greater than or equal to 0"),
-        ({"name": "holt_winters", "gamma": 1.5}, "gamma: Input should be less than or equal to 1"),
-        ({"name": "holt_winters", "season": "20 min"}, "no two slots"),
+        ("holt_winter", r'predictor: unknown predictor "holt_winter"; did you mean "holt_winters"'),
+        ("xyz", r"\(hetsim list policies --kind predictor\)"),
+        ({"memory": "1 h"}, "predictor: expected the name of a predictor"),
+        ({"name": "ewma", "alpha": 0.1}, 'alpha: predictor "ewma" has no parameter "alpha"; its parameters are memory'),
+        ({"name": "last_value", "memory": 1}, "it has no parameters"),
+        ({"name": "ewma", "memory": 5}, "predictor.memory: .* has no unit"),
+        ({"name": "ewma", "memory": "0 s"}, "memory: must be above 0"),
+        ({"name": "holt_winters", "alpha": -0.1}, "alpha: .* 0"),
+        ({"name": "holt_winters", "gamma": 1.5}, "gamma: .* 1"),
+        ({"name": "holt_winters", "season": "20 min"}, r"predictor: holt_winters: season \(1200 s\) must be at least"),
         ({"name": "holt_winters", "week": "12 h"}, "must be longer than the first"),
         ({"name": "holt_winters", "slot": "1 us"}, "more than 1,000,000 slots of 1e-06 s"),
         ({"name": "holt_winters", "week": "7 d", "week_slot": "1 ms"}, "more than 1,000,000 slots of 0.001 s"),
-        ({"name": "ar", "order": 0}, "order: Input should be greater than or equal to 1"),
+        ({"name": "ar", "order": 0}, "order: .* 1"),
         ({"name": "ar", "order": 100}, "too short for order 100"),
     ],
 )
 def test_wrong_choices_are_told(value, text):
-    with pytest.raises(ValueError, match=text):
-        chosen(value)
+    with pytest.raises(ScenarioError, match=text):
+        hs.load(choosing(value))
 
 
-def test_a_choice_makes_fresh_predictors():
-    choice = chosen({"name": "ewma", "memory": "10 min"})
-    first = choice.make()
-    first.observe(0.0, 5.0)
-    assert choice.make().forecast(0.0) == 0
-    assert chosen(choice) is choice
+class Double(LastValue):
+    """Twice the last value."""
+
+    flat = False
+
+    def __init__(self, factor: float = 2.0):
+        super().__init__()
+        self.factor = factor
+
+    def _expect(self, horizon):
+        return self.factor * self.last
+
+
+class NoPredictor:
+    """Something else."""
+
+
+def test_a_predictor_of_ones_own_is_named_like_any_policy(monkeypatch, tmp_path):
+    """In a script and by an entry point; each series has its own; it is no part of `policy:` itself."""
+    check_predictor(Double)
+    hs.register("double", Double, kind="predictor")
+    points = {"predictor.triple": f"{__name__}:Double", "predictor.wrong": f"{__name__}:NoPredictor"}
+    monkeypatch.setattr(registry, "of_packages", lambda group: points if group == "hetsim.policies" else {})
+    for name in ("double", "triple"):
+        assert name in registry.policies("predictor")
+        policy = hs.load(choosing({"name": name, "factor": 3})).build().scheduler
+        one, two = policy.predictor(), policy.predictor()
+        one.observe(0.0, 5.0)
+        assert (one.forecast(60.0), two.forecast(60.0)) == (15.0, 0.0)
+    assert hs.run(choosing("double")).notes["forecast_count"] > 0
+    with pytest.raises(ScenarioError, match="wants a Predictor, which"):
+        hs.load(choosing("wrong"))
+    with pytest.raises(ScenarioError, match='unknown key "predictor"'):
+        hs.load({**choosing("ewma"), "policy": {"scheduler": "fcfs", "predictor": "double"}})
+    rows = json.loads(CliRunner().invoke(hetsim, ["list", "policies", "--kind", "predictor", "--json"]).stdout)
+    assert {"double", "oracle", "triple"} <= {row["name"] for row in rows}
+
+
+@pytest.mark.parametrize("name", ["oracle", *SMALL])
+def test_every_predictor_keeps_the_rules(name):
+    check_predictor(partial(registry.policy("predictor", name), **SMALL.get(name, {})))
+
+
+def test_rules_that_are_broken_are_named():
+    class Random(LastValue):
+        def __init__(self):
+            super().__init__()
+            self.asked = 0
+
+        def _expect(self, horizon):
+            self.asked += 1
+            return float(self.asked)
+
+    with pytest.raises(AssertionError, match="asked changes"):
+        check_predictor(Random)
+
+
+# The oracle -----------------------------------------------------------------------------------------------------
+
+RATES = [
+    {"process": "poisson", "rate": "50/h"},
+    {"process": "renewal", "rate": "50/h", "scv": 3},
+    {"process": "deterministic", "interval": "1 min"},
+    {"process": "diurnal", "mean": "50/h", "amplitude": 0.8, "period": "7 h", "phase": "1 h"},
+    {"process": "piecewise_poisson", "rate": [["0 h", "90/h"], ["2 h", 0], ["3 h", "20/h"]], "period": "5 h"},
+    {"process": "piecewise_poisson", "rate": [["0 h", "9/h"], ["7 h", "80/h"]]},
+]
+
+
+@pytest.mark.parametrize("arrivals", RATES, ids=lambda arrivals: arrivals["process"])
+def test_the_rate_at_a_time_is_that_of_the_arrivals(arrivals):
+    """Counted in quarters of an hour over 400 draws: within five standard errors everywhere."""
+    process = TypeAdapter(Arrivals).validate_python(arrivals)
+    times = np.concatenate([process.times(np.random.default_rng(seed), 10 * 3600.0) for seed in range(400)])
+    counts = np.histogram(times, 40, (0, 36_000.0))[0] / 400
+    middles = (np.arange(36_000) + 0.5).reshape(40, 900)
+    expected = np.array([[process.rate_at(t) for t in row] for row in middles]).sum(axis=1)
+    spread = np.sqrt(np.maximum(expected, 1e-9) / 400) * math.sqrt(arrivals.get("scv", 1))
+    steady = slice(4, None) if "scv" in arrivals else slice(None)  # a renewal process begins with an arrival
+    assert (np.abs(counts - expected)[steady] <= 5 * spread[steady] + 0.05).all()
+
+
+def test_the_oracle_forecasts_the_true_load():
+    """Two classes of a stream and a service, on a square wave: rate times mean work of each, at any time ahead."""
+    wave = {"process": "piecewise_poisson", "rate": [["0 h", "40/h"], ["2 h", "120/h"], ["4 h", "40/h"]]}
+    scenario = choosing("oracle")
+    scenario["workload"] = [
+        {"name": "jobs", "arrivals": wave, "classes": [{"class": "a", "gpu_time": "4 min", "weight": 1},
+                                                       {"class": "b", "gpu_time": "1 min", "weight": 3}]},
+        {"name": "asked", "arrivals": {"process": "poisson", "rate": "60/h"}, "until": "3 h",
+         "service": {"compute": {"fixed": "30 s"}, "max_batch": 1}},
+    ]  # fmt: skip
+    run = hs.load(scenario).build()
+    Simulation(run).run()
+    (series,) = run.scheduler.loads.values()
+    first = run.tasks.class_code[np.isin(run.tasks.class_code, [run.tasks.classes.index(c) for c in "ab"])]
+    share = (first == run.tasks.classes.index("a")).mean()
+    each = share * 240 + (1 - share) * 60
+    for time, rate, asked in ((3600.0, 40, 60), (9000.0, 120, 60), (12_000.0, 120, 0), (17_000.0, 40, 0)):
+        series.predictor.time = time - 600.0
+        assert series.predictor.forecast(600.0) == pytest.approx((rate * each + asked * 30) / 3600, rel=1e-9)
+    assert hs.load(choosing("ewma")).build().scheduler.rates is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ({"arrivals": {"process": "mmpp", "rates": ["1/h", "9/h"], "holding": ["1 h", "1 h"]}}, "arrivals"),
+        ({"arrivals": {"process": "closed", "clients": 3, "think": "5 min"}}, "arrivals"),
+        ({"arrivals": {"process": "burst", "size": 5, "every": "1 h"}}, "arrivals"),
+        ({"trace": {"format": "tasks", "path": "tasks.csv"}}, "trace"),
+    ],
+)
+def test_a_rate_that_is_not_certain_is_refused(entry, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("tasks.csv").write_text("arrival,gpu_time\n3,20\n")
+    scenario = choosing("oracle")
+    scenario["workload"].append({"name": "more", **({} if "trace" in entry else {"gpu_time": "5 min"}), **entry})
+    with pytest.raises(ScenarioError, match=f"workload.1.{key}: .* no certain rate"):
+        hs.load(scenario).build()
+
+
+def test_an_oracle_inside_another_policy_is_refused():
+    inner = choosing("oracle")["policy"] | {"scale": False}
+    with pytest.raises(ScenarioError, match="not inside another"):
+        hs.load(choosing("ewma", scale=False, by=inner)).build()
+    with pytest.raises(UsageError, match="of a run only"):
+        led(registry.policy("predictor", "oracle")(), [1.0]).forecast(5.0)
 
 
 # Durations ------------------------------------------------------------------------------------------------------
@@ -314,7 +462,7 @@ def test_a_series_holds_forecasts_against_what_came():
                                     {"name": "holt_winters", "season": "1 h", "slot": "10 min"}])  # fmt: skip
 def test_skipping_empty_intervals_is_measuring_them(choice):
     """Once nothing is expected any more; then as before, when something comes again."""
-    series = [Series(chosen(choice).make(), 60.0, 180.0, Score()) for _ in range(2)]
+    series = [Series(made(choice), 60.0, 180.0, Score()) for _ in range(2)]
     end = 0.0
     for number in range(200):
         end += 60.0
@@ -425,7 +573,7 @@ def test_after_errors_a_rise_is_not_believed():
 
 def test_a_flat_predictor_asks_for_what_it_measures():
     for name, flat in (("ewma", True), ("last_value", True), ("holt_winters", False), ("ar", False)):
-        assert chosen(name).make().flat is flat
+        assert made(name).flat is flat
     series = Series(LastValue(), 10.0, 50.0, Score())
     for step in range(20):
         series.note(step)
@@ -466,7 +614,7 @@ def an_hour_ahead(choice, step, noise=None):
     """Errors over the fourth week."""
     times = np.arange(0, 4 * WEEK, step)
     values = [office_load(time / 3600, noise) for time in times.tolist()]
-    return backtest(chosen(choice).make(), times, values, steps=round(3600 / step), skip=len(times) * 3 // 4)
+    return backtest(made(choice), times, values, steps=round(3600 / step), skip=len(times) * 3 // 4)
 
 
 @pytest.mark.parametrize("step", [pytest.param(60.0, marks=pytest.mark.slow), 3600.0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from sim.errors import UnknownName
-from sim.workload.costs.profiles import (
+from hetsim.errors import UnknownName
+from hetsim.workload.costs.profiles import (
     CNN,
     DISCRIMINATOR,
     GENERATOR,
@@ -17,7 +17,7 @@ from sim.workload.costs.profiles import (
     ProfileUse,
     profile,
 )
-from sim.workload.costs.roofline import DEVICES
+from hetsim.workload.costs.roofline import DEVICES
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,52 @@ def test_a_larger_batch_reads_the_weights_once():
     one, two = made.step(batch=1), made.step(batch=2)
     assert two.flops == 2 * one.flops
     assert two.bytes - one.bytes == CNN.activation_traffic
+
+
+LAYERS = {
+    # Of each layer: weights, numbers in and out, how often a pass reads the weights, kernels, operations of a sample.
+    "cnn": [[
+        (320, 784, 26 * 26 * 32, 1, 1, 2 * 9 * 32 * 26**2), (0, 26 * 26 * 32, 13 * 13 * 32, 1, 1, 4 * 13 * 13 * 32),
+        (18_496, 13 * 13 * 32, 11 * 11 * 64, 1, 1, 2 * 9 * 32 * 64 * 11**2),
+        (0, 11 * 11 * 64, 5 * 5 * 64, 1, 1, 4 * 5 * 5 * 64), (36_928, 5 * 5 * 64, 9 * 64, 1, 1, 2 * 9 * 64 * 64 * 9),
+        (36_928, 576, 64, 1, 1, 2 * 576 * 64), (650, 64, 10, 1, 1, 2 * 64 * 10),
+    ]],
+    "rnn": [[
+        (1_280_000, 100, 12_800, 0.01 * 64, 1, 0), (12_352, 12_800, 64, 100, 100, 2 * 100 * 64 * 192),
+        (65, 64, 1, 1, 1, 128),
+    ]],
+    "lstm": [[
+        (1_280_000, 100, 12_800, 0.01 * 64, 1, 0), (131_584, 12_800, 128, 100, 100, 2 * 4 * 100 * 128 * 256),
+        (1_290_000, 128, 10_000, 1, 1, 2 * 128 * 10_000),
+    ]],
+    "gan": [[
+        (1_266_944, 100, 12_544, 1, 1, 2 * 100 * 12_544), (819_328, 12_544, 49 * 128, 1, 1, 2 * 25 * 256 * 128 * 49),
+        (204_864, 49 * 128, 196 * 64, 1, 1, 2 * 25 * 128 * 64 * 49), (1_601, 196 * 64, 784, 1, 1, 2 * 25 * 64 * 196),
+    ], [
+        (1_664, 784, 196 * 64, 1, 1, 2 * 25 * 64 * 196), (204_928, 196 * 64, 49 * 128, 1, 1, 2 * 25 * 64 * 128 * 49),
+        (6_273, 49 * 128, 1, 1, 1, 2 * 49 * 128),
+    ]],
+}  # fmt: skip
+PASSES = {"gan": [(1, 1, 0), (2, 2, 1)]}
+"""Forward, backward, and backward for the inputs alone, of each network; one forward and one backward elsewhere."""
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_training_step_by_hand_layer_by_layer(name: str):
+    """Operations, traffic, kernels and time of a batch of 64, from tables of layers written here."""
+    flops = moved = kernels = 0.0
+    for layers, (forward, backward, inputs) in zip(LAYERS[name], PASSES.get(name, [(1, 1, 0)]), strict=True):
+        equal, reads = forward + 2 * backward + inputs, forward + backward + inputs
+        weights = sum(layer[0] for layer in layers)
+        flops += 64 * equal * sum(layer[5] for layer in layers)
+        moved += 4 * (64 * equal * sum(layer[1] + layer[2] for layer in layers) + 8 * weights)
+        moved += 4 * reads * sum(layer[0] * layer[3] for layer in layers)
+        kernels += equal * sum(layer[4] for layer in layers) + 1  # and the optimizer
+    work, peak = profile(f"{name}_training").step(batch=64), DEVICES["v100"]
+    assert (work.flops, work.kernels) == (flops, kernels)
+    assert work.bytes == pytest.approx(moved, rel=1e-12)
+    by_hand = kernels * peak.launch_overhead + 2 * max(flops / peak.flops, moved / peak.bandwidth)
+    assert work.seconds(peak) == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_embedding_reads_only_its_rows():

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tiers import examples, some
 
-from policies.admission.accept_all import AcceptAll
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.record import COMPLETED
-from sim.policy import ListScheduler, PlannedScheduler
-from sim.testing import audit, examine, random_system, systems
-from sim.testing.conformance import fingerprint
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.record import COMPLETED
+from hetsim.policy import ListScheduler, PlannedScheduler
+from hetsim.testing import audit, examine, random_system, systems
+from hetsim.testing.conformance import fingerprint
+from hetsim_policies.admission.accept_all import AcceptAll
 
 PLANNERS = [
     name for name in registry.policies("scheduler")
@@ -87,6 +87,8 @@ quiet = examples(12, derandomize=True, suppress_health_check=[HealthCheck.too_sl
 def make(name, parameters, placement):
     item = registry.policy("scheduler", name)
     parameters = {**parameters, **THRIFTY.get(name, {})}
+    if "predictor" in parameters:
+        parameters["predictor"] = registry.policy("predictor", parameters["predictor"])
     if placement is not None and (not inspect.isclass(item) or "placement" in registry.parameters(item)):
         rule = registry.policy("placement", placement)
         parameters = {**parameters, "placement": rule() if inspect.isclass(rule) else rule}

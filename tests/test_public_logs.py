@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from sim import registry
-from sim.cli import hetsim as program
-from sim.workload.logs.public_logs import LOGS
+from hetsim import registry
+from hetsim.cli import hetsim as program
+from hetsim.workload.logs.public_logs import LOGS
 
-LUBLIN = Path(__file__).parent.parent / "scenarios" / "published" / "rlscheduler" / "lublin_1.swf.gz"
+PUBLISHED = Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios" / "published"
+LUBLIN = PUBLISHED / "rlscheduler" / "lublin_1.swf.gz"
 LOG = "; MaxProcs: 4\n" + "".join(f"{k} {k * 10} 0 60 2 -1 -1 2 -1 -1 1 1 1 1 1 1 -1 -1\n" for k in range(1, 4))
 
 

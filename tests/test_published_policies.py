@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster
-from sim.model.tasks import Shape
-from sim.policy import ListScheduler
-from sim.testing.systems import System, cpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster
+from hetsim.model.tasks import Shape
+from hetsim.policy import ListScheduler
+from hetsim.testing.systems import System, cpu_mode, node, workload
 
 ROWS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20), st.integers(1, 8)), min_size=1, max_size=14)
 """Arrival, seconds, cores of each job."""
@@ -105,8 +105,8 @@ def test_a_kept_head_is_not_passed_by_a_shorter_newcomer():
         ("f1", [1, 2, 3]),
         ("wfp3", [1, 3, 2]),
         ("unicep", [3, 1, 2]),
-        ("wfp3_schedgym", [2, 1, 3]),
-        ("unicep_schedgym", [2, 1, 3]),
+        ({"name": "wfp3", "formula": "schedgym"}, [2, 1, 3]),
+        ({"name": "unicep", "formula": "schedgym"}, [2, 1, 3]),
     ],
 )
 def test_published_orders_by_hand(tmp_path, name, wanted):
@@ -122,8 +122,13 @@ def test_published_orders_by_hand(tmp_path, name, wanted):
         "name": "orders", "cluster": {"nodes": [{"cpus": 4}]}, "policy": name,
         "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "jobs.csv")}}],
     }  # fmt: skip
-    tasks = sim.run(scenario).tasks.set_index("id")
+    tasks = hs.run(scenario).tasks.set_index("id")
     assert tasks["start"].drop(0).sort_values(kind="stable").index.tolist() == wanted
+
+
+def test_an_order_that_changes_keeps_no_head():
+    with pytest.raises(ScenarioError, match="keep needs formula: schedgym, a fixed order; take block or skip"):
+        hs.run("mm16", policy={"name": "wfp3", "discipline": "keep"})
 
 
 # Placements of FGD ----------------------------------------------------------------------------------------------------
@@ -149,7 +154,7 @@ def placed(policy, rows, tmp_path, seed=1):
         for k, (cores, gpus) in enumerate(rows)
     )
     (tmp_path / "pods.csv").write_text("id,arrival,cpu_time,gpu_time,cpus,gpus\n" + text)
-    result = sim.run(
+    result = hs.run(
         {
             "name": "pods", "horizon": f"{len(rows) + 1} s", "seed": seed,
             "cluster": {"nodes": [
@@ -157,7 +162,7 @@ def placed(policy, rows, tmp_path, seed=1):
                 for name, cores, memory, gpus in NODES
             ]},
             "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "pods.csv")}, "patience": "0.5 s"}],
-            "policy": {"scheduler": "fcfs_skip", "placement": policy},
+            "policy": {"scheduler": "fcfs_skip", "placement": {"name": policy, "scores": "published"}},
         }
     )  # fmt: skip
     names = result.tasks.sort_values("id")["node"]
@@ -171,14 +176,14 @@ def by_hand(policy, rows, names):
 
     def score(one, cores, gpus):
         free = sum(one["left"])
-        if policy == "best_fit_atc23":
+        if policy == "best_fit":
             return math.floor(100 * (1 - ((one["cores"] - cores) / max_cores + (free - gpus) / max_gpus) / 2) + 1e-9)
-        if policy == "dot_product_atc23":
+        if policy == "dot_product":
             product = one["cores"] * cores / max_cores**2 + free * gpus / max_gpus**2
             return math.floor(100 * (1 - product / 2) + 1e-9)
         if not gpus:
             return 0
-        if policy == "gpu_clustering_atc23":
+        if policy == "gpu_clustering":
             kind, there = gpus if gpus >= 1 else "share", set(one["kinds"])
             level = (3 if there == {kind} else 2) if kind in there else 1 if not there else 0
             return math.floor(25 * (max_gpus - free) / max_gpus + 1e-9) + 25 * level
@@ -212,7 +217,7 @@ def by_hand(policy, rows, names):
     return found
 
 
-PLACEMENTS = ["best_fit_atc23", "dot_product_atc23", "gpu_clustering_atc23", "gpu_packing_atc23"]
+PLACEMENTS = ["best_fit", "dot_product", "gpu_clustering", "gpu_packing"]
 
 
 @pytest.mark.parametrize("policy", PLACEMENTS)
@@ -225,10 +230,18 @@ def test_placements_of_fgd_score_by_score(tmp_path, policy, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("placement", "key"), [({"name": "fgd", "growth": 2}, "growth"),
+                                                ({"name": "dot_product", "smallest": True}, "smallest")])  # fmt: skip
+def test_what_published_scores_do_not_read_is_refused(placement, key):
+    few = {"policy": {"scheduler": "fcfs", "placement": {**placement, "scores": "published"}}}
+    with pytest.raises(ScenarioError, match=f"{key} has no effect with scores: published"):
+        hs.run("first-steps", overrides=few)
+
+
 def test_names_are_drawn_anew_in_each_run(tmp_path):
     """A task without a GPU scores 0 everywhere, so it goes on the node with the smallest drawn name."""
-    first = {placed("gpu_packing_atc23", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}
-    again = {placed("gpu_packing_atc23", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}
+    first = {placed("gpu_packing", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}
+    again = {placed("gpu_packing", [(1, 0.0)], tmp_path, seed)[0] for seed in range(20)}
     assert first == again and len(first) > 2
 
 
@@ -253,7 +266,7 @@ def test_tetris_by_hand(tmp_path, shortness, wanted):
         "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "jobs.csv")}}],
         "policy": {"scheduler": {"name": "tetris", "shortness": shortness}},
     }  # fmt: skip
-    tasks = sim.run(scenario, check=True).tasks.set_index("id")
+    tasks = hs.run(scenario, check=True).tasks.set_index("id")
     assert tasks.sort_values(["start", "finish"], kind="stable").index.tolist() == wanted
 
 
@@ -271,7 +284,7 @@ def filled(tmp_path, **changes):
         "resample": {"by": "row", "gpu_demand": 1.5}, **changes,
     }  # fmt: skip
     cluster = {"nodes": [{"count": 2, "cpus": 64, "gpus": {"type": "g", "count": 8}}]}
-    return sim.load({"name": "fill", "cluster": cluster, "workload": [entry], "policy": "fcfs"})
+    return hs.load({"name": "fill", "cluster": cluster, "workload": [entry], "policy": "fcfs"})
 
 
 @pytest.mark.parametrize("demand", [0.5, 1.5, 3.0])
@@ -313,7 +326,7 @@ def test_mistakes(tmp_path, monkeypatch, changes, message):
 def test_skip_leaves_out_the_first_rows(tmp_path):
     (tmp_path / "jobs.csv").write_text("id,arrival,cpu_time\n" + "".join(f"j{k},{9 - k},1\n" for k in range(10)))
     entry = {"trace": {"format": "tasks", "path": str(tmp_path / "jobs.csv")}, "skip": 3, "count": 2}
-    scenario = sim.load({"name": "cut", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [entry], "policy": "fcfs"})
+    scenario = hs.load({"name": "cut", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [entry], "policy": "fcfs"})
     assert scenario.build().tasks.id.tolist() == ["j6", "j5"]
 
 
@@ -321,10 +334,10 @@ def test_columns_of_a_task_table_can_have_other_names(tmp_path):
     (tmp_path / "jobs.csv").write_text("id,arrival,duration\na,0,5\n")
     trace = {"format": "tasks", "path": str(tmp_path / "jobs.csv"), "columns": {"duration": "cpu_time"}}
     scenario = {"name": "other", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}], "policy": "fcfs"}
-    assert sim.run(scenario).metric("makespan") == 5
+    assert hs.run(scenario).metric("makespan") == 5
     trace["columns"] = {"durations": "cpu_time"}
     with pytest.raises(ScenarioError, match='there is no column "durations" to take for cpu_time'):
-        sim.run(scenario)
+        hs.run(scenario)
 
 
 def test_a_mode_tells_cores(tmp_path):
@@ -341,5 +354,5 @@ def test_a_mode_tells_cores(tmp_path):
             {"arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "1 s", "cpu_time": "9 s", "cpus": 2.5}
         ],
     }  # fmt: skip
-    sim.run(scenario, policy=look)
+    hs.run(scenario, policy=look)
     assert seen == [[2.5, 2.5]]

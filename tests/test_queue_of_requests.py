@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from cases import FAULT, service
 
-from sim.engine.simulation import Simulation
-from sim.model.record import EXPIRED
-from sim.results.one_run.result import Result
-from sim.scenario.scenario import load
+from hetsim.engine.simulation import Simulation
+from hetsim.model.record import EXPIRED
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import load
 
 DRAWN = {"distribution": "exponential", "mean": "60 ms"}
 JOBS = {"name": "jobs", "arrivals": {"process": "poisson", "rate": "30/s"},

@@ -18,17 +18,17 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-import sim
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.experiment.from_log import inferred_nodes, rank_correlation
-from sim.workload.logs.inferred import order_of
-from sim.workload.logs.recorded_log import HeldOverTime, HeldSteps, jobs_of
-from sim.workload.logs.waits import explain, warm_end
-from sim.workload.mapped import reader as mapped
-from sim.workload.traces import TaskTable
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.experiment.from_log import inferred_nodes, rank_correlation
+from hetsim.workload.logs.inferred import order_of
+from hetsim.workload.logs.recorded_log import HeldOverTime, HeldSteps, jobs_of
+from hetsim.workload.logs.waits import explain, warm_end
+from hetsim.workload.mapped import reader as mapped
+from hetsim.workload.traces import TaskTable
 
-SITE = Path(__file__).parent.parent / "scenarios" / "clusters" / "site-log.csv"
+SITE = Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios" / "clusters" / "site-log.csv"
 COLUMNS = {"id": "id", "arrival": "at", "start": "start", "duration": "took", "gpus": "gpus", "user": "user"}
 
 
@@ -196,7 +196,7 @@ def test_rank_correlation_by_hand() -> None:
 
 @pytest.fixture
 def mapping(tmp_path: Path) -> Path:
-    assert run("trace", "map", SITE, "--out", tmp_path / "jobs.yaml").exit_code == 0
+    assert run("trace", "map", SITE, "--mapping", tmp_path / "jobs.yaml").exit_code == 0
     return tmp_path / "jobs.yaml"
 
 
@@ -204,7 +204,7 @@ def mapping(tmp_path: Path) -> Path:
 def test_validate_explains_and_writes_what_it_found(mapping: Path, tmp_path: Path) -> None:
     """What was inferred brings the simulated waits nearer to the recorded ones, in the mean and in their order."""
     out = tmp_path / "site.yaml"
-    done = run("trace", "validate", mapping, "--out", out, "--json")
+    done = run("trace", "validate", mapping, "--scenario", out, "--json")
     assert done.exit_code == 0, done.stderr
     waits = json.loads(done.stdout)["waits"]
     first, *_, last = waits["variants"]
@@ -215,10 +215,10 @@ def test_validate_explains_and_writes_what_it_found(mapping: Path, tmp_path: Pat
     assert abs(last["simulated"] - last["recorded"]) < 0.5 * abs(first["simulated"] - first["recorded"])
     assert last["correlation"] > first["correlation"] + 0.1
     assert last["rank_correlation"] > first["rank_correlation"] + 0.1
-    loaded = sim.load(out)
+    loaded = hs.load(out)
     assert loaded.raw["site"]["partitions"]["user-ben"]["max_gpus"] == 8
-    assert len(sim.run(out, check=True).tasks) > 500
-    assert run("trace", "validate", mapping, "--out", out).exit_code == 2
+    assert len(hs.run(out, check=True).tasks) > 500
+    assert run("trace", "validate", mapping, "--scenario", out).exit_code == 2
 
 
 def test_a_log_alone_is_explained_without_a_simulation(mapping: Path) -> None:
@@ -241,19 +241,19 @@ def test_gangs_that_stay_on_one_node_are_found_and_told_on_a_page(tmp_path: Path
     columns = {"id": "id", "arrival": "at", "duration": "took", "gpus": "gpus", "user": "user"}
     trace = {"format": "csv", "path": str(tmp_path / "log.csv"), "time": "s", "columns": columns}
     log.to_csv(tmp_path / "log.csv", index=False)
-    done = sim.run({"name": "x", "cluster": {"nodes": nodes}, "workload": [{"trace": trace}], "policy": "fcfs"})
+    done = hs.run({"name": "x", "cluster": {"nodes": nodes}, "workload": [{"trace": trace}], "policy": "fcfs"})
     log.assign(start=done.tasks["start"].to_numpy()).to_csv(tmp_path / "log.csv", index=False)
     trace["columns"] = {**columns, "start": "start"}
     trace["path"] = "log.csv"
     (tmp_path / "log.yaml").write_text(json.dumps({"workload": [{"trace": trace}]}))
-    files = ["--out", tmp_path / "out.yaml", "--page", tmp_path / "page.html"]
+    files = ["--scenario", tmp_path / "out.yaml", "--page", tmp_path / "page.html"]
     found = run("trace", "validate", tmp_path / "log.yaml", "--policy", "fcfs", "--json", *files)
     assert found.exit_code == 0, found.stderr
     first, *_, last = json.loads(found.stdout)["waits"]["variants"]
     assert last["name"] == "with each gang on one node"
     assert last["correlation"] > 0.95 > 0.9 > first["correlation"]
     assert abs(last["simulated"] / last["recorded"] - 1) < 0.1 < abs(first["simulated"] / first["recorded"] - 1)
-    assert "span" not in sim.load(tmp_path / "out.yaml").raw["workload"][0]
+    assert "span" not in hs.load(tmp_path / "out.yaml").raw["workload"][0]
     page = (tmp_path / "page.html").read_text()
     said = ("Recorded waits of log.yaml", "Why jobs waited", "With what was inferred the correlation rises from")
     for text in (*said, "with each gang on one node", "data:image/png;base64,"):
@@ -272,7 +272,7 @@ def test_validate_where_there_is_nothing_to_explain(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,arrival,gpu_time\n1,0,5\n2,3,5\n")
     done = run("trace", "validate", tmp_path / "t.csv")
     assert done.stdout.strip() == f"{tmp_path / 't.csv'}: valid; 2 tasks"
-    done = run("trace", "validate", tmp_path / "t.csv", "--out", tmp_path / "nowhere" / "s.yaml")
+    done = run("trace", "validate", tmp_path / "t.csv", "--scenario", tmp_path / "nowhere" / "s.yaml")
     assert done.exit_code == 2
     assert "there is no folder" in done.stderr
 
@@ -320,14 +320,14 @@ def test_a_replay_from_a_cut_goes_on_as_the_whole_did(tmp_path: Path, cut: float
     table.to_csv(tmp_path / "tasks.csv", index=False)
     cluster = {"nodes": {"gpus": {"type": "g", "count": 6}}}
     trace = {"format": "tasks", "path": str(tmp_path / "tasks.csv")}
-    whole = sim.run({"cluster": cluster, "workload": {"trace": trace}, "policy": policy}).tasks
+    whole = hs.run({"cluster": cluster, "workload": {"trace": trace}, "policy": policy}).tasks
     found = pd.DataFrame({"id": whole["id"], "at": whole["arrival"], "start": whole["start"],
                           "took": whole["compute"], "gpus": table.set_index("id").loc[whole["id"], "gpus"].to_numpy(),
                           "user": "u"})  # fmt: skip
     found.to_csv(tmp_path / "log.csv", index=False)
     log_ = {"format": "csv", "path": str(tmp_path / "log.csv"), "columns": COLUMNS, "time": "s"}
     log_ |= {"since": f"{cut} s", "warm_start": True}
-    replay = sim.run({"cluster": cluster, "workload": {"trace": log_}, "policy": policy}, check=True)
+    replay = hs.run({"cluster": cluster, "workload": {"trace": log_}, "policy": policy}, check=True)
     rest = replay.tasks.set_index("id")
     later = whole[whole["start"] > cut + 0.01].set_index("id")
     assert len(later) > 20
@@ -378,11 +378,11 @@ def test_a_partition_holds_no_more_cores_than_it_may(
     table = pd.DataFrame({"id": np.arange(count), "arrival": np.sort(random.uniform(0, 50, count)), "user": users,
                           "cpu_time": random.uniform(1, 9, count), "cpus": random.integers(1, 3, count)})  # fmt: skip
     table.to_csv("t.csv", index=False)
-    tasks = sim.run({**limited(6), "policy": policy}, check=True).tasks.merge(table[["id", "cpus"]], on="id")
+    tasks = hs.run({**limited(6), "policy": policy}, check=True).tasks.merge(table[["id", "cpus"]], on="id")
     ann = tasks[tasks["user"] == "ann"]
     held = HeldOverTime(ann["start"].to_numpy(), ann["finish"].to_numpy(), ann["cpus"].to_numpy())
     assert held.level.max() == 6
-    free = sim.run({**limited(None), "policy": policy}).tasks
+    free = hs.run({**limited(None), "policy": policy}).tasks
     free_ann = free[free["user"] == "ann"].merge(table[["id", "cpus"]], on="id")
     more = HeldOverTime(free_ann["start"].to_numpy(), free_ann["finish"].to_numpy(), free_ann["cpus"].to_numpy())
     assert more.level.max() > 6
@@ -392,9 +392,9 @@ def test_jobs_and_partitions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     Path("t.csv").write_text("id,arrival,cpu_time,cpus,user\n1,0,5,4,ann\n2,0,5,4,bob\n")
     with pytest.raises(ScenarioError, match="4 cores are more than the 3 that jobs of partition of-ann may hold"):
-        sim.run(limited(3))
+        hs.run(limited(3))
     with pytest.raises(ScenarioError, match=r'partition.others: unknown partition "rset"; did you mean "rest"'):
-        sim.run(limited(6, "rset"))
-    refused = sim.run(limited(6, None)).tasks.set_index("user")
+        hs.run(limited(6, "rset"))
+    refused = hs.run(limited(6, None)).tasks.set_index("user")
     assert refused.loc["bob", "status"] == "rejected"
     assert refused.loc["ann", "status"] == "completed"

@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 import pytest
 
-import policies
-import sim
-from sim import registry
-from sim.errors import UnknownName
-from sim.policy import ListScheduler
-from sim.workload.arrivals import ArrivalProcess
-from sim.workload.readers.task_table import read
+import hetsim as hs
+import hetsim_policies
+from hetsim import registry
+from hetsim.errors import UnknownName
+from hetsim.policy import ListScheduler
+from hetsim.workload.arrivals import ArrivalProcess
+from hetsim.workload.readers.task_table import read
 
 
 class Clockwork(ArrivalProcess):
@@ -52,7 +52,7 @@ def installed(monkeypatch):
         "hetsim.arrivals": {"clockwork": f"{__name__}:Clockwork"},
         "hetsim.traces": {"theirs": f"{__name__}:reader"},
     }
-    monkeypatch.setattr(registry, "_entry_points", lambda group: points.get(group, {}))
+    monkeypatch.setattr(registry, "of_packages", lambda group: points.get(group, {}))
 
 
 def scenario(**entry):
@@ -62,25 +62,25 @@ def scenario(**entry):
 
 def test_a_scenario_names_what_another_package_brings(installed, tmp_path):
     entry = {"arrivals": {"process": "clockwork"}, "count": 3, "gpu_time": "2.5 s"}
-    result = sim.run(scenario(**entry))
+    result = hs.run(scenario(**entry))
     assert result.tasks["arrival"].tolist() == [0.0, 1.0, 2.0]
     assert result.tasks["start"].tolist() == [0.0, 5.0, 2.5]
     table = tmp_path / "tasks.csv"
     table.write_text("id,arrival,gpu_time\na,0,1\nb,0,1\n", encoding="utf-8")
-    assert len(sim.run(scenario(trace={"format": "theirs", "path": str(table)})).tasks) == 2
+    assert len(hs.run(scenario(trace={"format": "theirs", "path": str(table)})).tasks) == 2
 
 
 def test_unknown_names_are_answered_with_near_ones(installed):
     with pytest.raises(UnknownName, match='did you mean "last_first"'):
         registry.policy("scheduler", "last_frist")
     entry = {"arrivals": {"process": "clokwork"}, "count": 3, "gpu_time": "2.5 s"}
-    with pytest.raises(sim.errors.ScenarioError, match='did you mean "clockwork"'):
-        sim.run(scenario(**entry))
+    with pytest.raises(hs.errors.ScenarioError, match='did you mean "clockwork"'):
+        hs.run(scenario(**entry))
 
 
 def test_a_scenario_cannot_name_code():
-    with pytest.raises(sim.errors.ScenarioError, match="unknown scheduler"):
-        sim.run({**scenario(arrivals={"process": "all_at_once", "count": 1}, gpu_time="1 s"), "policy": "os:system"})
+    with pytest.raises(hs.errors.ScenarioError, match="unknown scheduler"):
+        hs.run({**scenario(arrivals={"process": "all_at_once", "count": 1}, gpu_time="1 s"), "policy": "os:system"})
 
 
 FOLDERS = ("static", "dynamic", "hybrid", "admission", "batching", "placement_rules", "learning", "routing")
@@ -89,9 +89,9 @@ FOLDERS = ("static", "dynamic", "hybrid", "admission", "batching", "placement_ru
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_head_of_a_folder_of_policies_lists_its_algorithms(folder: str):
     """All of its files, once each: a file there is an algorithm that a scenario can name."""
-    package = importlib.import_module(f"policies.{folder}")
+    package = importlib.import_module(f"hetsim_policies.{folder}")
     files = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
     listed = re.findall(r"^    (\w+)  ", package.__doc__, re.M)
     assert sorted(listed) == sorted(files)
-    used = {reference.partition(":")[0] for names in policies.CATALOGUE.values() for reference in names.values()}
-    assert {f"policies.{folder}.{name}" for name in files} <= used
+    used = {reference.partition(":")[0] for names in hetsim_policies.CATALOGUE.values() for reference in names.values()}
+    assert {f"hetsim_policies.{folder}.{name}" for name in files} <= used

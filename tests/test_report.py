@@ -16,11 +16,11 @@ import yaml
 from click.testing import CliRunner
 from tiers import some, spread
 
-import sim
-from sim.cli import main
-from sim.experiment.directory import load_any, load_comparison
-from sim.report.html import report, write_report
-from sim.report.html.elements import picture
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.experiment.directory import load_any, load_comparison
+from hetsim.report.html import report, write_report
+from hetsim.report.html.elements import picture
 
 MIX: dict[str, Any] = {
     "name": "mix <&> match",
@@ -91,7 +91,7 @@ class Folders:
         if not (self.top / kind).exists():
             words = [*CALLS[kind], str(self.top / "mix.yaml"), "--out", str(self.top / kind), "-q"]
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("sim.results.pictures.attempt", lambda name, draw: None)  # a page draws its own pictures
+                patch.setattr("hetsim.results.pictures.attempt", lambda name, draw: None)  # a page draws its own
                 found = CliRunner().invoke(main, words)
             assert found.exit_code == 0, found.output
         return self.top / kind
@@ -133,7 +133,7 @@ def test_the_same_directory_gives_the_same_bytes(folders: Folders, tmp_path: Pat
 
 
 def test_a_picture_gives_the_same_bytes():
-    run = sim.run(MIX, overrides={"workload.small.count": 10, "workload.gang.count": 5})
+    run = hs.run(MIX, overrides={"workload.small.count": 10, "workload.gang.count": 5})
     one, other = (picture(run.plot, "all tasks") for _ in range(2))
     assert one == other and 'src="data:image/png;base64,' in one
 
@@ -146,7 +146,7 @@ def test_the_words_are_those_of_the_comparison():
                       "gpu_time": {"distribution": "exponential", "mean": "1 s"}}],
     }  # fmt: skip
     metrics = ["response_mean", "wait_mean"]
-    found = sim.compare(crowd, ["fcfs", "sjf"], replications=6, metrics=metrics)
+    found = hs.compare(crowd, ["fcfs", "sjf"], replications=6, metrics=metrics)
     told = in_words(report(found))
     assert [finding.shown for finding in found.findings] == ["different"] * 2 and len(told) == 2
     for metric, sentence in zip(metrics, told, strict=True):
@@ -166,7 +166,7 @@ def in_words(page: str) -> list[str]:
 @pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 def test_single_runs_are_told_in_few_words_and_chance_once():
-    found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], metrics=["response_mean", "wait_mean"])
+    found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], metrics=["response_mean", "wait_mean"])
     *told, last = in_words(report(found))
     assert last == "One run of each policy says nothing about chance; --replications 10 would."
     assert len(told) == 2
@@ -178,20 +178,20 @@ def test_single_runs_are_told_in_few_words_and_chance_once():
 @pytest.mark.usefixtures("without_pictures")
 @pytest.mark.slow
 def test_metrics_without_a_significant_difference_share_a_sentence():
-    found = sim.compare(MIX, {"one": "fcfs", "two": "fcfs"}, replications=3, metrics=["response_mean", "makespan"])
+    found = hs.compare(MIX, {"one": "fcfs", "two": "fcfs"}, replications=3, metrics=["response_mean", "makespan"])
     assert in_words(report(found)) == ["No significant difference in response mean and makespan (95 %, Holm)."]
 
 
 @pytest.mark.usefixtures("without_pictures")
 def test_a_run_is_told_in_four_sentences():
-    told = in_words(report(sim.run(MIX)))
+    told = in_words(report(hs.run(MIX)))
     assert told[0] == "110 of 110 tasks completed."
     assert re.match(r"Tasks: response mean [\d.]+ s, wait mean [\d.]+ s, slowdown mean [\d.]+\.$", told[1])
     assert re.match(r"Cluster: makespan [\d.]+ \w+, GPU busy [\d.]+ %", told[2]) and len(told) == 4
 
 
 def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
-    again = sim.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
+    again = hs.compare(MIX, ["fcfs", "sjf"], replications=some(4, 2))
     loaded = load_comparison(folders["comparison"])
     assert loaded.sentences == again.sentences
     assert loaded.table.equals(again.table)
@@ -199,7 +199,7 @@ def test_a_loaded_comparison_is_the_one_that_was_saved(folders: Folders):
 
 @pytest.mark.usefixtures("without_pictures")
 def test_failed_points_are_told():
-    found = sim.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
+    found = hs.sweep(MIX, {"cluster.nodes.0.count": [1, 2]}, policies=["fcfs"])
     found.table.loc[1, ["status", "error"]] = ["failed", "the worker <died>"]
     assert "point 1 under fcfs failed: the worker &lt;died&gt;" in report(found)
 
@@ -207,7 +207,7 @@ def test_failed_points_are_told():
 def test_where_it_cannot_be_written(folders: Folders, tmp_path: Path):
     missing = CliRunner().invoke(main, ["report", str(tmp_path / "none")])
     assert missing.exit_code == 2 and "there is no directory" in missing.stderr
-    folder = CliRunner().invoke(main, ["report", str(folders["run"]), "--out", str(tmp_path)])
+    folder = CliRunner().invoke(main, ["report", str(folders["run"]), "--page", str(tmp_path)])
     assert folder.exit_code == 2 and "is a folder" in folder.stderr
     (tmp_path / "empty").mkdir()
     empty = CliRunner().invoke(main, ["report", str(tmp_path / "empty")])
@@ -273,17 +273,17 @@ def run_again(command: str) -> Any:
 @pytest.mark.usefixtures("without_pictures")
 def test_the_command_on_the_page_makes_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pasted as it is: with blanks and quotes in names, policies with parameters, labels of one's own."""
-    from sim.experiment.directory import save, save_comparison
+    from hetsim.experiment.directory import save, save_comparison
 
     monkeypatch.chdir(tmp_path)
     odd = {**MIX, "name": "it's </script> \"odd\" $x", "replications": 3}
-    one = sim.run(odd, seed=4, replications=1)
+    one = hs.run(odd, seed=4)
     save(one, "a b", picture=False)
     (command,) = commands_of(report(load_any("a b"), "a b"))
     assert run_again(command)["summary"]["response_mean"] == one.metric("response_mean")
 
     policies = {"mine": "sjf", "fcfs": {"scheduler": {"name": "fcfs_skip", "placement": "best_fit"}}}
-    found = sim.compare(odd, policies, seed=5)
+    found = hs.compare(odd, policies, seed=5)
     save_comparison(found, found.runs, "c d", picture=False)
     (command,) = commands_of(report(load_comparison("c d"), "c d"))
     again = list(run_again(command)["policies"].values())
@@ -300,7 +300,7 @@ def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch:
     over = {"over": keys} if grid else {"points": points}
     policies = ["fcfs", {"scheduler": {"name": "fcfs_skip", "placement": "best_fit"}}]
     metrics = ["wait_mean", "makespan"]
-    found = sim.sweep(MIX, policies=policies, metrics=metrics, replications=2, seed=8, out="s w", workers=1, **over)
+    found = hs.sweep(MIX, policies=policies, metrics=metrics, replications=2, seed=8, out="s w", workers=1, **over)
     page = report(load_any("s w"), "s w")
     (command,) = commands_of(page)
     if not grid:
@@ -312,7 +312,7 @@ def test_the_command_of_a_sweep_makes_the_same_rows(tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_a_page_about_fifty_policies(tmp_path: Path):
-    found = sim.compare(MIX, {f"policy {n}": ["fcfs", "sjf", "fcfs_skip"][n % 3] for n in range(50)}, replications=2)
+    found = hs.compare(MIX, {f"policy {n}": ["fcfs", "sjf", "fcfs_skip"][n % 3] for n in range(50)}, replications=2)
     page = report(found)
     assert 1 <= page.count("<li>") <= 5
     assert "No significant difference in " in page or "more pairs: the table of differences has all" in page
@@ -321,10 +321,10 @@ def test_a_page_about_fifty_policies(tmp_path: Path):
 
 def test_warnings_that_differ_in_their_figures_are_one():
     """And one line for what is so under every policy."""
-    from sim.report.overview import comparison_remarks, gathered
+    from hetsim.report.overview import comparison_remarks, gathered
 
     late = {**MIX, "workload": [{**entry, "deadline": "1 s"} for entry in MIX["workload"]]}
-    found = sim.compare(late, ["fcfs", "sjf"], replications=4)
+    found = hs.compare(late, ["fcfs", "sjf"], replications=4)
     (told,) = comparison_remarks(found.runs)
     assert re.match(r"all policies: .* deadlines of \d+ to \d+ of 110 tasks: .* \(in all 4 replications\)$", told)
     assert [told.removeprefix("all policies: ")] == gathered(found.runs["fcfs"])

@@ -16,15 +16,15 @@ from click.testing import CliRunner
 from scipy.stats import ttest_rel
 from tiers import some
 
-import sim
-from sim.cli import main
-from sim.errors import UnknownName, UsageError
-from sim.experiment.points import read_points
-from sim.report.html import report
-from sim.results.many_runs.point_differences import clearly_best, findings_by_point, leads
-from sim.results.many_runs.sweep import Sweep
-from sim.results.many_runs.tradeoff import regrets
-from sim.results.statistics import paired_differences
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import UnknownName, UsageError
+from hetsim.experiment.points import read_points
+from hetsim.report.html import report
+from hetsim.results.many_runs.point_differences import clearly_best, findings_by_point, leads
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.many_runs.tradeoff import regrets
+from hetsim.results.statistics import paired_differences
 
 RATE, GPUS = "workload.jobs.arrivals.rate", "cluster.nodes.0.gpus.count"
 SCENARIO: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_what_was_drawn_twice_stands_once(file: str):
 
 
 def test_a_name_from_python_is_not_passed_off_as_a_policy(tmp_path: Path):
-    found = sim.sweep(SCENARIO, {GPUS: [1, 2]}, policies={"mine": "sjf"}, out=tmp_path / "one")
+    found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies={"mine": "sjf"}, out=tmp_path / "one")
     assert "mine: a name given in Python" in report(found, "one")
 
 
@@ -132,15 +132,15 @@ def test_points_given_twice_are_refused(tmp_path: Path):
         read_points(path)
     points = [{RATE: rate, "policy": "sjf"} for rate in ("60/h", "2/min", "1/min")]
     with pytest.raises(UsageError, match="point 2 is the same as point 0"):
-        sim.sweep(SCENARIO, points=points)
+        hs.sweep(SCENARIO, points=points)
     with pytest.raises(UsageError, match="2 is there twice"):
-        sim.sweep(SCENARIO, {GPUS: [1, 2, 2]})
+        hs.sweep(SCENARIO, {GPUS: [1, 2, 2]})
     wide = {"seed": [2**70, 2**70 + 1]}  # of which doubles know one
-    assert len(sim.sweep(SCENARIO, wide).table) == 2
+    assert len(hs.sweep(SCENARIO, wide).table) == 2
 
 
 def test_regrets_of_a_sweep_with_a_point_twice_say_so():
-    found = sim.sweep(SCENARIO, {GPUS: [1, 2]}, policies=["fcfs", "sjf"])
+    found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies=["fcfs", "sjf"])
     found.table = pd.concat([found.table, found.table.tail(1)], ignore_index=True)
     with pytest.raises(UsageError, match="point 1 is there twice under sjf"):
         regrets(found)
@@ -155,7 +155,7 @@ TWELVE = some(12, 6)
 @pytest.fixture(scope="module")
 def swept() -> Sweep:
     over = {GPUS: [1, 2, 60]}  # in the last nobody waits, so all policies are the same
-    return sim.sweep(SCENARIO, over, policies=["fcfs", "sjf", "fcfs_skip"], replications=TWELVE)
+    return hs.sweep(SCENARIO, over, policies=["fcfs", "sjf", "fcfs_skip"], replications=TWELVE)
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_differences_are_those_of_a_comparison_of_each_point(swept: Sweep):
     """But for Holm's correction, which goes over the pairs of all points."""
     found, raw = swept.differences("response_mean"), []
     for point, count in enumerate((1, 2, 60)):
-        compared = sim.compare(SCENARIO, ["fcfs", "sjf", "fcfs_skip"], replications=12, metrics=["response_mean"],
+        compared = hs.compare(SCENARIO, ["fcfs", "sjf", "fcfs_skip"], replications=12, metrics=["response_mean"],
                                overrides={GPUS: count})  # fmt: skip
         mine = found[found["point"] == point].drop(columns="point").reset_index(drop=True)
         same = ["policy", "other", "difference", "n"]
@@ -207,7 +207,7 @@ def test_ties_are_nobodys_lead(swept: Sweep):
 
 
 def test_one_run_of_each_shows_nothing():
-    found = sim.sweep(SCENARIO, {GPUS: [1, 2]}, policies=["fcfs", "sjf"])
+    found = hs.sweep(SCENARIO, {GPUS: [1, 2]}, policies=["fcfs", "sjf"])
     page = report(found)
     assert "says nothing about chance" in page and "Clearly best" not in page and ">Differences<" not in page
 
@@ -262,7 +262,7 @@ def test_a_selection_is_made_again(file: str):
 
 @pytest.mark.slow
 def test_a_comparison_in_python_is_shown_as_it_was_asked_for():
-    found = sim.compare(SCENARIO, ["fcfs", "sjf"], replications=2, metrics=["cluster"], by="gpus")
+    found = hs.compare(SCENARIO, ["fcfs", "sjf"], replications=2, metrics=["cluster"], by="gpus")
     assert "--metric cluster --by gpus" in report(found)
 
 
@@ -278,7 +278,7 @@ def cells(page: str, title: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("replications", [1, 3])
 def test_energy_that_nobody_modeled_is_not_told(replications: int):
-    page = report(sim.run(SCENARIO, replications=replications))
+    page = report(hs.replicate(SCENARIO, replications=replications))
     assert "nergy" not in page.partition("<h2>Scenario</h2>")[0]
 
 
@@ -286,7 +286,7 @@ def test_energy_that_nobody_modeled_is_not_told(replications: int):
 def test_one_unit_for_what_belongs_together(replications: int):
     powered = {"type": "g", "count": 2, "power": {"idle": "50 W", "busy": "250 W"}}
     made = {**SCENARIO, "cluster": {"nodes": [{"cpus": 1, "gpus": powered}]}}
-    found = cells(report(sim.run(made, replications=replications)), "Figures")
+    found = cells(report(hs.replicate(made, replications=replications)), "Figures")
     for family in ("energy", "response", "wait"):
         values = [text for name, text in found.items() if name.startswith(family)]
         assert len(values) > 2 and len({text.split()[-1] for text in values}) == 1

@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.model.ragged import Ragged
-from sim.scenario.scenario import Scenario
-from sim.workload.readers import azure_llm, burstgpt, mooncake, request_table
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.model.ragged import Ragged
+from hetsim.scenario.scenario import Scenario
+from hetsim.workload.readers.mooncake import read as mooncake
+from hetsim.workload.readers.request_tables import azure_llm, burstgpt
+from hetsim.workload.readers.request_tables import plain as request_table
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data"
 public = pytest.mark.skipif(not (PUBLIC / "mooncake").is_dir(), reason="the public excerpts are not here")
@@ -66,7 +68,7 @@ def file(tmp_path):
 def complaints(file, tmp_path):
     def of(reader, text, name="t.txt", **options):
         with pytest.raises(ScenarioError) as caught:
-            reader.read(file(text, name), **options)
+            reader(file(text, name), **options)
         return str(caught.value).replace(f"{tmp_path}/", "").split("\n")
 
     return of
@@ -89,7 +91,7 @@ def azure(times):
 
 
 def test_azure_counts_from_its_first_request_to_the_last_digit(file):
-    found = azure_llm.read(file(AZURE))
+    found = azure_llm(file(AZURE))
     assert found.requests
     assert found.arrival.tolist() == [0.0, 1e-7, 1.098189, 5.0]
     assert found.extra["prompt_tokens"].tolist() == [4808, 3180, 110, 7433]
@@ -100,36 +102,36 @@ def test_azure_counts_from_its_first_request_to_the_last_digit(file):
 def test_azure_of_later_years(file):
     stamps = ["2024-05-10 00:00:00.009930+00:00", "2024-05-10T00:00:00.5Z", "2024-05-10 00:00:02"]
     text = "\ufefftimestamp, ContextTokens ,GeneratedTokens\n" + "\n".join(f'"{stamp}",1,2' for stamp in stamps)
-    assert azure_llm.read(file(text)).arrival.tolist() == [0.0, 0.49007, 1.99007]
+    assert azure_llm(file(text)).arrival.tolist() == [0.0, 0.49007, 1.99007]
 
 
 def test_mooncake_keeps_the_names_of_blocks(file):
-    found = mooncake.read(file(MOON))
+    found = mooncake(file(MOON))
     assert found.arrival.tolist() == [0.0, 0.027, 0.0305]
     assert [ids.tolist() for ids in found.hash_ids] == [[0, 1], [0, 1, 2], [9]]
     assert found.line(2) == 4 and not found.notes
-    packed = mooncake.read(file(gzip.compress(MOON.encode()), "m.jsonl.gz"))
+    packed = mooncake(file(gzip.compress(MOON.encode()), "m.jsonl.gz"))
     assert packed.arrival.tolist() == found.arrival.tolist()
-    without = mooncake.read(file('{"timestamp": 4, "input_length": 3, "output_length": 7}'))
+    without = mooncake(file('{"timestamp": 4, "input_length": 3, "output_length": 7}'))
     assert without.hash_ids is None and without.arrival.tolist() == [0.004]
 
 
 def test_mooncake_notes_ids_that_are_not_one_a_block(file):
     odd = MOON.replace("[0, 1, 2]", "[0, 1]")
-    assert mooncake.read(file(odd)).notes[0].endswith("1 request without exactly one hash id for each 512 tokens")
+    assert mooncake(file(odd)).notes[0].endswith("1 request without exactly one hash id for each 512 tokens")
 
 
 def test_burstgpt_leaves_out_what_failed(file):
-    found = burstgpt.read(file(BURST))
+    found = burstgpt(file(BURST))
     assert found.arrival.tolist() == [5.0, 118.5]
     assert found.class_.tolist() == ["ChatGPT", "GPT-4"] and found.user is None and "elapsed" not in found.extra
     assert "1 request without response tokens" in found.notes[0]
-    assert burstgpt.read(file(BURST), failures=True).extra["output_tokens"].tolist() == [18, 0, 276]
-    assert burstgpt.read(file(BURST), model="ChatGPT").arrival.tolist() == [5.0]
+    assert burstgpt(file(BURST), failures=True).extra["output_tokens"].tolist() == [18, 0, 276]
+    assert burstgpt(file(BURST), model="ChatGPT").arrival.tolist() == [5.0]
 
 
 def test_burstgpt_sessions(file):
-    found = burstgpt.read(file(SESSIONS))
+    found = burstgpt(file(SESSIONS))
     assert found.user.tolist() == ["s1", "", "s1"]
     np.testing.assert_array_equal(found.extra["elapsed"], [2.5, np.nan, 4])
 
@@ -139,16 +141,16 @@ def test_burstgpt_sessions(file):
 
 def test_a_window_starts_at_zero_and_ends_before_until(file):
     path = file(azure([0, 1, 2, 3, 4]))
-    found = azure_llm.read(path, since=1.0, until=4.0)
+    found = azure_llm(path, since=1.0, until=4.0)
     assert found.arrival.tolist() == [0.0, 1.0, 2.0] and found.extra["prompt_tokens"].tolist() == [1, 2, 3]
-    assert azure_llm.read(path, since=1.0, time_scale=0.5).arrival.tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert azure_llm(path, since=1.0, time_scale=0.5).arrival.tolist() == [0.0, 0.5, 1.0, 1.5]
 
 
 def test_nothing_behind_the_window_is_read(file):
     path = file(azure([0, 1, 2]) + "\nnonsense")
-    assert len(azure_llm.read(path, until=2.0)) == 2
+    assert len(azure_llm(path, until=2.0)) == 2
     with pytest.raises(ScenarioError, match="1 cell"):
-        azure_llm.read(path)
+        azure_llm(path)
 
 
 @examples(40)
@@ -167,7 +169,7 @@ def test_rows_in_any_order_give_what_ordered_rows_give(tmp_path_factory, times, 
 
     def read(name, **more):
         try:
-            return mooncake.read(folder / name, **cut, **more).arrival.tolist()
+            return mooncake(folder / name, **cut, **more).arrival.tolist()
         except ScenarioError as error:
             return str(error.problems[0].message)
 
@@ -178,7 +180,7 @@ def test_sorting_moves_all_columns(file):
     rows = [(3, "b", [5]), (1, "a", []), (2, "b", [6, 7]), (1, "c", [8])]
     lines = [f"{t},{t * 10},{t},{user},{';'.join(map(str, ids))}" for t, user, ids in rows]
     text = "arrival,prompt_tokens,output_tokens,user,hash_ids\n" + "\n".join(lines)
-    found = request_table.read(file(text), sort=True)
+    found = request_table(file(text), sort=True)
     assert found.arrival.tolist() == [1, 1, 2, 3] and found.extra["prompt_tokens"].tolist() == [10, 10, 20, 30]
     assert found.user.tolist() == ["a", "c", "b", "b"] and [found.line(row) for row in range(4)] == [3, 5, 4, 2]
     assert [ids.tolist() for ids in found.hash_ids] == [[], [8], [6, 7], [5]]
@@ -186,13 +188,13 @@ def test_sorting_moves_all_columns(file):
 
 def test_a_sample_is_a_share_drawn_one_by_one(file):
     path = file(azure(np.arange(8000) / 4))
-    found = azure_llm.read(path, sample=0.25)
+    found = azure_llm(path, sample=0.25)
     assert abs(len(found) - 2000) < 4 * np.sqrt(8000 * 0.25 * 0.75)
     gaps = np.diff(found.extra["prompt_tokens"])
     # Gaps of a thinned regular stream are geometric: the standard deviation is nearly the mean, not 0.
     assert abs(gaps.std() / gaps.mean() - np.sqrt(0.75)) < 0.08
-    assert azure_llm.read(path, sample=0.25).arrival.tolist() == found.arrival.tolist()
-    assert azure_llm.read(path, sample=0.25, sample_seed=1).arrival.tolist() != found.arrival.tolist()
+    assert azure_llm(path, sample=0.25).arrival.tolist() == found.arrival.tolist()
+    assert azure_llm(path, sample=0.25, sample_seed=1).arrival.tolist() != found.arrival.tolist()
 
 
 @pytest.mark.slow
@@ -205,7 +207,7 @@ def test_memory_is_that_of_what_is_kept(file):
     def peak(**cut):
         tracemalloc.start()
         try:
-            count = len(mooncake.read(path, **cut))
+            count = len(mooncake(path, **cut))
             return count, tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -229,7 +231,7 @@ def scenario(trace, service=LINEAR, **more):
 
 def test_requests_of_a_trace_are_served(file):
     text = "arrival,prompt_tokens,output_tokens\n0,5,2\n0.1,7,1\n3,0,0\n"
-    found = sim.run(scenario({"format": "requests", "path": str(file(text))}), check=True).tasks
+    found = hs.run(scenario({"format": "requests", "path": str(file(text))}), check=True).tasks
     assert found["finish"].to_numpy() == pytest.approx([0.215, 0.332, 3.01], abs=1e-12)
     assert found["prompt_tokens"].tolist() == [5, 7, 0] and found["output_tokens"].tolist() == [2, 1, 0]
 
@@ -277,7 +279,7 @@ def test_an_unknown_key_of_a_service_is_told_with_the_keys_of_its_kind(service, 
 def test_a_batch_takes_the_sum_of_its_requests(file):
     text = "arrival,prompt_tokens,output_tokens\n0,0,10\n0.5,5,2\n0.6,7,1\n"
     service = {**LINEAR, "max_batch": 8}
-    found = sim.run(scenario({"format": "requests", "path": str(file(text))}, service), check=True).tasks
+    found = hs.run(scenario({"format": "requests", "path": str(file(text))}, service), check=True).tasks
     assert found["batch"].tolist() == [1, 2, 2]
     assert found["finish"].to_numpy() == pytest.approx([1.01, 1.332, 1.332], abs=1e-12)
 
@@ -292,7 +294,7 @@ def test_tokens_of_synthetic_requests():
     }
     document = scenario({})
     document["workload"] = [entry]
-    found = sim.run(document).tasks
+    found = hs.run(document).tasks
     assert (found["output_tokens"] == 3).all() and abs(found["prompt_tokens"].mean() / 50 - 1) < 0.08
     seconds = 0.01 + 0.001 * found["prompt_tokens"] + 0.3
     assert found["compute"].to_numpy() == pytest.approx(seconds.to_numpy(), abs=1e-9)
@@ -361,7 +363,7 @@ def test_coefficients_of_tokens_need_tokens(file):
     with pytest.raises(ScenarioError, match="per_prompt_token needs to know how long requests are"):
         Scenario.load(scenario({"format": "requests", "path": path})).build()
     plain = {"compute": {"per_item": "5 ms"}}
-    found = sim.run(scenario({"format": "requests", "path": path}, plain)).tasks
+    found = hs.run(scenario({"format": "requests", "path": path}, plain)).tasks
     assert found["compute"].tolist() == pytest.approx([0.005, 0.005])
 
 
@@ -451,7 +453,7 @@ def test_any_bytes_end_in_a_table_or_a_sentence(tmp_path_factory, content, numbe
     path = tmp_path_factory.mktemp("bytes") / "t"
     path.write_bytes(begin.encode() + content)
     try:
-        found = reader.read(path)
+        found = reader(path)
     except ScenarioError as error:
         assert all(problem.file == str(path) for problem in error.problems)
     else:
@@ -486,7 +488,7 @@ def test_inspect_validate_and_convert(file, tmp_path):
     assert "33.3% seen before" in shown and "prompt tokens" in shown
     options = ("--option", "since=20 ms", "--option", "time_scale=2")
     assert command("trace", "convert", source, target, "--format", "mooncake", *options).exit_code == 0
-    again = request_table.read(target)
+    again = request_table(target)
     assert again.arrival.tolist() == [0.014, 0.021] and [ids.tolist() for ids in again.hash_ids] == [[0, 1, 2], [9]]
     refused = command("trace", "convert", source, tmp_path / "out.parquet", "--format", "mooncake")
     assert refused.exit_code == 2 and "name it out.csv" in refused.stderr
@@ -498,7 +500,7 @@ def test_converting_loses_nothing(file, tmp_path):
     for text, form, reader in ((AZURE, "azure_llm", azure_llm), (SESSIONS, "burstgpt", burstgpt)):
         source, target = file(text), tmp_path / f"{form}.csv"
         assert command("trace", "convert", source, target, "--format", form).exit_code == 0
-        before, after = reader.read(source), request_table.read(target)
+        before, after = reader(source), request_table(target)
         assert before.arrival.tolist() == after.arrival.tolist()
         for name in ("prompt_tokens", "output_tokens"):
             assert before.extra[name].tolist() == after.extra[name].tolist()
@@ -509,12 +511,12 @@ def test_converting_loses_nothing(file, tmp_path):
 
 @public
 def test_the_public_excerpts():
-    found = azure_llm.read(PUBLIC / "azure_llm" / "AzureLLMInferenceTrace_code.csv")
+    found = azure_llm(PUBLIC / "azure_llm" / "AzureLLMInferenceTrace_code.csv")
     assert len(found) == 8819 and found.arrival[1] == 0.052 and found.arrival[-1] == 3435.948056
-    prompts = mooncake.read(PUBLIC / "mooncake" / "conversation_trace_first1000.jsonl")
+    prompts = mooncake(PUBLIC / "mooncake" / "conversation_trace_first1000.jsonl")
     assert len(prompts) == 1000 and prompts.arrival[-1] == 330 and not prompts.notes
     blocks = [len(ids) for ids in prompts.hash_ids]
     assert blocks == (-(-prompts.extra["prompt_tokens"] // 512)).tolist()
-    burst = burstgpt.read(PUBLIC / "schema_samples" / "burstgpt" / "BurstGPT_1.csv")
+    burst = burstgpt(PUBLIC / "schema_samples" / "burstgpt" / "BurstGPT_1.csv")
     assert burst.arrival.tolist() == [5, 45, 118] and burst.class_.tolist() == ["ChatGPT", "ChatGPT", "GPT-4"]
     assert all(a <= b for a, b in pairwise(found.arrival.tolist()))

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import sim
-from sim.engine.queues.cache import ClockCache, Lru
-from sim.engine.simulation import Simulation
-from sim.model.faults import FaultEvent
-from sim.model.record import COMPLETED, FAILED
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim.engine.queues.cache import ClockCache, Lru
+from hetsim.engine.simulation import Simulation
+from hetsim.model.faults import FaultEvent
+from hetsim.model.record import COMPLETED, FAILED
+from hetsim.scenario.scenario import load
 
 
 def scenario(**cache):
@@ -60,7 +60,7 @@ def test_the_clock_spares_what_was_used_since_its_hand_passed():
 @pytest.mark.parametrize("evict", ["lru", "clock"])
 def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
     """A request is a hit if and only if its input is in the cache when it arrives, misses entering at their finish."""
-    result = sim.run(scenario(evict=evict), seed=3, check=True)
+    result = hs.run(scenario(evict=evict), seed=3, check=True)
     tasks = result.tasks
     cache = {"lru": Lru, "clock": ClockCache}[evict](100)
     done = tasks[tasks["status"] == "completed"]
@@ -85,17 +85,17 @@ def test_hits_are_those_of_the_cache_replayed_beside_it(evict):
 
 @pytest.mark.slow
 def test_a_cache_takes_load_off_the_device():
-    assert sim.run(scenario(size=400), seed=3).metric("gpu_utilization") < 0.9 * sim.run(
+    assert hs.run(scenario(size=400), seed=3).metric("gpu_utilization") < 0.9 * hs.run(
         scenario(size=1), seed=3
     ).metric("gpu_utilization")
-    everything = sim.run(scenario(inputs=1, size=1), seed=3)
+    everything = hs.run(scenario(inputs=1, size=1), seed=3)
     assert everything.metric("cache_hit_fraction") > 0.99
 
 
 def test_without_a_cache_there_is_no_hit_fraction():
     plain = scenario()
     del plain["workload"][0]["service"]["cache"]
-    assert np.isnan(sim.run(plain, seed=3).metric("cache_hit_fraction"))
+    assert np.isnan(hs.run(plain, seed=3).metric("cache_hit_fraction"))
 
 
 def test_no_cache_answers_a_request_that_a_time_limit_has_ended():

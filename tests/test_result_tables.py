@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-from sim.errors import UnknownName, UsageError
-from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
-from sim.model.record import COMPLETED, EXPIRED, FAILED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
-from sim.model.tasks import Item, Mode, StageTime
-from sim.results.one_run import store
-from sim.results.one_run.result import Result
+from hetsim.errors import UnknownName, UsageError
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+from hetsim.model.record import COMPLETED, EXPIRED, FAILED, LAUNCH_STOPPED, NOT_ARRIVED, REJECTED, UNFINISHED, Record
+from hetsim.model.tasks import Item, Mode, StageTime
+from hetsim.results.one_run import store
+from hetsim.results.one_run.result import Result
 
 NAN = math.nan
 COLUMNS = [

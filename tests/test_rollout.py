@@ -9,23 +9,23 @@ import pytest
 import tiers
 from tiers import some, spread
 
-import sim
-from policies.dynamic.fcfs_skip import FcfsSkip
-from policies.hybrid.rollout import Rollout
-from policies.orders import sjf
-from policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
-from policies.prediction.estimates import ENOUGH, EstimateHistory
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError, ScenarioError, UsageError
-from sim.model.cluster import Cluster
-from sim.model.record import COMPLETED
-from sim.model.tasks import Shape
-from sim.policy import ListScheduler, Scheduler
-from sim.scenario.scenario import load
-from sim.testing import System
-from sim.testing.conformance import fingerprint
-from sim.testing.generate import random_system
-from sim.testing.systems import cpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, ScenarioError, UsageError
+from hetsim.model.cluster import Cluster
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import Shape
+from hetsim.policy import ListScheduler, Scheduler
+from hetsim.scenario.scenario import load
+from hetsim.testing import System
+from hetsim.testing.conformance import fingerprint
+from hetsim.testing.generate import random_system
+from hetsim.testing.systems import cpu_mode, node, workload
+from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
+from hetsim_policies.hybrid.rollout import Rollout
+from hetsim_policies.orders import sjf
+from hetsim_policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
+from hetsim_policies.prediction.estimates import ENOUGH, EstimateHistory
 
 OBJECTIVES = ("response", "slowdown")
 FEATURES = ("estimates", "people")
@@ -81,7 +81,7 @@ def test_what_is_dear_is_waited_for_only_in_seconds(objective):
         "workload": {"cpu_time": "4 s", "gpu_time": "3 s", "arrivals": {"process": "all_at_once", "count": 2}},
         "policy": {"name": "rollout", "by": "fcfs_skip", "objective": objective.removesuffix("_mean")},
     }  # fmt: skip
-    tasks = sim.run(described).tasks
+    tasks = hs.run(described).tasks
     assert sorted(tasks["device_type"]) == (["cpu", "g"] if objective == "response_mean" else ["g", "g"])
 
 
@@ -232,7 +232,7 @@ def test_too_few_arrivals_are_no_model():
 def test_what_cannot_be_is_said(policy, said):
     jobs = {"cpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 3}}
     with pytest.raises(ScenarioError, match=said):
-        sim.run({"cluster": {"nodes": {"cpus": 1}}, "workload": jobs, "policy": policy})
+        hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": jobs, "policy": policy})
 
 
 def test_language_models_have_no_rollouts():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from sim.errors import UnknownName
-from sim.workload.costs.roofline import (
+from hetsim.errors import UnknownName
+from hetsim.workload.costs.roofline import (
     DEVICES,
     KernelLaunch,
     Peak,

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from sim.experiment.store import Store
-from sim.experiment.work import RunOutcome
+from hetsim.experiment.store import Store
+from hetsim.experiment.work import RunOutcome
 
 RUN, OTHER = "ab" + "1" * 62, "ab" + "2" * 62
 

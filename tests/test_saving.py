@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
+import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from xml.dom import minidom
 
 import pandas as pd
 import pytest
@@ -17,12 +23,14 @@ from click.testing import Result as Called
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import sim
-from sim.cli import main
-from sim.errors import PictureWarning
-from sim.experiment.directory import load_any, save
-from sim.report.html import report
-from sim.results.one_run.store import write_csv
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import PictureWarning, UsageError
+from hetsim.experiment.directory import load_any, save
+from hetsim.model import files
+from hetsim.report.html import report
+from hetsim.results.one_run.store import MARK, write_csv
+from hetsim.results.sealed import digest_of, sealed, unsealed
 
 SCENARIO = """\
 name: small
@@ -33,7 +41,7 @@ workload:
     count: 30
     gpu_time: {distribution: exponential, mean: 700 ms}
 """
-drawing_may_fail = pytest.mark.filterwarnings("default::sim.errors.PictureWarning")
+drawing_may_fail = pytest.mark.filterwarnings("default::hetsim.errors.PictureWarning")
 """Elsewhere in the tests a picture that fails is an error."""
 
 
@@ -99,12 +107,12 @@ def test_a_comparison_outlives_its_pictures(here: Path, unrendered: None, undraw
     assert {"fcfs/picture.png", "sjf/picture.png", "picture.png"} <= set(failed)
     assert len(failed) == len(set(failed)) and not set(failed) & below(here / "c")
     assert {"comparison.csv", "pairs.csv", "comparison.json", "sjf/summary.json"} <= below(here / "c")
-    assert isinstance(load_any("c"), sim.Comparison)
+    assert isinstance(load_any("c"), hs.Comparison)
 
 
 @drawing_may_fail
 def test_one_failed_picture_does_not_take_the_others(here: Path, unrendered: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr("sim.plots.distributions")
+    monkeypatch.delattr("hetsim.plots.distributions")
     found = call("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf", "--out", "c")
     assert found.exit_code == 0, found.output
     assert re.findall(r"the picture (\S+) could", found.stderr) == ["c/distributions.png"]
@@ -112,19 +120,19 @@ def test_one_failed_picture_does_not_take_the_others(here: Path, unrendered: Non
 
 
 def test_a_run_that_is_written_again_has_no_picture_of_the_old_one(here: Path, monkeypatch: pytest.MonkeyPatch):
-    save(sim.run("small.yaml"), "r")
+    save(hs.run("small.yaml"), "r")
     assert "picture.png" in below(here / "r")
-    monkeypatch.delattr("sim.plots.default")
+    monkeypatch.delattr("hetsim.plots.default")
     with pytest.warns(PictureWarning, match="r/picture.png could not be drawn"):
-        save(sim.run("small.yaml", seed=5), "r")
+        save(hs.run("small.yaml", seed=5), "r")
     assert "picture.png" not in below(here / "r") and load_any("r").seed == 5
 
 
 def test_a_page_outlives_its_pictures(here: Path, unrendered: None, undrawable: None):
     made = [
-        (sim.run("small.yaml"), "the run over time and how tasks fared"),
-        (sim.compare("small.yaml", ["fcfs", "sjf"], replications=2), "metrics by policy"),
-        (sim.sweep("small.yaml", {"cluster.nodes.0.cpus": [1, 2, 3]}), "response mean against cluster.nodes.0.cpus"),
+        (hs.run("small.yaml"), "the run over time and how tasks fared"),
+        (hs.compare("small.yaml", ["fcfs", "sjf"], replications=2), "metrics by policy"),
+        (hs.sweep("small.yaml", {"cluster.nodes.0.cpus": [1, 2, 3]}), "response mean against cluster.nodes.0.cpus"),
     ]
     for outcome, picture in made:
         with pytest.warns(PictureWarning) as warned:
@@ -137,7 +145,7 @@ def test_a_page_outlives_its_pictures(here: Path, unrendered: None, undrawable: 
 @drawing_may_fail
 @pytest.mark.slow
 def test_a_training_outlives_its_picture(here: Path, undrawable: None):
-    found = call("train", "small.yaml", "--agent", "reinforce", "--steps", "40", "--out", "p.npz")
+    found = call("train", "small.yaml", "--agent", "reinforce", "--steps", "40", "--file", "p.npz")
     assert found.exit_code == 0, found.output
     assert "the picture p.png could not be drawn" in found.stderr and "policy: p.npz\n" in found.stderr
     assert "slowdown" in found.stdout
@@ -184,10 +192,10 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(
 
 
 def test_a_full_disk_leaves_the_run_that_was_there(here: Path, monkeypatch: pytest.MonkeyPatch):
-    save(sim.run("small.yaml"), "r", picture=False)
+    save(hs.run("small.yaml"), "r", picture=False)
     full(monkeypatch, Path, "write_text")
     with pytest.raises(OSError, match="No space left on device: 'r/summary.json'"):
-        save(sim.run("small.yaml", seed=5), "r", picture=False)
+        save(hs.run("small.yaml", seed=5), "r", picture=False)
     assert load_any("r").seed == 0
 
 
@@ -207,7 +215,7 @@ def test_a_sweep_on_a_full_disk_says_how_it_goes_on(here: Path, monkeypatch: pyt
 def test_a_picture_on_a_full_disk_is_a_warning(here: Path, monkeypatch: pytest.MonkeyPatch):
     full(monkeypatch, Figure, "savefig")
     with pytest.warns(PictureWarning, match="the picture r/picture.png could not be drawn: No space left on device"):
-        save(sim.run("small.yaml"), "r")
+        save(hs.run("small.yaml"), "r")
     assert "summary.json" in below(here / "r")
 
 
@@ -242,9 +250,133 @@ def test_a_log_that_waits_on_a_full_disk_is_told_with_the_name_of_the_target(
 ):
     jobs = "\n".join(f"{n + 1} {7 * n} 5 100 4 -1 -1 4 200 -1 1 3 1 -1 1 1 -1 -1" for n in range(40))
     (here / "log.swf").write_text(f"; MaxProcs: 64\n{jobs}\n")
-    monkeypatch.setattr("sim.workload.rows.job_columns.BLOCK", 8)
+    monkeypatch.setattr("hetsim.workload.rows.job_columns.BLOCK", 8)
     assert call("trace", "convert", "log.swf", "first.csv").exit_code == 0
     full(monkeypatch, pickle, "dump")
     found = call("trace", "convert", "log.swf", "second.csv")
     assert found.exit_code == 1 and "error: second.csv: No space left on device" in found.stderr
     assert below(here) == {"small.yaml", "log.swf", "first.csv"}
+
+
+# Folders of strangers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [
+    "../evil.py", "record/../../evil.py", "/tmp/evil.py", "", ".", "./tasks.parquet", "a\\..\\b", "c:evil.py", "link",
+    "loop", "tasks.parquet/evil.py",
+])  # fmt: skip
+def test_a_run_names_no_file_outside_its_folder(tmp_path: Path, name: str):
+    """Neither one that is read when it is loaded, nor one that is written when it is saved again."""
+    folder, evil = tmp_path / "run", tmp_path / "evil.py"
+    hs.run(yaml.safe_load(SCENARIO)).save(folder)
+    evil.write_text("evil")
+    (folder / "link").symlink_to(evil)
+    (folder / "loop").symlink_to(folder / "loop")
+    about = unsealed(folder / MARK)
+    (folder / MARK).write_text(sealed({**about, "files": {**about["files"], name: digest_of(evil)}}, 1))
+    before = below(tmp_path)
+    with pytest.raises(UsageError, match=r"run\.json is damaged: it names|link out of its folder|symbolic links"):
+        hs.load(folder)
+    assert below(tmp_path) == before
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", [1], {"a": 1}])
+@pytest.mark.parametrize(("mark", "key"), [
+    (MARK, "files"), (MARK, "warnings"), (MARK, "policies"), ("tables.json", "files"),
+])  # fmt: skip
+def test_what_a_mark_should_not_hold_is_a_sentence(kinds: dict[str, Path], mark: str, key: str, value: Any):
+    folder = kinds[{"policies": "compare"}.get(key, "run" if mark == MARK else "sweep")]
+    text = (folder / mark).read_text()
+    (folder / mark).write_text(sealed({**unsealed(folder / mark), key: value}, 1))
+    try:
+        with contextlib.suppress(UsageError):  # no other error
+            load_any(folder)
+    finally:
+        (folder / mark).write_text(text)
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder of each verb that writes runs."""
+    folder = tmp_path_factory.mktemp("kinds")
+    (folder / "small.yaml").write_text(SCENARIO)
+    swept = ["sweep", "--over", "cluster.nodes.0.cpus=1,2"]
+    for words in (["run"], ["compare", "--policy", "fcfs", "--policy", "sjf"], swept):
+        command = [words[0], str(folder / "small.yaml"), *words[1:], "--out", str(folder / words[0]), "-q"]
+        assert call(*command).exit_code == 0
+    return {name: folder / name for name in ("run", "compare", "sweep")}
+
+
+def test_a_run_in_folders_of_folders_is_saved_again(tmp_path: Path):
+    folder = tmp_path / "run"
+    hs.run(yaml.safe_load(SCENARIO)).save(folder)
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/c").write_text("note")
+    about = unsealed(folder / MARK)
+    (folder / MARK).write_text(sealed({**about, "files": {**about["files"], "a/b/c": digest_of(folder / "a/b/c")}}, 1))
+    loaded = hs.load(folder)
+    assert isinstance(loaded, hs.Result)
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again/a/b/c").read_text() == "note"
+
+
+def test_a_comparison_and_a_sweep_name_no_folder_outside_theirs(here: Path):
+    swept = ("sweep", "small.yaml", "--over", "cluster.nodes.0.cpus=1,2")
+    for words, mark, key, names in (
+        (("compare", "small.yaml", "--policy", "fcfs", "--policy", "sjf"), MARK, "policies", {"fcfs": "../elsewhere"}),
+        (swept, "tables.json", "files", {"../small.yaml": "0" * 64}),
+    ):
+        folder = here / words[0]
+        assert call(*words, "--out", str(folder), "--replications", "2").exit_code == 0
+        (folder / mark).write_text(sealed({**unsealed(folder / mark), key: names}, 1))
+        with pytest.raises(UsageError, match="cannot be in its folder"):
+            load_any(folder)
+
+
+# What killed processes left ---------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_process_left_goes_with_the_next_file(tmp_path: Path):
+    """Of this machine, from a process that is gone; a file that another process writes at the moment stays."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    host = files._host()
+    kept, lost = (tmp_path / f".hetsim-{host}-{pid}-x.csv" for pid in (os.getppid(), gone.pid))
+    kept.touch()
+    lost.touch()
+    files.write_whole(tmp_path / "table.csv", lambda path: path.write_text("1"))
+    assert below(tmp_path) == {"table.csv", kept.name}
+    for name in ("first-new", "first-old"):  # of a run: what is being written, and what it was about to replace
+        (tmp_path / f".hetsim-{host}-{gone.pid}-{name}-x").mkdir()
+    hs.run(yaml.safe_load(SCENARIO)).save(tmp_path / "second")
+    assert [path.name[-11:] for path in tmp_path.glob(f".hetsim-{host}-{gone.pid}-*")] == ["first-old-x"]
+
+
+# Texts from files -------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_obeys_no_name_from_a_file(here: Path):
+    """Names of columns, tasks and users come from strangers: what a terminal would obey is written out."""
+    (here / "log.csv").write_text(
+        "id,submit\x1b[31m,start\x07,gpu\x1b]0;title\x07s,end,\u202euser\n"
+        "1,2026-01-01 00:00:00,2026-01-01 00:00:10,1,2026-01-01 00:10:00,\x1b[2Jann\n"
+    )
+    done = call("trace", "map", "log.csv")
+    assert not set(done.output) & set("\x1b\x07\u202e")
+    assert yaml.safe_load(done.stdout)["workload"][0]["trace"]["columns"]["arrival"] == "submit\x1b[31m"
+    (here / "t.csv").write_text('id,arrival,cpu_time,class\nj,0,1,"a\u009b31m\u202eb"\n')
+    inspected = call("trace", "inspect", "t.csv", "--format", "tasks", "--json")
+    assert not set(inspected.output) & set("\x9b\u202e")
+    assert "a\x9b31m\u202eb" in json.dumps(json.loads(inspected.stdout), ensure_ascii=False)
+    assert call("trace", "map", "log.csv", "--mapping", "map.yaml").exit_code == 0
+    assert yaml.safe_load((here / "map.yaml").read_text()) == yaml.safe_load(done.stdout)
+
+
+def test_a_picture_of_any_names_is_one_that_can_be_read(here: Path, recwarn: pytest.WarningsRecorder):
+    """A control character is not allowed in XML, and no font has one."""
+    (here / "t.csv").write_text("id,arrival,cpu_time,class\nj\x1b[31m,0,1,a\x07b\n")
+    trace = {"format": "tasks", "path": str(here / "t.csv")}
+    result = hs.run({"name": "p", "cluster": {"nodes": [{"cpus": 1}]}, "workload": [{"trace": trace}]})
+    hs.plots.gantt(result).figure.savefig(here / "p.svg")  # type: ignore[union-attr]
+    minidom.parse(str(here / "p.svg"))
+    assert not [one for one in recwarn if "Glyph" in str(one.message)]

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-import sim
-from sim import registry
-from sim.errors import ScenarioError
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import ScenarioError
+from hetsim.scenario.scenario import load
 
 GPU = {"type": "v100", "count": 4}
 
@@ -305,7 +305,7 @@ def test_a_closed_loop_has_rows_for_what_is_sent_later():
     other = {"name": "open", "arrivals": {"process": "deterministic", "interval": "7 s"}, "count": 3, "gpu_time": "1 s"}
     result = run([closed(count=12, slo="3 s", patience="2 s"), other])
     (loop,) = result.closed
-    assert (loop.name, loop.clients, len(loop.rows)) == ("loop", 5, 12)
+    assert (loop.name, loop.clients, len(loop.rows)) == ("loop", [(0.0, 5)], 12)
     tasks = result.tasks
     assert np.isfinite(tasks.arrival[loop.rows]).sum() == 5
     assert np.isfinite(tasks.arrival[loop.rows[:5]]).all()
@@ -402,7 +402,7 @@ def test_rows_that_can_never_run_are_counted_and_the_first_is_named(graph, tmp_p
         graph("id,gpu_time,gpus\na,1,1\n\nb,1,3\nc,1,4\n")
     assert str(caught.value) == (
         f"{tmp_path}/s.yaml:2:12: workload.0: 2 tasks, the first of them task b ({tmp_path}/data/t.csv, line 4), "
-        "can never run on this cluster: 3 × k20 are more than the 2 of any node (span: any would use several nodes)"
+        "can never run on this cluster: 3 × k20 are more than the 2 of any node"
         " (unfit: reject counts such tasks as rejected, leave_out leaves them out)"
     )
 
@@ -583,7 +583,7 @@ def test_a_closed_loop_knows_patience_and_deadlines():
     """Two clients, one core, tasks of 3 s: the second gives up after 1 s, thinks again, and misses its deadline."""
     loop = {"process": "closed", "clients": 2, "think": "1 s"}
     workload = [{"arrivals": loop, "count": 6, "cpu_time": "3 s", "patience": "1 s", "slo": "2 s"}]
-    tasks = sim.run({"cluster": {"nodes": {"cpus": 1}}, "workload": workload}, check=True).tasks
+    tasks = hs.run({"cluster": {"nodes": {"cpus": 1}}, "workload": workload}, check=True).tasks
     sent = tasks[tasks.arrival < np.inf]
     assert sent.status.tolist()[:3] == ["completed", "expired", "expired"]
     assert sent.arrival.tolist()[:3] == [1, 1, 3]
@@ -612,3 +612,26 @@ def test_numbers_beyond_computing_are_refused():
     (said,) = problems(gpu_time="1 s", cpu_time={"speedup": 10**300})
     assert said.startswith("workload.0.cpu_time.speedup: expected a number")
     assert problems(gpu_time={"distribution": "lognormal", "median": "1 s", "sigma": 1e6}) != []
+
+
+@pytest.mark.parametrize(("entry", "nodes", "way_out"), [
+    ({"gpus": 16, "gpu_time": "5 s"}, 4, True),
+    ({"gpus": 16, "gpu_time": "5 s"}, 1, False),
+    ({"service": {"gpus": 16, "compute": {"fixed": "5 ms", "per_item": "1 ms"}}}, 4, False),
+])  # fmt: skip
+def test_a_way_out_is_told_where_it_is_one(entry, nodes, way_out):
+    """`span: any` is proposed exactly where the scenario with it runs."""
+    scenario = {
+        "name": "wide", "horizon": "10 s", "policy": "fcfs",
+        "cluster": {"nodes": [{"count": nodes, "cpus": 4, "gpus": {"type": "g", "count": 8}}]},
+        "workload": [{"name": "a", "arrivals": {"process": "poisson", "rate": "1/s"}, **entry}],
+    }  # fmt: skip
+    with pytest.raises(ScenarioError, match="more than the 8 of any node") as refused:
+        hs.run(scenario)
+    assert ("span: any" in str(refused.value)) == way_out
+    scenario["workload"][0]["span"] = "any"
+    if way_out:
+        assert len(hs.run(scenario).tasks)
+    else:
+        with pytest.raises(ScenarioError):
+            hs.run(scenario)

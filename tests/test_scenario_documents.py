@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-from sim.errors import ScenarioError, UsageError
-from sim.scenario import overrides
-from sim.scenario.file import document as documents
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.scenario import overrides
+from hetsim.scenario.file import document as documents
 
 
 def messages(content, file="s.yaml"):

@@ -9,16 +9,16 @@ import pytest
 import yaml
 from tiers import some
 
-import sim
-from sim import registry
-from sim.errors import ScenarioError, UnknownName
-from sim.model.paths import ExistingFile
-from sim.model.units import Seconds
-from sim.policy import Scheduler
-from sim.scenario.file import document as documents
-from sim.scenario.file import shipped
-from sim.scenario.scenario import load
-from sim.scenario.schema.whole import json_schema
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import ScenarioError, UnknownName
+from hetsim.model.paths import ExistingFile
+from hetsim.model.units import Seconds
+from hetsim.policy import Scheduler
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.file import shipped
+from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.whole import json_schema
 
 
 class Threshold(Scheduler):
@@ -369,7 +369,8 @@ def test_a_sweep_that_leads_nowhere(complaints, sweep, problem):
     [
         ("replications: 1e9", "s.yaml:8:1: replications: must be at most 100,000, not 1,000,000,000"),
         ("replications: {precision: 5%, metric: respones_mean}",
-         's.yaml:8:31: replications.metric: unknown metric "respones_mean"; did you mean "response_mean"?'),
+         's.yaml:8:31: replications.metric: unknown metric "respones_mean"; did you mean "response_mean"? '
+         "(hetsim list metrics)"),
         ("horizon: 0", "s.yaml:2:1: horizon: must be above 0; leave it out to run until everything is done"),
         ('name: "a\\e[2J"', "s.yaml:1:1: name: a name is one line of visible characters; this has others"),
         (f"seed: {'1' * 350}.5", 's.yaml:8:1: seed: expected a number, not "' + "1" * 57 + '..."'),
@@ -390,7 +391,7 @@ def test_a_key_that_an_override_made_is_named_by_it(complaints):
 
 
 def test_a_policy_is_called_as_it_is_written():
-    from sim.scenario.scenario import load
+    from hetsim.scenario.scenario import load
 
     scenario = load(
         {
@@ -409,7 +410,34 @@ def test_the_text_of_a_run_is_of_its_time_although_it_is_written_later(tmp_path,
     monkeypatch.chdir(tmp_path / "here")
     trace = {"format": "tasks", "path": "log.csv"}
     scenario = load({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"name": "w", "trace": trace}], "policy": "fcfs"})
-    result = sim.run(scenario)
+    result = hs.run(scenario)
     monkeypatch.chdir(tmp_path)
     assert yaml.safe_load(result.scenario)["workload"][0]["trace"]["path"] == str(tmp_path / "here" / "log.csv")
     assert result.scenario is result.scenario
+
+
+@pytest.mark.parametrize(("changes", "place"), [
+    ({"workload.0.trace.resample": {"rate": 2}}, "it is a key of workload.0, next to trace"),
+    ({"workload.0.trace.warmup": "1 s"}, 'the keys here are path'),
+    ({"workload.0.horizon": "1 s"}, "it is a key of the scenario as a whole"),
+    ({"workload.0.rate": "1/s"}, "it is a key of arrivals"),
+    ({"workload.0.arrivals": {"process": "poisson", "rate": "1/s", "count": 3}}, "it is a key of workload.0"),
+    ({"workload.0.arrivals": {"process": "poisson", "rate": "1/s", "period": "3 s"}}, "the keys here are process"),
+    ({"workload.0.mean": "3 s"}, "the keys here are"),  # of any distribution
+    ({"cluster.cpus": 4}, "it is a key of nodes"),
+    ({"cluster.nodes.0.gpus.cpus": 4}, "it is a key of cluster.nodes.0"),
+    ({"policy": {"scheduler": "easy_backfill", "depth": 4}}, "scheduler: {name: easy_backfill, depth: ...}"),
+    ({"policy": {"batching": "async_linear", "max_wait": "1 s"}}, "unknown key"),
+    ({"workload.0.gpu_tme": "1 s"}, 'did you mean "gpu_time"?'),
+])  # fmt: skip
+def test_an_unknown_key_is_told_with_the_place_where_it_belongs(tmp_path, changes, place):
+    """The key itself elsewhere comes before a key of a like name: what is right is one level up or down."""
+    (tmp_path / "t.csv").write_text("id,arrival,cpu_time\na,0,10\n")
+    scenario = {
+        "name": "places", "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "g"}}]},
+        "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "t.csv")}}],
+    }  # fmt: skip
+    with pytest.raises(ScenarioError) as refused:
+        hs.load(scenario).with_overrides(changes)
+    assert "unknown key" in str(refused.value) and place in str(refused.value)
+    assert "it is a key of workload.0.arrivals" not in str(refused.value)  # where it stands

@@ -7,17 +7,17 @@ import pytest
 from hand_made import record, workload
 from machines import Job, cpu_mode, gpu_mode, simulate
 
-import sim
-from policies.dynamic.afs import Afs
-from policies.dynamic.optimus import Optimus
-from policies.dynamic.power_down import PowerDown
-from policies.dynamic.speedup_mean import SpeedupMean
-from policies.dynamic.themis import Themis
-from policies.placement_rules.common.fragmentation import Mix, NodeClass
-from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
-from sim.model.tasks import Shape
-from sim.results.one_run.groups import cores_label, size_labels, title
-from sim.results.one_run.result import Result
+import hetsim as hs
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.tasks import Shape
+from hetsim.results.one_run.groups import cores_label, size_labels, title
+from hetsim.results.one_run.result import Result
+from hetsim_policies.dynamic.afs import Afs
+from hetsim_policies.dynamic.optimus import Optimus
+from hetsim_policies.dynamic.power_down import PowerDown
+from hetsim_policies.dynamic.speedup_mean import SpeedupMean
+from hetsim_policies.dynamic.themis import Themis
+from hetsim_policies.placement_rules.common.fragmentation import Mix, NodeClass
 
 GPU, SLOW = DeviceType("g"), DeviceType("s", speed=0.9)
 CPU = DeviceType("cpu", kind="cpu")
@@ -288,6 +288,6 @@ def test_a_comparison_of_a_log_without_gpus_is_split_by_cores_and_tells_jain():
         for cores in (16, 1, 4)
     ]  # fmt: skip
     scenario = {"name": "cores", "cluster": {"nodes": [{"cpus": 16}]}, "workload": entries}
-    found = sim.compare(scenario, ["fcfs", "sjf"], metrics=["jain"], by=["gpus"])
+    found = hs.compare(scenario, ["fcfs", "sjf"], metrics=["jain"], by=["gpus"])
     assert found.by("gpus").index.get_level_values(0).unique().tolist() == ["1 core", "4–7 cores", "16–31 cores"]
-    assert sim.run(scenario).metric("jain") == pytest.approx(1)  # of one user
+    assert hs.run(scenario).metric("jain") == pytest.approx(1)  # of one user

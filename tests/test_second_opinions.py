@@ -7,15 +7,15 @@ import heapq
 import numpy as np
 import pytest
 
-from policies.dynamic.fcfs_skip import FcfsSkip
-from policies.dynamic.srtf import Srtf
-from policies.orders import fcfs, sjf
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster, DeviceType
-from sim.model.tasks import Shape
-from sim.policy import ListScheduler
-from sim.testing import System
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.tasks import Shape
+from hetsim.policy import ListScheduler
+from hetsim.testing import System
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.dynamic.fcfs_skip import FcfsSkip
+from hetsim_policies.dynamic.srtf import Srtf
+from hetsim_policies.orders import fcfs, sjf
 
 GPU = DeviceType("g")
 SEEDS = range(8)

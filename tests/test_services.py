@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from tiers import spread
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.errors import PolicyError, ScenarioError
-from sim.policy import Batching, Delay, Discard, Scheduler, Take
-from sim.results.one_run.result import Result
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import PolicyError, ScenarioError
+from hetsim.policy import Batching, Delay, Discard, Scheduler, Take
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import load
 
 COSTS = {
     "upload": {"per_item": "0.114 ms", "fixed": "0.15 ms"},
@@ -56,7 +56,7 @@ class Padded(Batching):
         return Take(count, 1 << (count - 1).bit_length())
 
 
-sim.register("padded", Padded, kind="batching")
+hs.register("padded", Padded, kind="batching")
 
 @pytest.mark.parametrize(("rate", "gpus"), [("700/s", 1), ("1500/s", 1), ("1300/s", 3)])
 def test_requests_asked_for_one_by_one_go_as_those_that_nobody_asks_for(rate, gpus):
@@ -151,18 +151,18 @@ def test_what_makes_no_sense_is_said(change, said):
     described = scenario(**change)
     described["cluster"]["nodes"]["gpus"]["memory"] = "11 GB"
     with pytest.raises(ScenarioError, match=said):
-        sim.run(described)
+        hs.run(described)
 
 
 def test_an_slo_shorter_than_a_batch_of_one_is_refused():
     described = scenario()
     described["workload"][0]["slo"] = "10 ms"
     with pytest.raises(ScenarioError, match=r"a batch of one takes 14\.58 ms"):
-        sim.run(described)
+        hs.run(described)
 
 
 def test_overload_finishes_and_is_told():
-    result = sim.run(scenario(rate="900/s"))
+    result = hs.run(scenario(rate="900/s"))
     assert any("the queue grows without bound" in text for text in result.warnings)
     assert result.metric("unfinished") > 500
 
@@ -174,7 +174,7 @@ HEAVY = {"compute": {"per_item": "1 ms", "fixed": "5 ms"}, "upload": {}, "downlo
 def heavy(batching, **more):
     found = scenario(rate="900/s", horizon="2 s", policy={"batching": batching}, **{**HEAVY, **more})
     found["cluster"]["nodes"]["gpus"]["streams"] = 1
-    return sim.run(found)
+    return hs.run(found)
 
 
 @pytest.mark.parametrize("max_batch", spread([64, 128, None], 2))
@@ -193,7 +193,7 @@ def test_what_is_beyond_the_sizes_of_the_model_is_taken_whole():
     for batching in ("smdp", "batopt"):
         described = scenario(rate="990/s", horizon="4 s", policy={"batching": batching}, **{**HEAVY, "max_batch": 512})
         described["cluster"]["nodes"]["gpus"]["streams"] = 1
-        result = sim.run(described)
+        result = hs.run(described)
         assert not result.warnings or "unfinished" in result.warnings[0]
         assert result.launches["members"].max() > 64
 
@@ -229,7 +229,7 @@ def test_asynchronous_batches_on_one_stream_are_serial_and_the_run_says_so():
         described = scenario(policy={"batching": batching})
         described["cluster"]["nodes"]["gpus"]["streams"] = streams
         del described["workload"][0]["slo"]  # async_linear would limit its batches by it
-        return sim.run(described)
+        return hs.run(described)
 
     text = "web: async_linear overlaps nothing on g, where one launch is in flight at a time"
     alone, two = responses("async_linear", 1), responses("async_linear", 2)
@@ -244,11 +244,11 @@ def test_batching_needs_a_service_and_a_scheduler_that_serves():
     plain = scenario(policy={"batching": "serial_greedy"})
     plain["workload"] = [{"name": "t", "arrivals": {"process": "poisson", "rate": "1/s"}, "gpu_time": "1 s"}]
     with pytest.raises(ScenarioError, match="no entry of the workload has a service"):
-        sim.run(plain)
+        hs.run(plain)
     with pytest.raises(ScenarioError, match="does not serve requests"):
-        sim.run(scenario(policy="heft"))
+        hs.run(scenario(policy="heft"))
     with pytest.raises(ScenarioError, match="batches run to their end"):
-        sim.run(scenario(policy={"scheduler": {"name": "edf", "preemptive": True}}))
+        hs.run(scenario(policy={"scheduler": {"name": "edf", "preemptive": True}}))
 
 
 class Wrong(Batching):
@@ -260,7 +260,7 @@ class Wrong(Batching):
         return type(self).answer
 
 
-sim.register("wrong", Wrong, kind="batching")
+hs.register("wrong", Wrong, kind="batching")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_wrong_answer_stops_the_run_with_policy_and_time(answer, said):
     described = scenario(policy={"batching": "wrong"}, horizon=None)
     described["workload"][0]["count"] = 50
     with pytest.raises(PolicyError, match=said):
-        sim.run(described)
+        hs.run(described)
 
 
 def test_models_are_loaded_once_and_evicted_when_another_needs_the_room():
@@ -287,10 +287,10 @@ def test_models_are_loaded_once_and_evicted_when_another_needs_the_room():
     described["cluster"]["nodes"]["gpus"]["memory"] = "6 GB"
     other = copy.deepcopy(described["workload"][0]) | {"name": "mail"}
     described["workload"].append(other)
-    result = sim.run(described, check=True)
+    result = hs.run(described, check=True)
     loads = (result.launches["upload_end"] - result.launches["upload_start"]) > 0.5
     assert 2 <= loads.sum() < len(result.launches)
-    alone = sim.run(scenario(rate="50/s", model="4 GB"), check=True)
+    alone = hs.run(scenario(rate="50/s", model="4 GB"), check=True)
     assert ((alone.launches["upload_end"] - alone.launches["upload_start"]) > 0.5).sum() == 1
     assert np.nanmin(alone.tasks["slowdown"]) >= 1 - 1e-9
 
@@ -302,7 +302,7 @@ def test_a_fused_variant_is_taken_where_it_is_faster():
     ]
     described = scenario()
     described["workload"][0]["service"] = {"variants": variants}
-    result = sim.run(described)
+    result = hs.run(described)
     assert set(result.launches["mode"]) == {"fused"}
 
 
@@ -311,4 +311,4 @@ def test_a_scheduler_that_knows_nothing_of_services_says_so():
         pass
 
     with pytest.raises(ScenarioError, match="Idle does not serve requests"):
-        sim.run(scenario(), policy=Idle)
+        hs.run(scenario(), policy=Idle)

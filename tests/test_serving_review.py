@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import sim
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.policy import ListScheduler
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.policy import ListScheduler
+from hetsim.scenario.scenario import load
 
 SERVICE = {
     "upload": {"per_item": "0.114 ms", "fixed": "0.15 ms"},
@@ -51,7 +51,7 @@ def completed(result):
 @pytest.mark.parametrize("model", ["1 GB", "7 GB"])  # two of them fit, or they drive each other out
 def test_clockwork_counts_the_loading_of_a_model(model):
     slo = {"1 GB": "250 ms", "7 GB": "1.6 s"}[model]
-    result = sim.run(load(scenario("clockwork", 100, slo, 2, model=model)), check=True)
+    result = hs.run(load(scenario("clockwork", 100, slo, 2, model=model)), check=True)
     served = completed(result)
     assert len(served) > 50 and (served.finish <= served.deadline + 1e-9).all()
     assert len(result.tasks) == 400 and set(result.tasks.status) <= {"completed", "rejected", "expired"}
@@ -59,40 +59,40 @@ def test_clockwork_counts_the_loading_of_a_model(model):
 
 def test_a_policy_knows_that_the_response_has_a_way_to_go():
     given = scenario("clockwork", 600, "100 ms", network={"request": "10 ms", "response": "20 ms"})
-    served = completed(sim.run(load(given), check=True))
+    served = completed(hs.run(load(given), check=True))
     assert len(served) > 50 and (served.finish <= served.deadline + 1e-9).all()
 
 
 def test_a_limit_shorter_than_the_ways_is_told():
     given = scenario("serial_greedy", slo="30 ms", network="10 ms")
-    with pytest.raises(sim.errors.ScenarioError, match="14.58 ms on an idle device, and the way there and back 20 ms"):
-        sim.run(load(given))
+    with pytest.raises(hs.errors.ScenarioError, match="14.58 ms on an idle device, and the way there and back 20 ms"):
+        hs.run(load(given))
 
 
 def test_bytes_count_for_the_limit_and_for_the_capacity():
     given = scenario("serial_greedy", slo="15 ms")
     given["workload"][0]["bytes_in"] = "6 MB"  # 1.13 ms each
-    with pytest.raises(sim.errors.ScenarioError, match="a batch of one takes 15.71 ms"):
-        sim.run(load(given))
+    with pytest.raises(hs.errors.ScenarioError, match="a batch of one takes 15.71 ms"):
+        hs.run(load(given))
     given = scenario("serial_greedy", rate=600)
-    assert not sim.run(load(given)).warnings
+    assert not hs.run(load(given)).warnings
     given["workload"][0]["bytes_in"] = "12 MB"
     # the upload is the slowest stage now: 64 / (64 (0.114 + 12000 / 5300) + 0.15) ms
-    assert "at most 420" in sim.run(load(given)).warnings[0]
+    assert "at most 420" in hs.run(load(given)).warnings[0]
     given["cluster"]["nodes"]["pcie"] = {"upload": "5.3 GB/s", "duplex": "half"}
     given["workload"][0]["bytes_out"] = "12 MB"
-    assert "at most 215" in sim.run(load(given)).warnings[0]
+    assert "at most 215" in hs.run(load(given)).warnings[0]
 
 
 @pytest.mark.parametrize("batching", ["serial_greedy", "nexus", "clipper_aimd"])
 @pytest.mark.parametrize(("sharing", "gpus"), [("timeslice", 1), ("exclusive", 0.5)])
 def test_services_side_by_side_on_a_divided_gpu(batching, sharing, gpus):
     given = scenario(batching, 100, "2 s", 2, {"sharing": sharing}, gpus=gpus)
-    launches = sim.run(load(given), check=True).launches.sort_values("compute_start")
+    launches = hs.run(load(given), check=True).launches.sort_values("compute_start")
     overlapping = launches.compute_start.to_numpy()[1:] < launches.compute_end.to_numpy()[:-1] - 1e-9
     assert overlapping.any()
     # A service's own batches follow one another.
-    result = sim.run(load(scenario(batching, 100, "2 s", 1, {"sharing": sharing}, gpus=gpus)))
+    result = hs.run(load(scenario(batching, 100, "2 s", 1, {"sharing": sharing}, gpus=gpus)))
     alone = result.launches.sort_values("compute_start")
     assert (alone.decided.to_numpy()[1:] >= alone.end.to_numpy()[:-1] - 1e-9).all()
 
@@ -101,8 +101,8 @@ def test_services_side_by_side_on_a_divided_gpu(batching, sharing, gpus):
 def test_a_scheduler_that_knows_no_requests_says_so(scheduler):
     given = scenario("serial_greedy")
     given["policy"]["scheduler"] = scheduler
-    with pytest.raises(sim.errors.ScenarioError, match=f"{scheduler} does not serve requests in batches"):
-        sim.run(load(given))
+    with pytest.raises(hs.errors.ScenarioError, match=f"{scheduler} does not serve requests in batches"):
+        hs.run(load(given))
 
 
 class Forgetful(ListScheduler):
@@ -115,7 +115,7 @@ class Forgetful(ListScheduler):
 def test_requests_that_nobody_asks_for_are_no_empty_result():
     run = load(scenario("serial_greedy")).build()
     run.scheduler = Forgetful()
-    with pytest.raises(sim.errors.RunError, match="200 requests"):
+    with pytest.raises(hs.errors.RunError, match="200 requests"):
         Simulation(run).run()
 
 
@@ -129,7 +129,7 @@ def test_the_analytic_models_are_no_larger_than_the_batches(batching):
     if batching == "smdp":
         assert policy.tables and all(len(table) == 4 * 8 + 1 for table in policy.tables.values())
     given["policy"]["batching"] = {"name": batching, "max_batch": 513}
-    with pytest.raises(sim.errors.ScenarioError, match="at most 512"):
+    with pytest.raises(hs.errors.ScenarioError, match="at most 512"):
         load(given).build()
 
 
@@ -139,7 +139,7 @@ def test_limits_of_language_models_shorter_than_a_step_are_told(limit):
     service = {"kind": "llm", "step": {"fixed": "8 ms", "per_sequence": "0.02 ms"}, "slo": limit}
     given["workload"] = [{"name": "chat", "service": service, "tokens": {"prompt": 5, "output": 5}}]
     given["workload"][0]["arrivals"] = {"process": "all_at_once", "count": 3}
-    with pytest.raises(sim.errors.ScenarioError, match="no request can meet a .* a step takes 8"):
+    with pytest.raises(hs.errors.ScenarioError, match="no request can meet a .* a step takes 8"):
         load(given)
     service["slo"] = {"ttft": "1 s", "tpot": "8.02 ms"}
     load(given)
@@ -147,6 +147,6 @@ def test_limits_of_language_models_shorter_than_a_step_are_told(limit):
 
 def test_a_key_is_not_suggested_in_place_of_itself():
     given = scenario("serial_greedy", kind="batches")
-    with pytest.raises(sim.errors.ScenarioError) as error:
+    with pytest.raises(hs.errors.ScenarioError) as error:
         load(given)
     assert 'unknown key "upload"' in str(error.value) and 'did you mean "upload"' not in str(error.value)

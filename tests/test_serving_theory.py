@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from tiers import spread
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.results.one_run.result import Result
-from sim.results.statistics import student_interval
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import student_interval
+from hetsim.scenario.scenario import load
 
 A_UP, B_UP, A_CALC, B_CALC, B_DOWN = 0.114e-3, 0.15e-3, 1.264e-3, 13e-3, 0.05e-3
 A, B = A_UP + A_CALC, B_UP + B_CALC + B_DOWN
@@ -58,7 +58,7 @@ def saturated(clients=256):
 @pytest.mark.parametrize("rate", [100, 300, 500, 650])
 def test_batches_of_serial_greedy_come_to_the_fixed_point(rate):
     """n = b c / (1 - a c); a batch's first request takes up to 2 τ and all between τ and 2 τ."""
-    result = sim.run(served(clockwork(rate), horizon="40 s", warmup="5 s"), check=False)
+    result = hs.run(served(clockwork(rate), horizon="40 s", warmup="5 s"), check=False)
     launches = result.launches[result.launches["decided"] > 5]
     size = B * rate / (1 - A * rate)
     assert abs(launches["members"].mean() - size) <= 0.5
@@ -75,7 +75,7 @@ def test_a_latency_limit_gives_the_papers_capacity():
     """The largest batch whose first request, at the fixed point, takes L = 2 τ(n) gives 1/a - (2b/a)/L."""
     limit = 0.25
     size = (limit - 2 * B) / (2 * A)
-    result = sim.run(served(saturated(), count=8_000, service={"max_batch": int(size)}))
+    result = hs.run(served(saturated(), count=8_000, service={"max_batch": int(size)}))
     launches = result.launches[5:-10]
     rate = len(launches) * int(size) / (launches["end"].iloc[-1] - launches["decided"].iloc[0])
     assert rate == pytest.approx(1 / A - (2 * B / A) / limit, rel=0.5 / size)
@@ -84,7 +84,7 @@ def test_a_latency_limit_gives_the_papers_capacity():
 @pytest.mark.parametrize("rate", [300, 500, 700])
 def test_async_linear_is_in_flow_balance(rate):
     """n = c τ_calc(n), not the slides' c (τ_calc(n) - τ_up(n)), and the compute engine never idles."""
-    result = sim.run(served(clockwork(rate), "async_linear", 2, horizon="30 s", warmup="5 s"))
+    result = hs.run(served(clockwork(rate), "async_linear", 2, horizon="30 s", warmup="5 s"))
     launches = result.launches[result.launches["decided"] > 10]
     size = B_CALC * rate / (1 - A_CALC * rate)
     assert launches["members"].mean() == pytest.approx(size, rel=0.03)
@@ -110,7 +110,7 @@ def test_throughput_of_a_pipeline(streams, duplex, download):
     pcie = {"upload": "12 GB/s", "download": "12 GB/s", "duplex": duplex}
     scenario = served(saturated(), "serial_greedy" if streams == 1 else {"name": "fixed_size", "size": size}, streams,
                       pcie, download, count=4_000, service={"max_batch": size})  # fmt: skip
-    launches = sim.run(scenario).launches
+    launches = hs.run(scenario).launches
     ends = np.sort(launches["end"].to_numpy())[5:-10]
     rate = (len(ends) - 1) / (ends[-1] - ends[0])
     assert rate <= bound * (1 + 1e-9)
@@ -238,7 +238,7 @@ def test_the_chain_itself():
 @pytest.mark.parametrize("clients", [1, 5, 40])
 def test_closed_loop_without_thinking(clients):
     """All clients are in every batch: N per τ(N), and the response is τ(N)."""
-    launches = sim.run(served(saturated(clients), count=40 * clients)).launches
+    launches = hs.run(served(saturated(clients), count=40 * clients)).launches
     assert (launches["members"] == clients).all()
     assert np.diff(launches["end"]).tolist() == pytest.approx([A * clients + B] * 39)
 
@@ -247,7 +247,7 @@ def test_closed_loop_without_thinking(clients):
 def test_closed_loop_on_two_streams(clients):
     """Every client is in one of two batches that take turns: N per τ_calc(n₁) + τ_calc(n₂), if n₁ + n₂ = N; and
     Little's law gives the response."""
-    result = sim.run(served(saturated(clients), "async_linear", 2, count=400 * clients))
+    result = hs.run(served(saturated(clients), "async_linear", 2, count=400 * clients))
     launches = result.launches[40:-40]
     rate = launches["members"].sum() / (launches["end"].iloc[-1] - launches["end"].iloc[0])
     most = clients / (A_CALC * clients + 2 * B_CALC)
@@ -262,7 +262,7 @@ def test_closed_loop_on_two_streams(clients):
 def test_closed_loop_of_thinking_clients(think):
     """Little's law for the loop: N = X (R + Z), up to the ends of the run."""
     arrivals = {"process": "closed", "clients": 50, "think": {"distribution": "exponential", "mean": f"{think} s"}}
-    result = sim.run(served(arrivals, horizon=f"{200 * (0.1 + think)} s", warmup=f"{20 * (0.1 + think)} s"))
+    result = hs.run(served(arrivals, horizon=f"{200 * (0.1 + think)} s", warmup=f"{20 * (0.1 + think)} s"))
     throughput, response = result.metric("throughput"), result.metric("response_mean")
     assert throughput * (response + think) == pytest.approx(50, rel=0.05)
     chain = 50 / (think + A * 50 + B), 50 / think

@@ -15,11 +15,11 @@ import yaml
 from click.testing import CliRunner, Result
 from pages import blocks
 
-from sim.cli import hetsim
-from sim.errors import UsageError
-from sim.experiment.shard import Shard, ShardOver
-from sim.experiment.store import merge_stores
-from sim.experiment.sweep import sweep
+from hetsim.cli import hetsim
+from hetsim.errors import UsageError
+from hetsim.experiment.shard import Shard, ShardOver
+from hetsim.experiment.store import merge_stores
+from hetsim.experiment.sweep import sweep
 
 GPUS = "cluster.nodes.0.gpus.count"
 SMALL: dict[str, Any] = {
@@ -125,8 +125,8 @@ def test_folders_are_merged(small: str, tmp_path: Path):
 
 
 def test_two_outcomes_of_one_run_are_not_merged(tmp_path: Path):
-    from sim.experiment.store import Store
-    from sim.experiment.work import RunOutcome
+    from hetsim.experiment.store import Store
+    from hetsim.experiment.work import RunOutcome
 
     run = "ab" + "0" * 62
     for name, value in (("one", 1.0), ("two", 2.0)):
@@ -168,7 +168,7 @@ def test_shards_that_are_killed_do_no_harm(small: str, tmp_path: Path):
     """Two at a time in one folder, killed once some runs are there or at once; then others go on to the end."""
     over = ["sweep", small, "--over", f"{GPUS}=2,3,4,5", "--replications", "3", "--workers", "1"]
     call(*over, "--out", str(tmp_path / "whole"))
-    start = [sys.executable, "-c", "from sim.cli import main; main()", *over, "--out", str(tmp_path / "parts")]
+    start = [sys.executable, "-c", "from hetsim.cli import main; main()", *over, "--out", str(tmp_path / "parts")]
     for enough in (0, 1, 4):
         both = [
             subprocess.Popen([*start, "--shard", text], stderr=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from tiers import spread
 
-from sim.engine.flight.links import Links
-from sim.engine.kernel.clock import Clock
-from sim.engine.simulation import Simulation
-from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
-from sim.model.record import RunInput
-from sim.model.tasks import Mode, Shape, Tasks
-from sim.results.one_run.result import Result
-from sim.scenario.schema.policy import PolicySpec
+from hetsim.engine.flight.links import Links
+from hetsim.engine.kernel.clock import Clock
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
+from hetsim.model.record import RunInput
+from hetsim.model.tasks import Mode, Shape, Tasks
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.schema.policy import PolicySpec
 
 
 def system(seed: int) -> RunInput:

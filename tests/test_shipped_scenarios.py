@@ -1,6 +1,7 @@
 """The shipped scenarios: each loads, runs and is described, and every figure in a description is what comes out.
 
-The table in scenarios/README.md is made from the files: `python tests/test_shipped_scenarios.py` writes it.
+The table in scenarios/hetsim_scenarios/README.md is made from the files: `python tests/test_shipped_scenarios.py`
+writes it.
 """
 
 import csv
@@ -19,19 +20,21 @@ import pandas as pd
 import pytest
 import tiers
 
-import sim
-from sim import registry
-from sim.cli import main
-from sim.experiment.policies import named_policies
-from sim.results.one_run.result import Result
-from sim.results.statistics import student_interval
-from sim.scenario.file import document as documents
-from sim.scenario.file.shipped import shipped
-from sim.scenario.scenario import load
-from sim.scenario.schema.policy import long_form
-from sim.workload.readers.layer_profiles import read_profile
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import main
+from hetsim.experiment.policies import named_policies
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import student_interval
+from hetsim.scenario.file import document as documents
+from hetsim.scenario.file.shipped import shipped
+from hetsim.scenario.scenario import load
+from hetsim.scenario.schema.policy import long_form
+from hetsim.workload.costs.profiles import ProfileUse
+from hetsim.workload.costs.roofline import DEVICES
+from hetsim.workload.readers.layer_profiles import read_profile
 
-FOLDER = Path(__file__).parent.parent / "scenarios"
+FOLDER = Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios"
 SHIPPED = {one.name: one for one in shipped()}
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 
@@ -51,19 +54,25 @@ def as_shipped(name):
 
 
 def runs(name, policy=None, overrides=None):
-    """The runs that a scenario asks for, made once for all tests of a process."""
+    """The runs that a scenario asks for, or its one run, made once for all tests of a process."""
     chosen = long_form(as_shipped(name).raw["policy"] if policy is None else policy)
     return _runs(name, json.dumps(chosen, sort_keys=True), json.dumps(overrides or {}))
 
 
 @lru_cache(48)  # a group of tests shares its runs; those of all groups take gigabytes
 def _runs(name, policy, overrides):
-    return sim.run(name, policy=json.loads(policy), overrides=json.loads(overrides), keep=True)
+    found = hs.replicate(name, policy=json.loads(policy), overrides=json.loads(overrides), keep=True)
+    return found if len(found) > 1 else found.results[0]
 
 
 def column(name, metric, policy=None, overrides=None):
     """A metric by replication."""
     return runs(name, policy, overrides).column(metric).to_numpy()
+
+
+def over_tasks(name, policy=None, metric="response_mean", overrides=None):
+    """A mean over all tasks of all replications, which `hetsim run` and `hetsim compare` show."""
+    return runs(name, policy, overrides).interval(metric).mean
 
 
 def by_class(name, class_, metric, policy=None):
@@ -139,7 +148,7 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
         own = tiers.whole and name == "cnn-operators"
         policy = {"name": "constraint_injection", "candidates": 4} if own else "heft"
     by = 40 if not tiers.whole else 10 if name in LONGER else 20
-    result = sim.run(name, policy=policy, overrides=short(name, by), check=True)
+    result = hs.run(name, policy=policy, overrides=short(name, by), check=True)
     assert len(result.tasks)
     assert result.metric("completed") > 0 or result.tasks["start"].notna().any()
     if not tiers.whole:
@@ -148,7 +157,7 @@ def test_runs_with_every_invariant_checked_and_comes_back_from_disk(name, tmp_pa
         same(name, digests_of(result))
         if list(SHIPPED).index(name) % 8:  # the quick tier writes an eighth of them
             return
-    loaded = sim.load(result.save(tmp_path / "first"))
+    loaded = hs.load(result.save(tmp_path / "first"))
     for table in ("tasks", "launches", "devices", "timeline"):
         pd.testing.assert_frame_equal(getattr(loaded, table), getattr(result, table), check_exact=True)
     assert json.dumps(loaded.to_json()) == json.dumps(result.to_json())
@@ -166,8 +175,8 @@ def contents(folder):
 
 
 def test_all_that_lies_there_is_packaged():
-    described = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = described["tool"]["setuptools"]["package-data"]["scenarios"]
+    described = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = described["tool"]["setuptools"]["package-data"]["hetsim_scenarios"]
     files = [path for path in FOLDER.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert len(files) > 100
     assert [path for path in files if not any(path.match(pattern) for pattern in patterns)] == []
@@ -181,6 +190,8 @@ def test_the_commands_that_scenarios_propose_exist():
             name, *words = shlex.split(re.split(r" {2,}", line)[0], comments=True)
             command = main.get_command(context, name)
             assert command is not None, line
+            if words[0] in getattr(command, "commands", {}):
+                command, words = command.commands[words[0]], words[1:]
             given, _, _ = command.make_parser(click.Context(command)).parse_args(words)
             changed, chosen = given.get("overrides") or [], given.get("policies") or given.get("policy") or []
             assert changed or name not in ("run", "compare", "sweep") or given["scenario"] in SHIPPED, line
@@ -212,7 +223,7 @@ def test_the_policies_it_proposes_to_compare_can_run(name):
         scenario = load(name, {"policy": policy, **less})
         for entry in scenario.traces:  # read once for all policies
             scenario.share_table(entry, first.table(entry))
-        found = runs(name, policy) if as_it_is else sim.run(scenario)
+        found = runs(name, policy) if as_it_is else hs.run(scenario)
         assert found.metric("completed") > 0 or (name in ENDLESS and found.tasks["start"].notna().any())
 
 
@@ -316,12 +327,22 @@ def test_the_script_beside_the_operators_writes_the_shipped_files(tmp_path):
 def test_deep_learning_mix():
     name, skipping = "deep-learning-mix", {"name": "sjf", "discipline": "skip"}
     fcfs, skip, sjf, both = (column(name, "response_mean", p) for p in ("fcfs", "fcfs_skip", "sjf", skipping))
-    states(name, "174 min under fcfs", fcfs.mean() / 60)
-    states(name, "64 min under fcfs_skip", skip.mean() / 60)
-    states(name, "46 min under sjf", sjf.mean() / 60)
-    states(name, "42 min under sjf that skips", both.mean() / 60)
+    states(name, "143 min under fcfs", over_tasks(name, "fcfs") / 60)
+    states(name, "58 min under fcfs_skip", over_tasks(name, "fcfs_skip") / 60)
+    states(name, "44 min under sjf", over_tasks(name, "sjf") / 60)
+    states(name, "39 min under sjf that skips", over_tasks(name, skipping) / 60)
     gans, gans_skipping = (by_class(name, "gan", "response_mean", p) for p in ("sjf", skipping))
-    states(name, "response 201 against 154 min", gans_skipping.mean() / 60, gans.mean() / 60)
+    states(name, "response 177 against 144 min", gans_skipping.mean() / 60, gans.mean() / 60)
+    run = next(iter(runs(name, "sjf")))
+    rates = {kind: ProfileUse(profile=f"{kind}_training").seconds_per_step(DEVICES["v100"])
+             for kind in ("cnn", "rnn", "lstm", "gan")}  # fmt: skip
+    states(name, "RNNs, LSTMs (0.247, 1.708 and 2.239 ms a step", *(1e3 * rates[k] for k in ("cnn", "rnn", "lstm")))
+    states(name, "GANs (3.888 ms", 1e3 * rates["gan"])
+    for kind, seconds in rates.items():  # whole numbers of steps
+        gpus = 4 if kind == "gan" else 1
+        steps = run.tasks[run.tasks["class"] == kind].compute * gpus / seconds
+        assert len(steps) > 50
+        assert np.abs(steps - steps.round()).max() < 1e-3
     assert below(both, sjf)
     assert below(sjf, fcfs)
     assert below(skip, fcfs)
@@ -347,7 +368,8 @@ def test_four_generations():
     states(name, "208 min under fcfs, 137 min under las", mean["fcfs"], mean["las"])
     states(name, "106 min, at 7966 stops", fair.metric("response_mean") / 60, fair.metric("preemptions"))
     states(name, "An equal share for each (isolated) takes 168 min", mean["isolated"])
-    states(name, "that do not fit, 111 min", mean["allox"])
+    # Of assignments that cost the same SciPy takes another one from version to version: 111 or 113 min come out.
+    assert "that do not fit, some 112 min" in SHIPPED[name].description and abs(mean["allox"] - 112) < 4
     assert fair.metric("slowdown_mean") < line.metric("slowdown_mean")
 
 
@@ -400,14 +422,14 @@ def test_elastic_training():
     name = "elastic-training"
     rigid = {"workload.vision.scaling": {2: 1.95}, "workload.language.scaling": {2: 1.8}}
     mean = {p: column(name, "response_mean", p) for p in ("fcfs", "las", "optimus", "afs", "speedup_mean")}
-    hours = {policy: values.mean() / 3600 for policy, values in mean.items()}
-    states(name, "mean response is 5.3 h and 5.9 h", hours["fcfs"], hours["las"])
-    states(name, "fcfs takes 2.5 h", column(name, "response_mean", "fcfs", rigid).mean() / 3600)
-    states(name, "2.1 h under optimus, 1.7 h under afs", hours["optimus"], hours["afs"])
+    hours = {policy: over_tasks(name, policy) / 3600 for policy in mean}
+    states(name, "mean response is 5.4 h and 6.1 h", hours["fcfs"], hours["las"])
+    states(name, "fcfs takes 2.5 h", over_tasks(name, "fcfs", overrides=rigid) / 3600)
+    states(name, "2.16 h under optimus, 1.75 h under afs", hours["optimus"], hours["afs"])
     stops = column(name, "preemptions", "speedup_mean").mean()
-    less = student_interval((mean["fcfs"] - mean["speedup_mean"]) / 3600, 0.95)
-    phrase = "1.8 h under speedup_mean, 3.5 ± 1.3 h less than under fcfs, at 213 stops"
-    states(name, phrase, hours["speedup_mean"], less.mean, less.half_width, stops)
+    less = hs.compare(name, ["fcfs", "speedup_mean"], metrics=["response_mean"]).pairs.iloc[0]
+    phrase = "1.83 h under speedup_mean, 3.6 ± 1.4 h less than under fcfs, at 213 stops"
+    states(name, phrase, hours["speedup_mean"], less["difference"] / 3600, less["half_width"] / 3600, stops)
     for elastic in ("optimus", "afs", "speedup_mean"):
         assert below(mean[elastic], mean["fcfs"], 0.99) and below(mean[elastic], mean["las"], 0.99)
     assert below(mean["afs"], mean["speedup_mean"]) and below(mean["speedup_mean"], mean["optimus"])
@@ -496,15 +518,15 @@ def test_kernels_that_let_go():
 
     def under(preemption, policy=None):
         found = runs(name, policy, {"cluster.nodes.gpus.preemption": preemption})
-        urgent = [100 * run.by("class", ["slo_attainment"]).loc["urgent", "slo_attainment"] for run in found]
+        urgent = 100 * found.interval("slo_attainment").mean
         long = [run.by("class", ["response_mean"]).loc["batch", "response_mean"] for run in found]
         lost = [100 * run.launches["lost"].sum() / run.launches["busy"].sum() for run in found]
-        return np.mean(urgent), np.mean(long), np.mean(lost)
+        return urgent, np.mean(long), np.mean(lost)
 
     never, drain, flush = under("drain", "priority")[0], under("drain"), under("flush")
     fast, slow = under({"kind": "context_switch", "rate": "100 GB/s"}), under("context_switch")[0]
     states(name, "34 % of the urgent ones if nothing is stopped", never)
-    states(name, "97.4 % if the GPU drains", drain[0])
+    states(name, "97.3 % if the GPU drains", drain[0])
     states(name, "99.7 % if it flushes them (15 % of its work", flush[0], flush[2])
     states(name, "99.5 % with context switches at 100 GB/s, and only 57 % with 256 MB", fast[0], 100, slow, 256)
     states(name, "0.84 s under draining, 1.10 s under fast context switches and 1.46 s", drain[1], fast[1], flush[1])
@@ -528,7 +550,7 @@ def test_popular_inputs():
 
 def plan_of(name, overrides=None):
     """The stages that a run has, as its note says them, and the seconds between two items and of one."""
-    scenario = sim.load(name, overrides or {})
+    scenario = hs.load(name, overrides or {})
     scenario.build()
     note = next(note for note in scenario.notes if "an item every" in note)
     every, latency = note.partition("an item every ")[2].split(" s, latency ")
@@ -613,11 +635,12 @@ def test_save_and_restore():
     def stopping(seconds):
         return {f"workload.jobs.stopping.{key}": f"{seconds} s" for key in ("save", "restore")}
 
+    written = (over_tasks(name, p) for p in ("fcfs", "sjf", "srtf"))
+    states(name, "258 s under fcfs, 91 s under sjf, and 79 s under srtf", *written)
+    states(name, "would reach 62 s", over_tasks(name, "srtf", overrides=stopping(0)))
+    states(name, "it takes 180 s, twice as long", over_tasks(name, "srtf", overrides=stopping(20)))
     fcfs, sjf, srtf = (column(name, "response_mean", p) for p in ("fcfs", "sjf", "srtf"))
     free, dear = (column(name, "response_mean", "srtf", stopping(cost)) for cost in (0, 20))
-    states(name, "257 s under fcfs, 90 s under sjf, and 79 s under srtf", fcfs.mean(), sjf.mean(), srtf.mean())
-    states(name, "would reach 62 s", free.mean())
-    states(name, "it takes 179 s, twice as long", dear.mean())
     assert dear.mean() / sjf.mean() == pytest.approx(2, abs=0.1)
     assert column(name, "preemptions").mean() == pytest.approx(1000, rel=0.1)
     assert below(srtf, sjf)
@@ -709,7 +732,7 @@ def test_vector_add():
     # By hand: 16 multiprocessors of 56 with a 56th of 732 GB/s each move 768 bytes.
     assert compute["blocks-of-64"] == pytest.approx(5e-6 + 768 / (732e9 / 56))
     assert compute["one-block"] == pytest.approx(5e-6 + 12288 / (732e9 / 56))
-    beside = sim.run(name, policy=EARLIEST, overrides={"cluster.nodes.cpu": {"peak": "cpu-core"}}).tasks
+    beside = hs.run(name, policy=EARLIEST, overrides={"cluster.nodes.cpu": {"peak": "cpu-core"}}).tasks
     assert set(beside["device_type"]) == {"cpu"}
     assert beside["compute"].tolist() == pytest.approx([1.024e-6, 1.024e-6, 16.78e-3], rel=1e-3)
 
@@ -912,7 +935,7 @@ def test_async_latency():
     states(name, "124 ms under async_linear, 41 % less", after.mean(), lower_by(name, "response_mean")[0])
     states(name, "At 196/s it is 2.7 % less", 196, lower_by(name, "response_mean", {f"{ARRIVALS}.rate": "196/s"})[0])
     steady = {f"{ARRIVALS}.rate": "715/s", "horizon": "300 s", "warmup": "60 s", "replications": 5}
-    means = [sim.run(name, policy=p, overrides=steady).column("response_mean").mean() for p in (SERIAL, ASYNC)]
+    means = [hs.replicate(name, policy=p, overrides=steady).column("response_mean").mean() for p in (SERIAL, ASYNC)]
     states(name, "at 715/s 84 % (runs of 300 s", 715, 100 * (1 - means[1] / means[0]), 300)
 
 
@@ -928,13 +951,14 @@ def test_async_linear_is_nowhere_behind_serial_greedy(process, rate):
     overrides = {ARRIVALS: {"process": process, "rate": f"{rate}/s"}, "horizon": "20 s", "warmup": 0, "replications": 6}
     if process == "deterministic":
         own, other = (
-            sim.run("async-latency", policy=p, overrides=overrides | {"replications": 1}).metric("response_mean")
+            hs.run("async-latency", policy=p, overrides=overrides | {"replications": 1}).metric("response_mean")
             for p in (ASYNC, SERIAL)
         )
         assert own <= other
     else:
         difference = np.subtract(*(
-            sim.run("async-latency", policy=p, overrides=overrides).column("response_mean") for p in (ASYNC, SERIAL)
+            hs.replicate("async-latency", policy=p, overrides=overrides).column("response_mean")
+            for p in (ASYNC, SERIAL)
         ))  # fmt: skip
         assert student_interval(difference, 0.98).high < 0
 
@@ -1001,7 +1025,7 @@ def test_pcie_and_images():
 def test_the_table_of_sensitivities(setting):
     """The rows of docs/serving.md."""
     name = "pcie-and-images"
-    text = (FOLDER.parent / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (FOLDER.parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
     row = next(line for line in text.splitlines() if line.startswith(f"| {setting} |"))
     limit, capped, latency, burst = (float(cell.split("%")[0]) for cell in row.split("|")[2:6])
     overrides, gain = of_images(setting)
@@ -1116,7 +1140,7 @@ def test_splitwise():
 def test_braun():
     best, found = 7_358_942.8, runs("braun").metric("makespan")
     above = 100 * (found / best - 1)
-    states("braun", "makespan is 7,428,569 s, 0.95 % above the best known (7,358,942.8)", found, above, best)
+    states("braun", "makespan is 7,372,783 s, 0.19 % above the best known (7,358,942.8)", found, above, best)
     states("braun", "it is 15 % above", 100 * (runs("braun", "min_min").metric("makespan") / best - 1))
 
 
@@ -1169,9 +1193,9 @@ def test_rate_jump():
     def refused(tasks):
         return 100 * (tasks.status == "rejected").mean()
 
-    assert of("erlang_wait", 0, 1800, refused) < 1
-    phrase = "at most 5 % of the admitted tasks wait longer than 2 s, 3.4 %"
+    phrase = "at most 5 % of the admitted tasks wait longer than 2 s, 1.6 %"
     states(name, phrase, 5, 2, of("erlang_wait", 2100, 3600, late))
+    assert of("erlang_wait", 1800, 2100, late) < 5
     percentile = of("adaptive", 2100, 3600, lambda tasks: tasks.response.quantile(0.95))
     states(name, "hold at 5 s is 5.0 s", 5, percentile)
     before, after = of("naor", 0, 1800, refused), of("naor", 2100, 3600, refused)
@@ -1186,21 +1210,227 @@ def test_rate_jump():
 def test_learned_affinity():
     name = "learned-affinity"
     mine = {agent: {"name": "learned", "path": f"affinity-{agent}.npz"} for agent in ("dqn", "reinforce", "ppo")}
-    slowdown = {label: column(name, "slowdown_mean", policy).mean() for label, policy in {
+    slowdown = {label: over_tasks(name, policy, "slowdown_mean") for label, policy in {
         "fcfs": "fcfs", "random": "random", "sjf": "sjf", "allox": "allox",
         "patient": {"scheduler": {"name": "sjf", "discipline": "skip"}, "placement": "earliest_finish"}, **mine,
     }.items()}  # fmt: skip
     written = (slowdown[policy] for policy in ("fcfs", "random", "sjf"))
-    states(name, "20.5 under fcfs, 19.2 under random and 3.04 under sjf", *written)
-    states(name, "1.87 (dqn), 2.40 (reinforce) and 1.80 (ppo)", *(slowdown[agent] for agent in mine))
-    states(name, "1.84 under allox, and 1.81 under an sjf", slowdown["allox"], slowdown["patient"])
+    states(name, "20.6 under fcfs, 19.2 under random and 3.04 under sjf", *written)
+    states(name, "1.87 (dqn), 2.41 (reinforce) and 1.80 (ppo)", *(slowdown[agent] for agent in mine))
+    states(name, "1.84 under allox, and 1.80 under an sjf", slowdown["allox"], slowdown["patient"])
+
+
+# Systems that the guide lists --------------------------------------------------------------------------------------
+
+
+def sizes_by_second(run, low, high):
+    """The mean number of requests of the batches that begin in each second."""
+    starts = run.launches.upload_start
+    return run.launches.members.groupby(starts[(starts >= low) & (starts < high)].astype(int)).mean().to_numpy()
+
+
+def lag(run):
+    """Seconds by which the size of batches follows the rate.
+
+    If batches at t are those of the rate at t - L, those of the fall are larger than those of the mirrored rise, in
+    sum over all seconds of the ramp by 2 L times what they grow by altogether.
+    """
+    rise, fall = sizes_by_second(run, 0, 60), sizes_by_second(run, 120, 180)
+    growth = sizes_by_second(run, 65, 120).mean() - sizes_by_second(run, 180, 190).mean()
+    return (fall - rise[::-1]).sum() / (2 * growth)
+
+
+def between(run, low, high):
+    """Batch size, GPU seconds a batch and latency, of batches and requests that begin in an interval."""
+    rows, tasks = run.launches, run.tasks
+    rows = rows[(rows.upload_start >= low) & (rows.upload_start < high)]
+    latency = tasks[(tasks.arrival >= low) & (tasks.arrival < high)].response.mean()
+    return rows.members.mean(), (rows.compute_end - rows.compute_start).mean(), latency
+
+
+@pytest.mark.slow
+def test_async_ramp():
+    name = "async-ramp"
+    (low, _, short), (high, _, long) = (
+        np.mean([between(run, *ends) for run in runs(name, SERIAL)], axis=0) for ends in ((182, 190), (60, 120))
+    )
+    states(name, "from 3.7 at 200/s to 85 at 650/s", low, 200, high, 650)
+    states(name, "from 29 to 205 ms", 1e3 * short, 1e3 * long)
+    high, _, long = np.mean([between(run, 60, 120) for run in runs(name, ASYNC)], axis=0)
+    states(name, "to 48, and to 122 ms", high, 1e3 * long)
+    found = []
+    for policy in (SERIAL, ASYNC):
+        lags = student_interval(np.array([lag(run) for run in runs(name, policy)]), 0.99)
+        assert lags.high < 1
+        found += [lags.mean, lags.half_width]
+    states(name, "lag 0.3 ± 0.7 s behind it under serial_greedy", *found[:2])
+    states(name, "and 0.0 ± 0.5 s under async_linear", *found[2:])
+
+
+@pytest.mark.slow
+def test_async_ramp_clients():
+    """By hand: n requests in one batch, or half of them in each of two, take their stage times and no more."""
+    name = "async-ramp-clients"
+    serial, overlapped = runs(name, SERIAL), runs(name, ASYNC)
+    for run, batches in ((serial, 1), (overlapped, 2)):
+        for clients, ends in ((512, (65, 118)), (32, (182, 189))):
+            n = clients / batches
+            gpu = (1.264 * n + 13) / 1e3
+            cycle = gpu if batches == 2 else gpu + (0.114 * n + 0.15 + 0.05) / 1e3
+            assert between(run, *ends) == pytest.approx((n, gpu, batches * cycle), rel=1e-3)
+            limit = n / cycle
+            if clients == 512:
+                phrase = "(660 ms of the GPU, 719 ms latency, 712/s" if batches == 1 else "(337 ms, 673 ms, 761/s)"
+                states(name, phrase, 1e3 * gpu, 1e3 * batches * cycle, limit)
+        # When the load falls smaller batches follow within a second: none is larger than the clients a second before.
+        rows = run.launches[run.launches.upload_start.between(121, 190)]
+        assert len(rows) > 100
+        assert (rows.members <= np.interp(rows.upload_start - 1, [120, 180], [512, 32])).all()
+    states(name, "57 against 66 ms", 1e3 * between(serial, 182, 189)[2], 1e3 * between(overlapped, 182, 189)[2])
+
+
+@pytest.mark.slow
+def test_clipper_limit():
+    name = "clipper-limit"
+    run = runs(name, {"batching": "clipper_aimd"})
+    rows = run.launches[run.launches.outcome == "completed"]
+    took = 1e3 * (rows.end - rows.decided)
+    states(name, "is at 48 after 2.2 s", 48, rows.upload_start[rows.members >= 48].min())
+    late = rows.upload_start >= 20
+    states(name, "between 44 and 49", rows.members[late].min(), rows.members[late].max())
+    states(name, "17 % of its batches", 100 * (took[late] > 80).mean())
+    states(name, "by 0.7 ms at most", took.max() - 80)
+    serial = runs(name, SERIAL)
+    states(name, "takes all 96 in 145 ms", serial.launches.members.mean(), 1e3 * serial.metric("response_mean"))
+    states(name, "660/s are served, under clipper_aimd 602/s", serial.metric("throughput"), run.metric("throughput"))
+    states(name, "still takes 160 ms", 1e3 * run.metric("response_mean"))
+    # By hand: the largest batch in time, of which additive increase tries the next and then falls to nine tenths.
+    most = math.floor((80 - 13.2) / 1.378)
+    assert (rows.members[late].max(), rows.members[late].min()) == (most + 1, math.floor(0.9 * (most + 1)))
+
+
+@pytest.mark.slow
+def test_batopt_threshold():
+    from hetsim_policies.batching.batopt import mean_responses
+    from hetsim_policies.batching.common.bulk_queue import BulkQueue
+
+    name = "batopt-threshold"
+    timeout, exactly = load(name).raw["sweep"]["policy"][2:]
+    response = {key: 1e3 * column(name, "response_mean", policy) for key, policy in {
+        "serial": SERIAL, "batopt": None, "timeout": timeout, "exactly": exactly}.items()}  # fmt: skip
+    states(name, "response of 23.9 ms", response["batopt"].mean())
+    launches = column(name, "launches", SERIAL).mean() / column(name, "launches").mean()
+    states(name, "it is 24.0 ms under serial_greedy", response["serial"].mean())
+    states(name, "with 4.6 % more", 100 * launches - 100)
+    assert below(response["batopt"], response["serial"])
+    times = np.ceil(np.arange(1, 33) / 8) * 0.004 + 0.012
+    exact = 1e3 * np.array(mean_responses(BulkQueue(200.0, times, 128), [2, 1]))
+    states(name, "(exact: 23.83 and 23.98 ms)", *exact)
+    for key, value in zip(("batopt", "serial"), exact, strict=True):
+        assert abs(response[key].mean() - value) < 3 * student_interval(response[key], 0.95).half_width
+    states(name, "27.5 ms with up to eight within 20 ms, 33.3 ms", response["timeout"].mean(), 20,
+           response["exactly"].mean())  # fmt: skip
+
+
+@pytest.mark.slow
+def test_wise_sharing():
+    name = "wise-sharing"
+    apart = {"name": "sharing", "margin": 0.99}
+    blind, alone, wise = (column(name, "response_mean", p) for p in ("fcfs", apart, None))
+    states(name, "response is 74 min", over_tasks(name, "fcfs") / 60)
+    states(name, "(margin: 0.99) 72 min", 0.99, over_tasks(name, apart) / 60)
+    states(name, "both gain: 61 min", over_tasks(name) / 60)
+    assert below(wise, blind)
+    assert below(wise, alone)
+    slower = [column(name, "slowdown_mean", policy).mean() for policy in (None, "fcfs")]
+    states(name, "1.04 times their time alone, those of fcfs at 1.23", *slower)
+
+
+@pytest.mark.slow
+def test_alike_or_apart():
+    name = "alike-or-apart"
+    together, skip, spread, apart = (column(name, "response_mean", p) for p in load(name).raw["sweep"]["policy"])
+    hours = [over_tasks(name, policy) / 3600 for policy in load(name).raw["sweep"]["policy"]]
+    states(name, "response 1.25 h; placed on the emptiest GPU (spread) it is 2.12 h", hours[3], hours[2])
+    states(name, "first that fits 3.32 h", hours[1])
+    states(name, "it is 3.41 h", hours[0])
+    assert below(apart, spread)
+    assert below(spread, skip)
+    assert below(spread, together)
+    pairs = load(name).raw["cluster"]["nodes"]["gpus"]["sharing"]["pairs"]
+    slower = pairs["vision"]["vision"], pairs["vision"]["language"]
+    states(name, "slow each other down by 1.9, unlike ones by 1.2", *slower)
+
+
+@pytest.mark.slow
+def test_fast_for_those_that_gain():
+    name = "fast-for-those-that-gain"
+    fcfs, earliest, _, least, _ = load(name).raw["sweep"]["policy"]
+    hours = {key: column(name, "response_mean", p) / 3600 for key, p in {
+        "fcfs": fcfs, "earliest": earliest, "least": least, "gain": None}.items()}  # fmt: skip
+    energy = {key: column(name, "energy_tasks_j", p) / 3.6e6 for key, p in {
+        "fcfs": fcfs, "earliest": earliest, "least": least, "gain": None}.items()}  # fmt: skip
+    states(name, "response 1.38 h and 152 kWh", over_tasks(name) / 3600, energy["gain"].mean())
+    states(name, "is free, 1.75 h and 199 kWh", over_tasks(name, fcfs) / 3600, energy["fcfs"].mean())
+    states(name, "1.89 h and 157 kWh", over_tasks(name, earliest) / 3600, energy["earliest"].mean())
+    states(name, "142 kWh, and waits for it: 1.59 h", energy["least"].mean(), over_tasks(name, least) / 3600)
+    assert below(hours["gain"], hours["fcfs"])
+    assert below(hours["gain"], hours["least"])
+    assert below(energy["least"], energy["gain"])
+
+
+@pytest.mark.slow
+def test_planners_on_one_gpu():
+    name = "planners-on-one-gpu"
+    policies = load(name).raw["sweep"]["policy"]
+    ends = {long_form(p)["scheduler"]["name"]: runs(name, p).metric("makespan") for p in policies}
+    states(name, "it takes 104.8 s, with prioritized", ends["load_balance"])
+    states(name, "by deadline, 70.2 s, with heft", ends["prioritized"])
+    states(name, "65.9 s, with greedy_best_fit", ends["heft"])
+    states(name, "memory and work, 62.3 s", ends["greedy_best_fit"])
+    for policy in ("genetic", "simulated_annealing", "linear_program", "integer_program"):
+        states(name, "find 52.1 s", ends[policy])
+    states(name, "takes 52.3 s, at most 1.011 times", ends["dual_approximation"], runs(name).metric("makespan_ratio"))
+    assert len(policies) == len(ends) == 9
+
+
+@pytest.mark.slow
+def test_kernels_that_yield():
+    name = "kernels-that-yield"
+
+    def under(policy=None, **more):
+        found = runs(name, policy, {f"cluster.nodes.gpus.preemption{key}": value for key, value in more.items()})
+        urgent = 100 * found.interval("slo_attainment").mean
+        long = [run.by("class", ["response_mean"]).loc["batch", "response_mean"] for run in found]
+        return urgent, np.mean(long)
+
+    asked, never, drain = under(), under("priority"), under(**{"": "drain"})
+    states(name, "96.3 % end within 30 ms, where 32 %", asked[0], 30, never[0])
+    states(name, "and 97.3 % if the GPU drains", drain[0])
+    slower = under(**{".overhead": "10%"})
+    states(name, "0.92 s, with 10 % in 1.14 s, and in 0.84 s", asked[1], 10, slower[1], drain[1])
+
+
+@pytest.mark.slow
+def test_two_networks():
+    name = "two-networks"
+    new, old = (f"cluster.nodes.{k}.network.out" for k in (0, 1))
+    slow, fast = "10 Gb/s", "100 Gb/s"
+    alone = {"workload.training.pipeline.devices": ["v100"]}
+    cases = (None, {old: fast}, alone, {new: slow, old: fast}, {new: slow})
+    ends = [runs(name, overrides=one).metric("makespan") for one in cases]
+    states(name, "take 36.9 s, nearly as if both were fast (36.8 s)", *ends[:2])
+    states(name, "alone take 43.3 s", ends[2])
+    states(name, "it is 46.3 s, no better than with two slow ones (46.4 s)", *ends[3:])
+    assert "4 × k80 has conv1 to conv2" in plan_of(name)[0]
+    assert ends[4] == runs("two-generations").metric("makespan")
 
 
 # README ---------------------------------------------------------------------------------------------------------
 
 
 def readme():
-    """scenarios/README.md, made from the files."""
+    """scenarios/hetsim_scenarios/README.md, made from the files."""
     rows = [
         f"| {one.theme} | `{one.name}` | {sentences(one.description)[0]} |"
         for one in sorted(shipped(), key=lambda one: (one.theme, one.name))

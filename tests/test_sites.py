@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from tiers import some, spread
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.errors import RunError, ScenarioError
-from sim.model.record import COMPLETED, FAILED
-from sim.scenario.scenario import Scenario
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import RunError, ScenarioError
+from hetsim.model.record import COMPLETED, FAILED
+from hetsim.scenario.scenario import Scenario
 
 GPUS = {"type": "g", "count": 4}
 
@@ -29,7 +29,7 @@ def scenario(tmp_path, rows, site=None, nodes=None, policy="fcfs", trace=None, *
 
 
 def run(*arguments, **named):
-    return sim.run(scenario(*arguments, **named), check=True)
+    return hs.run(scenario(*arguments, **named), check=True)
 
 
 def drawn_jobs(seed, partitions, count=120, gpus=(1, 2, 4), rate=1.0):
@@ -141,7 +141,7 @@ def test_limits_of_drawn_jobs(tmp_path):
              "arrivals": {"process": "poisson", "rate": "1/h"}, "count": 20},
             {"name": "b", "gpu_time": "2 h", "time_limit": "3 h",
              "arrivals": {"process": "poisson", "rate": "1/h"}, "count": 20}]  # fmt: skip
-    result = sim.run({"cluster": {"nodes": {"count": 20, "gpus": GPUS}}, "site": KILL, "workload": work}, check=True)
+    result = hs.run({"cluster": {"nodes": {"count": 20, "gpus": GPUS}}, "site": KILL, "workload": work}, check=True)
     status = result.tasks.groupby("class")["status"].unique()
     assert [list(status["a"]), list(status["b"])] == [["failed"], ["completed"]]
     assert result.tasks[result.tasks["class"] == "b"]["time_limit"].unique().tolist() == [3 * 3600]
@@ -292,7 +292,7 @@ def test_a_power_down_cluster_wakes_only_what_the_partition_has(tmp_path):
 
 def test_easy_never_starts_its_head_after_its_shadow_under_partitions_and_limits(tmp_path):
     """With exact estimates, whatever partition the head and those that pass it are in."""
-    from policies.dynamic.easy_backfill import EasyBackfill
+    from hetsim_policies.dynamic.easy_backfill import EasyBackfill
 
     promised: dict[int, float] = {}
 
@@ -412,7 +412,7 @@ def test_slurm_nodes_know_their_partitions(tmp_path):
         + "".join(f"{n}|u|{p}|2026-01-01T00:00:0{n}|2026-01-01T00:01:00|2026-01-01T00:03:00|COMPLETED|gres/gpu=2\n"
                   for n, p in enumerate(["short", "short", "long", "gone"]))
     )  # fmt: skip
-    tasks = sim.run({
+    tasks = hs.run({
         "cluster": {"trace": {"format": "slurm_nodes", "path": str(tmp_path / "nodes.txt")}},
         "workload": {"trace": {"format": "slurm", "path": str(tmp_path / "jobs.txt")}},
         "policy": "fcfs_skip",
@@ -428,7 +428,7 @@ def test_virtual_clusters_of_philly_are_partitions(tmp_path):
         "timestamp,duration,num_gpus,gpu_time,cluster\n"
         "2017-10-01 00:00:00,100,8,800,y\n2017-10-01 00:00:01,100,8,800,x\n2017-10-01 00:00:02,100,8,800,x\n"
     )
-    tasks = sim.run({
+    tasks = hs.run({
         "cluster": {"trace": {"format": "philly_vc", "path": str(tmp_path / "vc.csv")}},
         "workload": {"trace": {"format": "philly", "path": str(tmp_path / "jobs.csv")}, "partition": {"column": "vc"}},
     }, check=True).tasks  # fmt: skip
@@ -484,7 +484,7 @@ def test_drawn_jobs_that_can_never_run_are_refused_with_an_address(change, told)
     work = {"arrivals": {"process": "poisson", "rate": "1/h"}, "count": 3, **change}
     nodes = {"cpus": 4, "gpus": GPUS, "partitions": "p"}
     with pytest.raises(ScenarioError) as caught:
-        sim.run({"cluster": {"nodes": nodes}, "workload": work})
+        hs.run({"cluster": {"nodes": nodes}, "workload": work})
     assert told in str(caught.value)
 
 
@@ -518,10 +518,10 @@ def test_a_checkpoint_interval_beyond_the_time_between_failures_is_told_with_its
     given = {"cluster": {"nodes": {"gpus": GPUS}}, "workload": work, "faults": faults}
     told = "it wants 6 h without a failure, and its devices fail every 15 min): 1 cannot be expected to finish"
     with pytest.raises(ScenarioError) as caught:
-        sim.run(given)
+        hs.run(given)
     assert told in str(caught.value)
     # With a horizon it ends all the same, and is told before.
-    result = sim.run({**given, "horizon": "50 h"})
+    result = hs.run({**given, "horizon": "50 h"})
     assert any(told in text for text in result.warnings)
     assert result.tasks["status"].tolist() == ["unfinished"]
 
@@ -532,8 +532,8 @@ def test_planners_refuse_what_is_refused_as_it_comes(tmp_path):
 
 
 def test_an_illegal_start_outside_a_partition_is_named(tmp_path):
-    from sim.model.plan import Placement
-    from sim.policy import Scheduler, Start
+    from hetsim.model.plan import Placement
+    from hetsim.policy import Scheduler, Start
 
     class Outside(Scheduler):
         def schedule(self, view):
@@ -565,7 +565,7 @@ def test_limits_hold_through_stops_moves_resizes_and_failures(tmp_path, policy):
     job = {"scaling": {1: 1, 2: 1.9, 4: 3.4}, "stopping": {"interval": "1 s", "restore": "100 ms"},
            "gpu_time": {"distribution": "lognormal", "mean": "6 s", "cv": 1.5}, "time_limit": "8 s",
            "arrivals": {"process": "poisson", "rate": "0.8/s"}, "count": 60}  # fmt: skip
-    result = sim.run({
+    result = hs.run({
         "cluster": {"nodes": [{"count": 1, "gpus": GPUS, "partitions": "a"},
                               {"count": 2, "gpus": GPUS, "partitions": ["a", "b"]}]},
         "site": {**KILL, "grace": "500 ms", "partitions": {"b": {"max_gpus": 5}}},

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from test_sites import GPUS, drawn_jobs, run
 
-import sim
-from policies.dynamic.common.fair_tree import Account, FairTree
-from sim.errors import ScenarioError
+import hetsim as hs
+from hetsim.errors import ScenarioError
+from hetsim_policies.dynamic.common.fair_tree import Account, FairTree
 
 
 def slurm(**parameters):
@@ -226,6 +226,6 @@ def test_nothing_moves_to_make_room_for_whom_a_limit_keeps_waiting():
              "arrivals": {"process": "deterministic", "interval": "1 s", "first": "1 s"}, "count": 1}]  # fmt: skip
     site = {"partitions": {"b": {"default": True, "max_gpus": 6}}}
     policy = {"scheduler": "defragment", "placement": "worst_fit"}
-    found = sim.run({"cluster": {"nodes": nodes}, "site": site, "workload": jobs, "policy": policy}, check=True)
+    found = hs.run({"cluster": {"nodes": nodes}, "site": site, "workload": jobs, "policy": policy}, check=True)
     assert found.tasks["start"].tolist() == [0.0, 0.0, 100.0]
     assert (found.tasks["migrations"] == 0).all()

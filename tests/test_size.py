@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy import stats
 
-import sim
-from sim.cli import main
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment import size as sizing
-from sim.experiment.targets import MET, MISSED, OPEN, Judge, Target
-from sim.theory import mmc
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.experiment import size as sizing
+from hetsim.experiment.targets import MET, MISSED, OPEN, Judge, Target
+from hetsim.theory import mmc
 
 SERVERS: dict[str, Any] = {
     "name": "servers",
@@ -38,7 +39,7 @@ COUNT = "cluster.nodes.0.count"
 def test_the_answer_of_theory():
     exact = {servers: mmc(2.0, 1.0, servers).wait_mean for servers in range(3, 7)}
     assert exact[3] > 0.2 > 0.12 > exact[4]  # far enough apart for a clear verdict
-    found = sim.size(SERVERS, "wait_mean < 0.15 s", COUNT)
+    found = hs.size(SERVERS, "wait_mean < 0.15 s", COUNT)
     assert found.size == 4
     verdicts = dict(zip(found.table["size"], found.table["verdict"], strict=True))
     assert verdicts[3] == MISSED and verdicts[4] == MET
@@ -56,9 +57,9 @@ def test_bisection_tries_few_and_finds_the_least(monkeypatch: pytest.MonkeyPatch
             return sizing.SizeTrial(number, 10, 1.0 / number, 0.0, MET if number >= least else MISSED)
 
         monkeypatch.setattr(sizing._Search, "_try", pretend)
-        assert sim.size(SERVERS, "wait_mean < 1 s", COUNT).size == least
+        assert hs.size(SERVERS, "wait_mean < 1 s", COUNT).size == least
         assert len(tried) == len(set(tried)) <= 2 * (math.ceil(math.log2(4096)) + 1) + 1
-        assert sim.size(SERVERS, "wait_mean < 1 s", COUNT, least=least, most=least + 5).size == least
+        assert hs.size(SERVERS, "wait_mean < 1 s", COUNT, least=least, most=least + 5).size == least
 
 
 def test_verdicts():
@@ -86,7 +87,7 @@ def test_verdicts_err_no_more_often_than_stated():
 @pytest.mark.slow
 def test_what_is_left_open_gets_more_replications():
     exact = mmc(2.0, 1.0, 4).wait_mean
-    found = sim.size(SERVERS, f"wait_mean < {exact:.6f} s", COUNT, most=4, least=4, overrides={"horizon": "20 min"})
+    found = hs.size(SERVERS, f"wait_mean < {exact:.6f} s", COUNT, most=4, least=4, overrides={"horizon": "20 min"})
     assert found.trials[0].replications == 40
     assert found.size is None and "is shown to meet" in found.sentences[0]
 
@@ -113,25 +114,25 @@ def test_targets_are_read_with_their_units(target: str, value: float, below: boo
 )  # fmt: skip
 def test_targets_that_are_none(target: str, said: str):
     with pytest.raises(UsageError, match=said):
-        sim.size(SERVERS, target, COUNT)
+        hs.size(SERVERS, target, COUNT)
 
 
 @pytest.mark.slow
 def test_bad_input():
     with pytest.raises(UnknownName, match="did you mean"):
-        sim.size(SERVERS, "wait_meen < 1 s", COUNT)
+        hs.size(SERVERS, "wait_meen < 1 s", COUNT)
     with pytest.raises(ScenarioError, match="--over cluster.node.0.count.*did you mean \"nodes\""):
-        sim.size(SERVERS, "wait_mean < 1 s", "cluster.node.0.count")
+        hs.size(SERVERS, "wait_mean < 1 s", "cluster.node.0.count")
     with pytest.raises(UsageError, match="--over name: it is \"servers\", not a whole number"):
-        sim.size(SERVERS, "wait_mean < 1 s", "name")
+        hs.size(SERVERS, "wait_mean < 1 s", "name")
     with pytest.raises(ScenarioError, match="--over horizon"):
-        sim.size(SERVERS, "wait_mean < 1 s", "horizon")
+        hs.size(SERVERS, "wait_mean < 1 s", "horizon")
     with pytest.raises(UsageError, match="no range"):
-        sim.size(SERVERS, "wait_mean < 1 s", COUNT, least=5, most=4)
+        hs.size(SERVERS, "wait_mean < 1 s", COUNT, least=5, most=4)
     with pytest.raises(UsageError, match="not defined with any"):
-        sim.size(SERVERS, "slo_attainment > 90%", COUNT, most=2)
+        hs.size(SERVERS, "slo_attainment > 90%", COUNT, most=2)
     with pytest.raises(UsageError, match="at least 2"):
-        sim.size(SERVERS, "wait_mean < 1 s", COUNT, replications=1)
+        hs.size(SERVERS, "wait_mean < 1 s", COUNT, replications=1)
 
 
 @pytest.mark.slow
@@ -152,8 +153,8 @@ def test_command_line_and_workers(tmp_path: Any):
 
 
 def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.MonkeyPatch):
-    """Two sizes to tell apart by a hair: each replication of each is made once, and equals that of `sim.run`."""
-    from sim.experiment import work
+    """Two sizes to tell apart by a hair: each replication of each is made once, and equals that of `hetsim.run`."""
+    from hetsim.experiment import work
 
     made: list[tuple[int, int]] = []
     simulate = work.simulate
@@ -165,10 +166,10 @@ def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.Monke
     monkeypatch.setattr(work, "simulate", counted)
     short = {**SERVERS, "horizon": "5 min", "warmup": "0 s"}
     target = f"wait_mean < {mmc(2.0, 1.0, 3).wait_mean} s"
-    found = sim.size(short, target, COUNT, least=3, most=3, replications=3)
+    found = hs.size(short, target, COUNT, least=3, most=3, replications=3)
     assert [trial.replications for trial in found.trials] == [12]
     assert made == [(3, replication) for replication in range(12)]
-    again = sim.run(short, overrides={COUNT: 3}, replications=12)
+    again = hs.replicate(short, overrides={COUNT: 3}, replications=12)
     assert found.trials[0].mean == again.interval("wait_mean").mean
 
 
@@ -176,7 +177,7 @@ def test_the_second_look_goes_on_where_the_first_ended(monkeypatch: pytest.Monke
 def test_progress_never_goes_back():
     told: list[float] = []
     short = {**SERVERS, "horizon": "20 min", "warmup": "0 s"}
-    sim.size(short, "wait_mean < 0.15 s", COUNT, replications=4, progress=told.append)
+    hs.size(short, "wait_mean < 0.15 s", COUNT, replications=4, progress=told.append)
     assert told
     assert told == sorted(told)
     assert told[0] >= 0
@@ -185,10 +186,10 @@ def test_progress_never_goes_back():
 
 @pytest.mark.slow
 def test_where_more_is_worse_the_smallest_is_named():
-    found = sim.size(SERVERS, "gpu_utilization > 99.9%", COUNT, least=3, most=6, replications=3)
+    found = hs.size(SERVERS, "gpu_utilization > 99.9%", COUNT, least=3, most=6, replications=3)
     assert found.size is None
     assert found.sentences[-1].startswith("With 3 it is closer")
-    assert len(sim.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1
+    assert len(hs.size(SERVERS, "wait_mean < 1 us", COUNT, least=3, most=6, replications=3).sentences) == 1
 
 
 @pytest.mark.slow
@@ -202,13 +203,13 @@ def test_no_size_that_meets_the_target_has_an_exit_code_of_its_own(tmp_path: Any
     plain = CliRunner().invoke(main, words)
     assert plain.exit_code == 4
     assert f"No {COUNT} from 3 to 4 is shown to meet wait_mean < 1 ms" in plain.stdout
-    assert plain.stderr == ""
+    assert plain.stderr == "3: missed, n = 12\n4: missed, n = 12\n"  # each as it is decided
     told = CliRunner().invoke(main, [*words, "--json"])
     assert told.exit_code == 4
     found = json.loads(told.stdout)
     assert (found["met"], found["size"], found["from"], found["to"]) == (False, None, 3, 4)
     assert {trial["verdict"] for trial in found["trials"]} == {MISSED}
-    missed = sim.size(str(path), "wait_mean < 1 ms", COUNT, least=3, most=4, replications=3)
+    missed = hs.size(str(path), "wait_mean < 1 ms", COUNT, least=3, most=4, replications=3)
     assert (missed.met, missed.to_json()) == (False, found)
     easier = ["wait_mean < 10 s" if word == "wait_mean < 1 ms" else word for word in words]
     met = CliRunner().invoke(main, [*easier, "--json"])
@@ -229,12 +230,12 @@ QUICK: dict[str, Any] = {
     "target", ["slo_attainment >= 100%", "slo_attainment ≥ 1", "rejected_fraction <= 0%", "preemptions <= 0"]
 )
 def test_a_target_that_may_be_equalled_is_met_where_every_run_equals_it(target: str):
-    found = sim.size(QUICK, target, COUNT, most=2, replications=2)
+    found = hs.size(QUICK, target, COUNT, most=2, replications=2)
     assert found.size == 1
     assert found.trials[0].half == 0
     assert f"{COUNT} = 1 meets {target}: " in found.sentences[0]
     strictly = target.replace("=", "").replace("≥", ">")
-    missed = sim.size(QUICK, strictly, COUNT, most=2, replications=2)
+    missed = hs.size(QUICK, strictly, COUNT, most=2, replications=2)
     assert missed.size is None
     assert f"is shown to meet {' '.join(strictly.split())}: " in missed.sentences[0]
 
@@ -265,8 +266,118 @@ def test_a_target_is_a_finite_number(number: str):
 
 def test_what_is_no_size_is_not_searched_over():
     with pytest.raises(UsageError, match="--over seed: it says which random numbers are drawn"):
-        sim.size(SERVERS, "wait_mean < 1 s", "seed")
+        hs.size(SERVERS, "wait_mean < 1 s", "seed")
     precise = {**SERVERS, "replications": {"precision": "5%", "metric": "wait_mean", "max": 20}}
     for scenario, key in ((SERVERS, "replications"), (precise, "replications"), (precise, "replications.max")):
         with pytest.raises(UsageError, match=f"--over {key}: it says how often"):
-            sim.size(scenario, "wait_mean < 1 s", key)
+            hs.size(scenario, "wait_mean < 1 s", key)
+
+
+BATCHES: dict[str, Any] = {
+    "name": "batches", "horizon": "4 s", "warmup": "1 s",
+    "cluster": {"nodes": [{"cpus": 8, "gpus": {"type": "g", "count": 1}}]},
+    "workload": [{
+        "name": "r", "arrivals": {"process": "poisson", "rate": "1200/s"},
+        "service": {"max_batch": 32, "compute": {"per_item": "1.15 ms", "fixed": "4.7 ms"}},
+    }],
+    "policy": {"batching": "serial_greedy"},
+}  # fmt: skip
+GPUS = "cluster.nodes.0.gpus.count"
+
+
+@pytest.mark.parametrize("rate", [200, 700, 1200, 3000, 6000])
+def test_the_search_begins_where_the_devices_can_serve_what_arrives(rate: int, monkeypatch: pytest.MonkeyPatch):
+    """A batch of 32 takes 4.7 + 32 × 1.15 ms, so that n GPUs serve at most n × 771 requests a second."""
+    tried: list[int] = []
+
+    def pretend(self: Any, number: int) -> sizing.SizeTrial:
+        tried.append(number)
+        return sizing.SizeTrial(number, 10, 0.01, 0.0, MET)
+
+    monkeypatch.setattr(sizing._Search, "_try", pretend)
+    scenario = json.loads(json.dumps(BATCHES).replace("1200/s", f"{rate}/s"))
+    arriving = len(hs.Scenario.load(scenario).build().tasks) / 4.0
+    least = math.ceil(arriving / (32 / (4.7e-3 + 32 * 1.15e-3)))
+    found = hs.size(scenario, "response_p99 < 50 ms", GPUS)
+    assert (found.size, found.least, tried) == (least, least, [least])
+    assert bool(found.overload) == (least > 1) == any("were not run" in text for text in found.sentences)
+    tried.clear()
+    assert hs.size(scenario, "response_p99 < 50 ms", GPUS, least=1).size == 1 and tried == [1]
+    assert hs.size(scenario, "throughput > 1/s", GPUS).size == 1  # which an overloaded service can meet
+
+
+def _changed(**entry: Any) -> dict[str, Any]:
+    return {**BATCHES, "workload": [{**BATCHES["workload"][0], **entry}]}
+
+
+@pytest.mark.parametrize(("scenario", "target", "skipped"), [
+    (BATCHES, "response_p99 < 100 ms", True),
+    (BATCHES, "wait_mean < 150 ms", True),
+    (BATCHES, "wait_mean < 1 s", False),  # the queue does not grow so long within the horizon
+    (BATCHES, "rho_mean < 1.5", False),
+    (BATCHES, "slowdown_mean < 1000", False),
+    ({**BATCHES, "policy": {"admission": {"name": "queue_limit", "limit": 50}}}, "response_p99 < 300 ms", False),
+    ({**BATCHES, "policy": {"batching": {"name": "size_or_timeout", "max_enqueued_batches": 2}}},
+     "response_p99 < 300 ms", False),
+    (_changed(patience="20 ms"), "wait_mean < 150 ms", False),  # impatient requests leave, and others wait less
+    (_changed(service={**BATCHES["workload"][0]["service"], "cache": {"inputs": 10, "size": 5}}),
+     "response_p50 < 100 ms", False),
+    (_changed(users=3, slo="1 s", service={**BATCHES["workload"][0]["service"], "noise": "5%", "network": "1 ms"}),
+     "response_p99 < 100 ms", True),
+    (_changed(arrivals={"process": "poisson", "rate": "100000/s"}, count=100), "response_p99 < 1 s", False),
+    (_changed(arrivals={"process": "deterministic", "interval": "1 us"}, count=9), "response_p99 < 1 s", False),
+    (_changed(arrivals={"process": "piecewise_poisson", "rate": [["0 s", "10/s"], ["1.9 s", "9000/s"]]}),
+     "response_p50 < 500 ms", False),
+    ({**BATCHES, "workload": [*BATCHES["workload"], {
+        "name": "t", "arrivals": {"process": "poisson", "rate": "3000/s"}, "cpu_time": "100 us",
+     }]}, "response_p50 < 10 ms", False),
+])  # fmt: skip
+def test_what_the_search_skips_would_miss_the_target(scenario: dict[str, Any], target: str, skipped: bool):
+    given, options = {**scenario, "horizon": "2 s", "warmup": 0}, {"most": 3, "replications": 2}
+    found, every = (hs.size(given, target, GPUS, least=least, **options) for least in (None, 1))
+    assert isinstance(found, sizing.Sizing) and isinstance(every, sizing.Sizing)
+    assert (found.size, bool(found.overload)) == (every.size, skipped)
+
+
+def test_a_search_settles_what_is_plain_with_a_third_of_the_replications():
+    found = hs.size(BATCHES, "response_p99 < 1 s", GPUS, replications=12)
+    assert [(trial.size, trial.replications) for trial in found.trials] == [(2, 4)]
+
+
+@pytest.mark.parametrize("draw", [
+    lambda random, count: random.normal(1.0, 0.2, count), lambda random, count: random.gamma(4.0, 0.25, count),
+    lambda random, count: random.exponential(1.0, count), lambda random, count: 1.0 * random.poisson(1.0, count),
+    lambda random, count: 2.0 * (random.random(count) < 0.5),
+])  # fmt: skip
+def test_all_looks_together_err_with_the_stated_probability(draw: Any):
+    """Values with a mean of 1 and a target just below: verdicts of met are wrong, in 2.5 % of searches at most."""
+    nothing: Any = None  # no runs are made
+    judge = Judge(nothing, [Target.parse("response_mean < 0.999999999 s")], 10, 0.025)
+    random = np.random.default_rng(7)
+    wrong, searches = 0, 500
+    for _ in range(searches):
+        values = draw(random, judge.looks[-1])
+        verdicts = (judge._judge(judge.targets[0], values[:count]).verdict for count in judge.looks)
+        wrong += next((verdict for verdict in verdicts if verdict != OPEN), OPEN) == MET
+    assert wrong <= stats.binom.ppf(0.999, searches, 0.025)
+
+
+@pytest.mark.parametrize("words", [
+    ("compare", "--policy", "fcfs", "--policy", "sjf", "--policy", "fcfs_skip", "--replications", "3"),
+    ("sweep", "--over", "cluster.nodes.0.cpus=2,3,4,5", "--replications", "2"),
+    ("tune", "--policy", "easy_backfill", "--over", "policy.scheduler.depth=1,2,3", "--first", "2", "--final", "3"),
+    ("size", "--target", "wait_mean < 100 s", "--over", COUNT, "--to", "3", "--replications", "3"),
+])  # fmt: skip
+def test_lines_of_cases_do_not_depend_on_the_workers(tmp_path: Any, words: tuple[str, ...]):
+    """Off a terminal each case is a line on stderr, in the order of cases; with -q none."""
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({**SERVERS, "horizon": "2 min", "warmup": "10 s"}))
+    verb, *options = words
+    alone, several = (
+        CliRunner().invoke(main, [verb, str(path), *options, "--workers", number]) for number in ("1", "3")
+    )
+    assert alone.exit_code == several.exit_code == 0, alone.output
+    lines = [line for line in alone.stderr.splitlines() if "n = " in line]
+    assert len(lines) >= 1 + ("--over" in words and verb != "size") + (verb == "compare")
+    assert (alone.stdout, alone.stderr) == (several.stdout, several.stderr)
+    assert "n = " not in CliRunner().invoke(main, [verb, str(path), *options, "--quiet"]).stderr

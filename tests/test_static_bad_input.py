@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import sim
-from policies.static.common.instance import runnable
-from policies.static.greedy_best_fit import GreedyBestFit
-from sim import registry
-from sim.cli.program import hetsim
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType
-from sim.model.tasks import Item, Shape
-from sim.policy import PlanProblem
-from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli.program import hetsim
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType
+from hetsim.model.tasks import Item, Shape
+from hetsim.policy import PlanProblem
+from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.greedy_best_fit import GreedyBestFit
 
 PLANNERS = ["convex_energy", "genetic", "greedy_best_fit", "load_balance", "mct", "prioritized", "simulated_annealing"]
 
@@ -29,7 +29,7 @@ def scenario(tmp_path, table, policy="mct", cluster=None):
 
 def refusal(*arguments, **more):
     with pytest.raises(ScenarioError) as caught:
-        sim.run(scenario(*arguments, **more))
+        hs.run(scenario(*arguments, **more))
     return str(caught.value)
 
 
@@ -59,7 +59,7 @@ def test_times_of_a_task_graph_file(tmp_path, rows, says):
     trace = {"format": "hetero_dag", "path": str(tmp_path / "graph.txt")}
     whole = {**scenario(tmp_path, "id,cpu_time\na,1\n"), "workload": [{"trace": trace}]}
     with pytest.raises(ScenarioError, match=says):
-        sim.run(whole)
+        hs.run(whole)
 
 
 @pytest.mark.parametrize("time", [".nan", "-1 s", ".inf", "nan s"])
@@ -123,7 +123,7 @@ def test_memory_that_only_some_nodes_have(tmp_path):
     table = "id,cpu_time,memory\na,1,1e9\nb,1,20e9\n"
     said = refusal(tmp_path, table, cluster=nodes)
     assert "task b needs 20 GB of memory in mode cpu; not every node with a cpu has that" in said
-    result = sim.run(scenario(tmp_path, table, "greedy_best_fit", nodes))
+    result = hs.run(scenario(tmp_path, table, "greedy_best_fit", nodes))
     assert result.tasks.set_index("id").node["b"] == "n1"
 
 
@@ -168,6 +168,6 @@ def test_deadlines_that_cannot_be_met(tmp_path):
     table = "id,cpu_time,deadline\na,10,1\nb,1,100\n"
     said = refusal(tmp_path, table, {"name": "convex_energy", "deadline": "2 s"})
     assert "no schedule meets the deadline of 2 s: even at full speed all take at least 10 s, 8 s longer" in said
-    outcome = sim.run(scenario(tmp_path, table, "prioritized"))
+    outcome = hs.run(scenario(tmp_path, table, "prioritized"))
     assert outcome.record.notes["deadlines_missed"] == 1
     assert outcome.record.notes["deadline_missed_by"] == 9

@@ -11,33 +11,43 @@ import pytest
 from test_dual_approximation import SLACK
 from tiers import some
 
-import sim
-from policies.static.common.bounds import area_bound, linear_bound, longest_task, released_bound
-from policies.static.common.graph_bounds import critical_path, graph_bound
-from policies.static.common.ranks import by_key, needs, ways
-from policies.static.common.traffic import Traffic
-from policies.static.common.unrelated import priced, split
-from policies.static.cpop import Cpop, cpop, critical_tasks
-from policies.static.dual_approximation import solve
-from policies.static.graham import Graham
-from policies.static.heft import Heft, heft
-from policies.static.hlp import FRUGAL, Hlp, graph_linear_program, hlp
-from policies.static.lst import Lst, least_deadline, lst
-from policies.static.mct import Mct
-from policies.static.peft import Peft, optimistic_costs, peft
-from policies.task_graphs import downward, topological, upward
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.tasks import Item, Shape, StageTime
-from sim.policy import PlanProblem
-from sim.testing import System, check_policy, small_systems
-from sim.testing.hybrid import FAMILIES, instances, optimum
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.tasks import Item, Shape, StageTime
+from hetsim.policy import PlanProblem
+from hetsim.testing import System, check_policy, small_systems
+from hetsim.testing.hybrid import FAMILIES, instances, optimum
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.common.bounds import area_bound, linear_bound, longest_task, released_bound
+from hetsim_policies.static.common.graph_bounds import critical_path, graph_bound
+from hetsim_policies.static.common.ranks import by_key, needs, ways
+from hetsim_policies.static.common.traffic import Traffic
+from hetsim_policies.static.common.unrelated import priced, split
+from hetsim_policies.static.dual_approximation import solve
+from hetsim_policies.static.graham import Graham
+from hetsim_policies.static.hlp import FRUGAL, Hlp, graph_linear_program, hlp
+from hetsim_policies.static.insertion import Cpop, Heft, Insertion, Peft, critical_tasks, optimistic_costs
+from hetsim_policies.static.lst import Lst, least_deadline, lst
+from hetsim_policies.static.mct import Mct
+from hetsim_policies.task_graphs import downward, topological, upward
 
 NEW = [Cpop, Peft, Hlp, Lst]
 COUNT_TRANSFERS = [Heft, Cpop, Peft]
 BOUNDED = [Graham, Mct, Heft, *NEW]
+
+
+def heft(*given):
+    return Heft.placed(Insertion(*given))
+
+
+def cpop(*given):
+    return Cpop.placed(Insertion(*given))
+
+
+def peft(*given):
+    return Peft.placed(Insertion(*given))
 
 
 def problem(times, counts, arrivals=None, link=None, stages=None, **columns):
@@ -497,7 +507,7 @@ def test_lst_refuses_a_graph():
 
 def test_registered_by_name_on_the_cholesky_graph():
     """Every planner of graphs tells its bound, that of hlp is no worse, and none a ratio: items move between tasks."""
-    notes = {name: sim.run("cholesky-8", policy=name).notes for name in ("heft", "cpop", "peft", "hlp", "mct")}
+    notes = {name: hs.run("cholesky-8", policy=name).notes for name in ("heft", "cpop", "peft", "hlp", "mct")}
     bounds = {name: told["lower_bound"] for name, told in notes.items()}
     assert bounds["heft"] == bounds["cpop"] == bounds["peft"] == bounds["mct"] <= bounds["hlp"]
     assert all(told["lower_bound"] <= told["planned_makespan"] for told in notes.values())

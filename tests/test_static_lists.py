@@ -11,24 +11,22 @@ import numpy as np
 import pytest
 from tiers import some
 
-import sim
-from policies.static.balanced_makespan import BalancedMakespan, balanced_makespan
-from policies.static.clb2c import Clb2c, clb2c
-from policies.static.graham import Graham, graham
-from policies.static.greedy_dual import GreedyDual, greedy_dual
-from policies.static.heft import Heft, heft
-from policies.static.max_min import MaxMin, max_min
-from policies.static.mct import Mct, mct
-from policies.static.min_min import MinMin, min_min
-from policies.static.sufferage import Sufferage, sufferage
-from policies.task_graphs import topological
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.tasks import Item, Shape
-from sim.policy import PlanProblem
-from sim.testing import System, check_policy, small_systems
-from sim.testing.systems import cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.tasks import Item, Shape
+from hetsim.policy import PlanProblem
+from hetsim.testing import System, check_policy, small_systems
+from hetsim.testing.systems import cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.balanced_makespan import BalancedMakespan, balanced_makespan
+from hetsim_policies.static.clb2c import Clb2c, clb2c
+from hetsim_policies.static.graham import Graham, graham
+from hetsim_policies.static.greedy_dual import GreedyDual, greedy_dual
+from hetsim_policies.static.insertion import Heft, Insertion
+from hetsim_policies.static.mct import Mct, mct
+from hetsim_policies.static.rounds import MaxMin, MinMin, Sufferage, max_min, min_min, sufferage
+from hetsim_policies.task_graphs import topological
 
 TWO_TYPES = [GreedyDual, Clb2c, BalancedMakespan]
 GRAPHS = [Graham, Mct, Heft]
@@ -74,7 +72,7 @@ FUNCTIONS = {
     "min_min": min_min,
     "max_min": max_min,
     "sufferage": sufferage,
-    "heft": lambda times, counts, ready=None: heft(times, counts, [()] * len(times), ready),
+    "heft": lambda times, counts, ready=None: Heft.placed(Insertion(times, counts, [()] * len(times), ready)),
     "greedy_dual": lambda times, counts, ready=None: greedy_dual(times, counts, ready)[0],
     "clb2c": clb2c,
     "balanced_makespan": balanced_makespan,
@@ -406,8 +404,8 @@ def test_registered_planners_run_from_a_scenario(tmp_path):
     }
     found = {}
     for name, policy in (("graham", Graham), ("mct", Mct), ("greedy_dual", GreedyDual), ("heft", Heft)):
-        sim.register(f"lists_{name}", policy)
-        result = sim.run(scenario, policy=f"lists_{name}", check=True)
+        hs.register(f"lists_{name}", policy)
+        result = hs.run(scenario, policy=f"lists_{name}", check=True)
         found[name] = float(result.summary.loc["makespan"].item())
     assert (found["graham"], found["mct"]) == (5, 1)
     assert found["greedy_dual"] <= 2 and found["heft"] <= 5
@@ -415,10 +413,10 @@ def test_registered_planners_run_from_a_scenario(tmp_path):
 
 def test_heft_on_the_cholesky_graph():
     """Better than mct, which sees neither paths nor transfers; best if it knows that lanes wait for their data."""
-    sim.register("lists_heft", Heft)
-    sim.register("lists_mct", Mct)
+    hs.register("lists_heft", Heft)
+    hs.register("lists_mct", Mct)
     policies = ["lists_mct", "lists_heft", {"name": "lists_heft", "overlap": False}]
-    spans = [float(sim.run("cholesky-8", policy=policy).summary.loc["makespan"].item()) for policy in policies]
+    spans = [float(hs.run("cholesky-8", policy=policy).summary.loc["makespan"].item()) for policy in policies]
     assert spans == sorted(spans, reverse=True)
     assert spans[2] < spans[1] < spans[0]
 
@@ -462,6 +460,6 @@ def test_graph_planners_are_fast_on_many_unlike_lanes():
     graph = [tuple({int(rng.integers(max(0, j - 30), j)) for _ in range(2)}) if j else () for j in range(1000)]
     begun = time.process_time()
     mct(times, [1] * 100, range(1000))
-    heft(times, [1] * 100, graph)
+    Heft.placed(Insertion(times, [1] * 100, graph))
     min_min(times, [1] * 100)
     assert time.process_time() - begun < 3

@@ -11,15 +11,15 @@ import pytest
 from test_static_lists import problem, simulate
 from tiers import spread
 
-import sim
-from policies import CATALOGUE
-from policies.static.convex_energy import ConvexEnergy
-from policies.static.dual_approximation import DualApproximation
-from policies.static.greedy_dual import GreedyDual
-from sim import registry
-from sim.errors import ScenarioError
-from sim.policy import PlannedScheduler, PlanProblem
-from sim.results.one_run.measured import quantile
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import ScenarioError
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.results.one_run.measured import quantile
+from hetsim_policies import CATALOGUE
+from hetsim_policies.static.convex_energy import ConvexEnergy
+from hetsim_policies.static.dual_approximation import DualApproximation
+from hetsim_policies.static.greedy_dual import GreedyDual
 
 PLANNERS = [
     name
@@ -63,7 +63,7 @@ def test_no_tasks(planner):
 @pytest.mark.parametrize("planner", spread(PLANNERS, 8))
 @pytest.mark.parametrize("rows", [["a,0,0", "b,0,0", "c,0,0"], ["a,5,", "b,7,", "c,,2"], ["a,0,1", "b,1,0", "c,0,0"]])
 def test_no_length_and_one_type_only(planner, rows, tmp_path):
-    result = sim.run(scenario(planner, rows, path=tmp_path), check=True)
+    result = hs.run(scenario(planner, rows, path=tmp_path), check=True)
     assert result.metric("completed") == 3
     assert result.metric("makespan") == pytest.approx(result.metric("planned_makespan"))
 
@@ -102,7 +102,7 @@ def test_a_precision_beyond_numbers_ends(planner):
 @pytest.mark.parametrize("limit", [{"horizon": "10 s"}, {"patience": "10 s"}])
 def test_what_is_tried_out_goes_on_to_the_end(planner, limit):
     given = at_once(planner, **{key: value for key, value in limit.items() if key == "patience"})
-    result = sim.run({**given, **{key: value for key, value in limit.items() if key == "horizon"}})
+    result = hs.run({**given, **{key: value for key, value in limit.items() if key == "horizon"}})
     assert result.metric("planned_makespan") == 27
     assert 0 < result.metric("completed") < 30
 
@@ -110,7 +110,7 @@ def test_what_is_tried_out_goes_on_to_the_end(planner, limit):
 @pytest.mark.parametrize("inner", ["round_robin", "srtf"])
 def test_a_plan_of_what_was_stopped_promises_what_it_holds(inner, tmp_path):
     rows = [f"{number},{2 * (5 + number % 7)},{5 + number % 7}" for number in range(14)]
-    result = sim.run(scenario({"scheduler": {"name": "as_planned", "by": inner}}, rows, path=tmp_path))
+    result = hs.run(scenario({"scheduler": {"name": "as_planned", "by": inner}}, rows, path=tmp_path))
     assert result.metric("planned_makespan") == pytest.approx(result.metric("makespan"))
 
 
@@ -119,7 +119,7 @@ def test_who_serves_no_requests_is_named_as_in_the_scenario(name):
     service = {"compute": {"per_item": "1 ms", "fixed": "10 ms"}}
     given = scenario(name, service=service, arrivals={"process": "poisson", "rate": "50/s"}, slo="250 ms")
     with pytest.raises(ScenarioError, match=f"{name} does not serve requests in batches"):
-        sim.run({**given, "horizon": "1 s"})
+        hs.run({**given, "horizon": "1 s"})
 
 
 def test_a_quantile_among_infinite_values_is_infinite():
@@ -136,6 +136,6 @@ def test_deadlines_that_no_device_can_meet_are_told_whatever_the_policy():
         "workload": {"arrivals": {"process": "all_at_once", "count": 5}, "gpu_time": "3 s", "slo": "2 s"},
     }
     for policy in ("fcfs", "mct"):
-        warnings = sim.run(described, policy=policy).warnings
+        warnings = hs.run(described, policy=policy).warnings
         assert any("deadlines of 5 of 5 tasks" in text and "by 1 s at most" in text for text in warnings)
-    assert not sim.run(described, overrides={"workload.slo": "3 s"}, policy="fcfs").warnings
+    assert not hs.run(described, overrides={"workload.slo": "3 s"}, policy="fcfs").warnings

@@ -9,24 +9,23 @@ import numpy as np
 import pytest
 from tiers import some, spread
 
-import sim
-from policies.static.common.instance import runnable
-from policies.static.common.search import Loads, Ranked, Search, bound_together, seed_of
-from policies.static.genetic import Genetic
-from policies.static.greedy_best_fit import GreedyBestFit
-from policies.static.greedy_dual import GreedyDual
-from policies.static.heft import Heft
-from policies.static.load_balance import LoadBalance, load_balance, speeds
-from policies.static.mct import Mct
-from policies.static.prioritized import Prioritized, prioritized, ranking
-from policies.static.simulated_annealing import SimulatedAnnealing, ends_after, propose
-from sim.engine.simulation import Simulation
-from sim.model.cluster import Cluster, DeviceType, Link
-from sim.model.record import COMPLETED
-from sim.model.tasks import Item, Shape
-from sim.policy import PlanProblem
-from sim.testing import System, audit
-from sim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.model.cluster import Cluster, DeviceType, Link
+from hetsim.model.record import COMPLETED
+from hetsim.model.tasks import Item, Shape
+from hetsim.policy import PlanProblem
+from hetsim.testing import System, audit
+from hetsim.testing.systems import GB, cpu_mode, gpu_mode, node, workload
+from hetsim_policies.static.common.instance import runnable
+from hetsim_policies.static.common.search import Loads, Ranked, Search, bound_together, seed_of
+from hetsim_policies.static.greedy_best_fit import GreedyBestFit
+from hetsim_policies.static.greedy_dual import GreedyDual
+from hetsim_policies.static.insertion import Heft
+from hetsim_policies.static.load_balance import LoadBalance, load_balance, speeds
+from hetsim_policies.static.mct import Mct
+from hetsim_policies.static.prioritized import Prioritized, prioritized, ranking
+from hetsim_policies.static.random_search import Genetic, SimulatedAnnealing, ends_after, propose
 
 SEARCHES = [Genetic, SimulatedAnnealing]
 FAMILY = [GreedyBestFit, Prioritized, LoadBalance]
@@ -299,7 +298,7 @@ def test_missed_deadlines_are_told_and_not_refused():
         "name": "late", "cluster": {"nodes": [{"cpus": 1}]}, "policy": "prioritized",
         "workload": [{"arrivals": {"process": "all_at_once", "count": 2}, "cpu_time": "4 s", "slo": "5 s"}],
     }  # fmt: skip
-    assert sim.run(scenario).record.notes["deadlines_missed"] == 1
+    assert hs.run(scenario).record.notes["deadlines_missed"] == 1
 
 
 def memory_problem(needs, capacities, times=None, **columns):

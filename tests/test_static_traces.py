@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
 
-import sim
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.workload.readers import hcsp, hetero_dag, task_table
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.workload.readers import hcsp, hetero_dag, task_table
 
 PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "hetero_dag"
 public = pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public excerpts are not here")
@@ -42,7 +42,7 @@ def complaints(file, tmp_path):
 
 
 def run(path, gpus, policy, **trace):
-    return sim.run(
+    return hs.run(
         {
             "name": "graph",
             "cluster": {"nodes": {"cpus": 4, "gpus": gpus}},

@@ -9,12 +9,12 @@ import pytest
 from hand_made import cluster, record, three, workload
 from scipy import stats
 
-from sim.errors import UnknownName, UsageError
-from sim.results.formatting import gap
-from sim.results.many_runs.compare import compare
-from sim.results.many_runs.replications import Replications
-from sim.results.one_run.result import Result
-from sim.results.statistics import paired_differences, student_interval
+from hetsim.errors import UnknownName, UsageError
+from hetsim.results.formatting import gap
+from hetsim.results.many_runs.compare import compare
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import paired_differences, student_interval
 
 
 def one_task(response: float, replication: int, time: float = 1.0) -> Result:

@@ -3,6 +3,8 @@ it is read."""
 
 from __future__ import annotations
 
+import errno
+import importlib
 import json
 import os
 import signal
@@ -13,21 +15,22 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+import pages
 import pandas as pd
 import pytest
 import tiers
 from descent import needs_proc, workers_of
 
-import sim
-from sim import registry
-from sim.errors import DamagedFile, RunError, UsageError
-from sim.experiment import workers as pools
-from sim.experiment.identity import Identity
-from sim.experiment.sweep import plan_sweep, sweep, sweep_plan
-from sim.policy import ListScheduler
-from sim.results.many_runs.sweep import Sweep
-from sim.results.sealed import sealed, unsealed
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import DamagedFile, RunError, UsageError
+from hetsim.experiment import workers as pools
+from hetsim.experiment.identity import Identity
+from hetsim.experiment.sweep import plan_sweep, sweep, sweep_plan
+from hetsim.policy import ListScheduler
+from hetsim.results.many_runs.sweep import Sweep
+from hetsim.results.sealed import sealed, unsealed
+from hetsim.scenario.scenario import load
 
 ROWS = "id,arrival,gpu_time,user\n" + "".join(f"{i},{i * 0.9},{1 + i % 3},u{i % 2}\n" for i in range(20))
 GPUS = "cluster.nodes.0.gpus.count"
@@ -72,10 +75,10 @@ class Elsewhere(Executor):
 
 def test_another_trace_under_the_same_name_is_refused(traced: Path, tmp_path: Path):
     """Twice as long under the same name: before, its figure was kept under the digest of the trace that is here."""
-    plan = plan_sweep(traced, {GPUS: [2, 3]})
     other = Elsewhere(lambda: traced.with_name("jobs.csv").write_text(ROWS.replace(",1,", ",9,")))
+    plan = plan_sweep(traced, {GPUS: [2, 3]}, executor=other)
     with pytest.raises(UsageError) as caught:
-        sweep_plan(plan, out=tmp_path / "s", executor=other)
+        sweep_plan(plan, out=tmp_path / "s")
     told = str(caught.value)
     assert "other inputs than this study (file jobs.csv: sha256 " in told
     assert told.count("there") == told.count("here,") + 1 or " here" in told
@@ -83,37 +86,38 @@ def test_another_trace_under_the_same_name_is_refused(traced: Path, tmp_path: Pa
 
 
 def test_a_trace_that_changes_during_a_sweep_is_refused_here_too(traced: Path, tmp_path: Path):
-    plan = plan_sweep(traced, {GPUS: [2, 3]})
+    plan = plan_sweep(traced, {GPUS: [2, 3]}, cache=tmp_path / "cache")
     traced.with_name("jobs.csv").write_text(ROWS.replace(",1,", ",9,"))
     with pytest.raises(UsageError, match="file jobs.csv: sha256 .* now, .* when the study began"):
-        sweep_plan(plan, cache=tmp_path / "cache")
+        sweep_plan(plan)
     assert not list((tmp_path / "cache").rglob("*.json"))
     found = sweep(traced, {GPUS: [2, 3]}, cache=tmp_path / "cache")  # the same command again
     assert (found.table["status"] == "done").all()
 
 
 def test_a_worker_without_the_trace_is_refused(traced: Path):
-    plan = plan_sweep(traced, {GPUS: [2]})
+    elsewhere = Elsewhere(lambda: traced.with_name("jobs.csv").unlink(missing_ok=True))
+    plan = plan_sweep(traced, {GPUS: [2]}, executor=elsewhere)
     with pytest.raises(UsageError, match="cannot load the scenario: .*jobs.csv"):
-        sweep_plan(plan, executor=Elsewhere(lambda: traced.with_name("jobs.csv").unlink(missing_ok=True)))
+        sweep_plan(plan)
 
 
 @pytest.mark.slow
 def test_another_version_of_a_users_module_is_refused(tmp_path: Path):
     """The module is edited between the plan and the start of the workers."""
     script = f"""
-import sim, json
+import hetsim as hs, json
 from pathlib import Path
-from sim.experiment.sweep import plan_sweep, sweep_plan
+from hetsim.experiment.sweep import plan_sweep, sweep_plan
 import mine
 
 if __name__ == "__main__":
-    sim.register("mine", mine.order)
-    plan = plan_sweep({{**json.loads(Path("s.json").read_text()), "policy": "mine"}}, {{"{GPUS}": [2, 3]}})
+    hs.register("mine", mine.order)
+    plan = plan_sweep({{**json.loads(Path("s.json").read_text()), "policy": "mine"}}, {{"{GPUS}": [2, 3]}}, workers=2)
     Path("helper.py").write_text("SIGN = -1.0\\n")
     try:
-        sweep_plan(plan, out="out", workers=2)
-    except sim.errors.UsageError as error:
+        sweep_plan(plan, out="out")
+    except hs.errors.UsageError as error:
         print(error)
 """
     (tmp_path / "helper.py").write_text("SIGN = 1.0\n")
@@ -121,7 +125,7 @@ if __name__ == "__main__":
     (tmp_path / "s.json").write_text(json.dumps(STATIC))
     (tmp_path / "jobs.csv").write_text(ROWS)
     (tmp_path / "script.py").write_text(script)
-    path = {**os.environ, "PYTHONPATH": f"{Path(sim.__file__).parent.parent}{os.pathsep}{tmp_path}"}
+    path = {**os.environ, "PYTHONPATH": f"{pages.SOURCES}{os.pathsep}{tmp_path}"}
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=path, capture_output=True, text=True)
     assert "source of scheduler mine: sha256 " in done.stdout, done.stderr
     assert not list((tmp_path / "out").rglob("runs/*/*.json"))
@@ -139,6 +143,12 @@ def test_the_digest_covers_what_a_users_module_imports(tmp_path: Path, monkeypat
     assert [name for name in parts if name.startswith("source")] == ["source of scheduler mine_one"]
     assert Identity().parts(scenario) == parts
     (tmp_path / "mine_two.py").write_text("def key(task):\n    return -task.arrival\n")
+    with pytest.raises(UsageError, match=r"mine_two.py has changed since it was imported: key is not in it"):
+        Identity().parts(scenario)
+    importlib.invalidate_caches()
+    for name in ("mine_one", "mine_two"):
+        del sys.modules[name]
+    registry.register("mine_one", __import__("mine_one").one)
     other = Identity().parts(scenario)
     assert {name for name in parts if parts[name] != other[name]} == {"source of scheduler mine_one"}
 
@@ -185,7 +195,7 @@ def flipped(path: Path, place: float) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.filterwarnings("ignore::sim.errors.DamageWarning")
+@pytest.mark.filterwarnings("ignore::hetsim.errors.DamageWarning")
 @pytest.mark.slow
 def test_a_changed_byte_in_any_file_of_a_sweep_is_repaired(tmp_path: Path):
     over = {GPUS: [2, 3]}
@@ -211,14 +221,14 @@ def test_a_changed_byte_in_any_file_of_a_sweep_is_repaired(tmp_path: Path):
 
 
 def read_all(folder: Path) -> None:
-    run = sim.load(folder)
+    run = hs.load(folder)
     for table in ("tasks", "launches", "devices", "timeline"):
         getattr(run, table)
     assert run.record.input.tasks is not None
 
 
 def test_a_changed_byte_in_any_file_of_a_run_is_named(traced: Path, tmp_path: Path):
-    sim.run(traced).save(tmp_path / "run")
+    hs.run(traced).save(tmp_path / "run")
     for name, data in files(tmp_path / "run").items():
         for place in (0.0, 0.5, 1.0) if tiers.whole else (0.5,):
             flipped(tmp_path / "run" / name, place)
@@ -235,12 +245,13 @@ def test_a_changed_byte_in_any_file_of_a_run_is_named(traced: Path, tmp_path: Pa
 @pytest.mark.slow
 def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tmp_path: Path, many: str):
     """All but pictures, and tables of single runs, which are verified when they are read."""
-    from sim.experiment.compare import run_policies
-    from sim.experiment.directory import load_comparison, load_run, save, save_comparison
+    from hetsim.experiment.compare import run_policies
+    from hetsim.experiment.directory import load_comparison, load_run, save, save_comparison
+    from hetsim.experiment.options import StudyOptions
 
-    runs = run_policies(traced, ["fcfs", "sjf"], replications=2)
+    runs = run_policies(traced, ["fcfs", "sjf"], StudyOptions(replications=2))
     if many == "comparison":
-        from sim.results.many_runs.compare import compare
+        from hetsim.results.many_runs.compare import compare
 
         folder, load_again = save_comparison(compare(runs), runs, tmp_path / "s", picture=False), load_comparison
     else:
@@ -257,26 +268,26 @@ def test_a_changed_byte_in_a_directory_of_several_runs_is_named(traced: Path, tm
 
 def test_a_saved_run_never_reads_its_trace_again(traced: Path, tmp_path: Path):
     """Edited or gone: figures that were not asked for before the run was saved are those of the run."""
-    run = sim.run(traced)
+    run = hs.run(traced)
     run.save(tmp_path / "run")
     expected = {name: run.metric(name) for name in ("rho_mean", "makespan_ratio", "jain", "fragmentation")}
     traced.with_name("jobs.csv").write_text(ROWS.replace(",1,", ",9,"))
-    loaded = sim.load(tmp_path / "run")
+    loaded = hs.load(tmp_path / "run")
     assert isinstance(loaded, type(run))
     assert {name: loaded.metric(name) for name in expected} == pytest.approx(expected, nan_ok=True, rel=0, abs=0)
     pd.testing.assert_frame_equal(loaded.explain(), run.explain())
     traced.with_name("jobs.csv").unlink()
-    assert sim.load(tmp_path / "run").metric("rho_mean") == expected["rho_mean"]
+    assert hs.load(tmp_path / "run").metric("rho_mean") == expected["rho_mean"]
     assert list(loaded.inputs) == ["file jobs.csv"]
 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_another_format_is_refused_by_name(tmp_path: Path, number: int):
-    sim.run({**STATIC, "workload": one_stream()}).save(tmp_path / "run")
+    hs.run({**STATIC, "workload": one_stream()}).save(tmp_path / "run")
     mark = tmp_path / "run" / "run.json"
     mark.write_text(sealed({**unsealed(mark), "format": number}, 1))
     with pytest.raises(UsageError, match=f"run.json cannot be read: it has format {number}, and this hetsim reads"):
-        sim.load(tmp_path / "run")
+        hs.load(tmp_path / "run")
 
 
 def test_what_is_sealed_comes_back(tmp_path: Path):
@@ -312,6 +323,30 @@ def test_a_worker_killed_while_it_starts():
     finally:
         over.set()
         killer.join()
+
+
+@pytest.mark.slow
+def test_a_pool_that_breaks_while_it_starts_a_process(monkeypatch: pytest.MonkeyPatch):
+    """Its pipes are closed under the process being started; the study goes on with another pool."""
+    broken: list[Any] = []
+    make = pools.process_pool
+
+    def breaking(*given: Any) -> Any:
+        pool = make(*given)
+        if not broken:
+            broken.append(pool)
+
+            def spawn() -> None:
+                pool._broken = "a worker died"
+                raise OSError(errno.EBADF, "Bad file descriptor")
+
+            monkeypatch.setattr(pool, "_spawn_process", spawn)
+        return pool
+
+    monkeypatch.setattr(pools, "process_pool", breaking)
+    found = sweep({**STATIC, "workload": one_stream()}, {GPUS: [1, 2, 3]}, workers=2)
+    assert broken
+    assert (found.table["status"] == "done").all()
 
 
 def dies() -> None:

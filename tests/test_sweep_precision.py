@@ -15,27 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 import pandas as pd
 import pytest
 import tiers
 from click.testing import CliRunner
 
-import sim
-from sim import registry
-from sim.cli import hetsim
-from sim.errors import UsageError
-from sim.experiment import store, work
-from sim.experiment.stopping import Amount
-from sim.experiment.study import Case, Replicates, Study
-from sim.experiment.sweep import plan_sweep, sweep
-from sim.experiment.work import RunOutcome, Setup
-from sim.experiment.workers import Workers
-from sim.policy import ListScheduler
-from sim.report.html import report
-from sim.results.many_runs.replications import Replications
-from sim.results.many_runs.sweep import MARK, Sweep
-from sim.results.many_runs.warmup import PILOT
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import hetsim
+from hetsim.errors import UsageError
+from hetsim.experiment import store, work
+from hetsim.experiment.stopping import Amount
+from hetsim.experiment.study import Case, Replicates, Study
+from hetsim.experiment.sweep import plan_sweep, sweep
+from hetsim.experiment.work import RunOutcome, Setup
+from hetsim.experiment.workers import Workers
+from hetsim.policy import ListScheduler
+from hetsim.report.html import report
+from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.sweep import MARK, Sweep
+from hetsim.results.many_runs.warmup import PILOT
+from hetsim.scenario.scenario import load
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -59,7 +60,7 @@ UNTIL = {"precision": "25%", "metric": "wait_mean", "max": 40}
 BOTH = {**SMALL, "warmup": "auto", "replications": UNTIL}
 POLICIES = ["fcfs", "sjf"]
 OVER = {RATE: ["1.5/s", "2/s"]}
-ROOT = Path(sim.__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 class Odd(ListScheduler):
@@ -127,7 +128,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sweep, Path]:
 @pytest.mark.slow
 def test_a_row_has_as_many_replications_as_run_makes(precise: Sweep):
     for row in rows(precise):
-        runs = sim.run(SMALL, policy=row["policy"], overrides={RATE: f"{row[RATE]:g}/s"}, replications=UNTIL)
+        runs = hs.replicate(SMALL, policy=row["policy"], overrides={RATE: f"{row[RATE]:g}/s"}, replications=UNTIL)
         assert row["replications"] == len(runs)
         interval = runs.interval("wait_mean")
         assert row["wait_mean"] == pytest.approx(interval.mean, rel=1e-12)
@@ -145,7 +146,7 @@ def test_a_row_has_as_many_replications_as_run_makes(precise: Sweep):
 @pytest.mark.slow
 def test_energy_is_that_of_the_replications_which_all_policies_have(precise: Sweep):
     for point, frame in precise.table.groupby("point"):
-        compared = sim.compare(
+        compared = hs.compare(
             SMALL, POLICIES, overrides={RATE: precise.points.loc[point, RATE]}, replications=UNTIL, metrics=["energy_j"]
         )
         expected = compared.table["energy_j"]
@@ -166,7 +167,7 @@ def test_a_warm_up_is_that_of_compare():
     found = sweep(scenario, OVER, policies=POLICIES, replications=12, check=True)
     for point, frame in found.table.groupby("point"):
         overrides = {RATE: found.points.loc[point, RATE]}
-        compared = sim.compare(scenario, POLICIES, overrides=overrides, replications=12, metrics=["wait_mean"])
+        compared = hs.compare(scenario, POLICIES, overrides=overrides, replications=12, metrics=["wait_mean"])
         first = compared.runs["fcfs"].results[0]
         assert frame["warmup_cut"].tolist() == [first.record.input.warmup] * 2
         for policy in POLICIES:
@@ -188,7 +189,7 @@ def test_a_warm_up_is_that_of_compare():
 @pytest.mark.slow
 def test_both_together_are_those_of_compare():
     found = sweep(BOTH, {RATE: ["2/s"]}, policies=POLICIES)
-    runs = sim.compare(BOTH, POLICIES).runs
+    runs = hs.compare(BOTH, POLICIES).runs
     for row in rows(found):
         of_policy = runs[row["policy"]]
         assert row["replications"] == len(of_policy)
@@ -200,7 +201,7 @@ def test_points_with_a_warm_up_of_their_own():
     found = sweep(SMALL, {"warmup": ["auto", "10 s"]}, replications=6)
     cuts = found.table["warmup_cut"].tolist()
     assert cuts[1] == 10.0
-    assert cuts[0] == sim.run({**SMALL, "warmup": "auto"}, replications=6).results[0].record.input.warmup
+    assert cuts[0] == hs.replicate({**SMALL, "warmup": "auto"}, replications=6).results[0].record.input.warmup
     assert found.points["warmup"].tolist() == ["auto", "10 s"]
 
 
@@ -376,7 +377,7 @@ def test_stopped_anywhere_it_goes_on_and_gives_the_same_bytes(alone, tmp_path, m
 
 SCRIPT = """
 import sys
-from sim.cli import main
+from hetsim.cli import main
 sys.argv[0] = "hetsim"
 if __name__ == "__main__":
     main()
@@ -392,7 +393,7 @@ def test_killed_at_any_moment_it_goes_on_and_gives_the_same_bytes(alone, tmp_pat
         sys.executable, str(tmp_path / "main.py"), "sweep", str(tmp_path / "s.yaml"), "--over", f"{RATE}=1.5/s,2/s",
         "--policy", "fcfs", "--policy", "sjf", "--workers", str(workers), "-q",
     ]  # fmt: skip
-    quietly: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": subprocess.DEVNULL}
+    quietly: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": pages.SOURCES}, "stdout": subprocess.DEVNULL}
     subprocess.run([*arguments, "--out", str(tmp_path / "whole")], check=True, **quietly)
     out = tmp_path / "killed"
     kills = 0
@@ -438,7 +439,7 @@ def test_a_policy_that_fails_is_a_row_and_the_others_go_on(tmp_path):
 
 @pytest.mark.slow
 def test_after_a_replication_that_fails_there_are_no_more(tmp_path):
-    thirteenth = sim.run(SMALL, replications=13, keep=True).results[12]
+    thirteenth = hs.replicate(SMALL, replications=13, keep=True).results[12]
     policy = {"late": {"name": "late", "first": float(thirteenth.tasks["arrival"].iloc[0])}}
     registry.register("late", Late)
     given: dict[str, Any] = {"over": {RATE: ["2/s"]}, "policies": policy, "replications": {**UNTIL, "precision": "1%"}}
@@ -524,7 +525,7 @@ def test_the_command_shows_it_and_a_report_says_how_to_make_it_again(tmp_path, m
     assert done.exit_code == 0, done.stderr
     assert "replications" in done.stdout
     assert "MSER-5" in done.stdout
-    page = report(sim.load("o"), "o")
+    page = report(hs.load("o"), "o")
     assert "--set &#x27;replications={precision: 0.25, metric: wait_mean, max: 40, confidence: 0.95}&#x27;" in page
 
 

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from tiers import examples
 
-from sim.errors import ScenarioError
-from sim.workload.readers import task_table
+from hetsim.errors import ScenarioError
+from hetsim.workload.readers import task_table
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Percentiles of `sim.theory` up to a load of 0.9999, against tails computed with 60 digits and more.
+"""Percentiles of `hetsim.theory` up to a load of 0.9999, against tails computed with 60 digits and more.
 
 A percentile x of share p is right to 1e-9 if the exact tail crosses 1 - p between x (1 - 1e-9) and x (1 + 1e-9).  The
 exact tails are written in `decimal` from the models' definitions, of the very floating-point numbers that are given.
@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner
 from tiers import spread
 
-from sim import theory
-from sim.cli import main as hetsim
+from hetsim import theory
+from hetsim.cli import main as hetsim
 
 Tail = Callable[[Decimal], Decimal]
 D = Decimal

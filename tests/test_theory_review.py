@@ -7,11 +7,11 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from sim import theory
-from sim.cli import main as hetsim
-from sim.errors import UsageError
-from sim.report.overview import gathered
-from sim.results.many_runs.replications import Replications
+from hetsim import theory
+from hetsim.cli import main as hetsim
+from hetsim.errors import UsageError
+from hetsim.report.overview import gathered
+from hetsim.results.many_runs.replications import Replications
 
 
 @pytest.mark.parametrize("servers", [50, 120])

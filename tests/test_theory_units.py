@@ -1,4 +1,4 @@
-"""Formulas of `sim.theory` at means that are not 1: what other units change, Little's law, and exact boundaries.
+"""Formulas of `hetsim.theory` at means that are not 1: what other units change, Little's law, and exact boundaries.
 
 A formula that forgets to multiply or divide by the service time is right for a mean of 1 s.  So every model is asked in
 other units of time, where times grow and rates fall by the same factor and everything else stays as it is.
@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from sim import theory
-from sim.errors import UsageError
-from sim.theory.general import ConstantJumps
-from sim.theory.prediction import Prediction, percentile
+from hetsim import theory
+from hetsim.errors import UsageError
+from hetsim.theory.general import ConstantJumps
+from hetsim.theory.prediction import Prediction, percentile
 
 close = pytest.approx
 UNITS = (0.04, 3.7)
@@ -199,7 +199,7 @@ def test_erlangs_inverses_at_the_very_share():
 
 
 def test_too_many_servers_are_not_counted_for_ever(monkeypatch):
-    monkeypatch.setattr("sim.theory.erlang.MAX_SERVERS", 50)
+    monkeypatch.setattr("hetsim.theory.erlang.MAX_SERVERS", 50)
     assert theory.servers_for_loss(38.0, theory.erlang_b(38.0, 50)) == 50
     with pytest.raises(UsageError, match="more than 50 servers would be needed"):
         theory.servers_for_loss(38.0, theory.erlang_b(38.0, 51))
@@ -298,7 +298,7 @@ def test_the_response_of_many_servers_by_convolution():
 
 
 def test_states_that_can_be_followed_end_where_they_are_said_to(monkeypatch):
-    monkeypatch.setattr("sim.theory.queues.MAX_STATES", 40)
+    monkeypatch.setattr("hetsim.theory.queues.MAX_STATES", 40)
     assert theory.mmck(1, 1, 1, 40).loss > 0
     assert theory.closed_loop(40, 1, 1).throughput > 0
     with pytest.raises(UsageError, match="room for 41 is too large"):
@@ -521,7 +521,7 @@ def test_numbers_of_other_kinds_are_numbers():
 
 
 def test_which_general_queues_are_exact():
-    exact = {(scv, service, servers): not theory.allen_cunneen(0.5, 1, servers, scv, service).approximate
+    exact = {(scv, service, servers): not theory.allen_cunneen(0.5, 1, servers, scv, service).error
              for scv in (0.5, 1) for service in (0, 1, 2.5) for servers in (1, 2)}  # fmt: skip
     assert exact == {key: key[0] == 1 and (key[1] == 1 or key[2] == 1) for key in exact}
 
@@ -618,7 +618,7 @@ def test_trunk_reservation_of_two_means_by_its_chain(reserved):
 
 
 def test_trunk_reservation_has_a_largest_chain(monkeypatch):
-    monkeypatch.setattr("sim.theory.admission.MAX_STATES", 10)
+    monkeypatch.setattr("hetsim.theory.admission.MAX_STATES", 10)
     assert len(theory.trunk_reservation(3, [(1, 1, 0), (1, 2, 0)]).busy) == 4  # 10 states
     with pytest.raises(UsageError, match="too many states for the exact chain"):
         theory.trunk_reservation(4, [(1, 1, 0), (1, 2, 0)])
@@ -807,7 +807,6 @@ def test_staffing_depends_on_the_load_alone(unit):
     assert found.delayed == close(plain.delayed)
     assert found.delayed_limit == 0.2
     assert found.servers == math.ceil(40 + found.safety * math.sqrt(40))
-    assert found.approximate
 
 
 def test_staffing_is_stable_even_for_a_share_of_nearly_all():
@@ -827,15 +826,15 @@ def test_the_states_of_greedy_batches_are_doubled_until_nothing_is_left(monkeypa
         chance[-1 if len(sizes) < 3 else 0] = 1.0
         return chance
 
-    monkeypatch.setattr("sim.theory.batches._solve", solved)
+    monkeypatch.setattr("hetsim.theory.batches._solve", solved)
     theory.greedy_batches(1.4, 0.4, 0.6)
     assert sizes == [sizes[0], 2 * sizes[0], 4 * sizes[0]]
-    monkeypatch.setattr("sim.theory.batches.MAX_DENSE", 3 * sizes[0])
+    monkeypatch.setattr("hetsim.theory.batches.MAX_DENSE", 3 * sizes[0])
     sizes.clear()
     with pytest.raises(UsageError, match="greedy batches: too near to saturation"):
         theory.greedy_batches(1.4, 0.4, 0.6)
     assert len(sizes) == 2
-    monkeypatch.setattr("sim.theory.batches.MAX_CELLS", 100)
+    monkeypatch.setattr("hetsim.theory.batches.MAX_CELLS", 100)
     with pytest.raises(UsageError, match="greedy batches of at most 3: too near to saturation"):
         theory.greedy_batches(1.4, 0.4, 0.6, 3)
 

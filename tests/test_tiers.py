@@ -7,11 +7,12 @@ import test_admission
 import test_batching_policies
 import test_conformance
 import test_llm
+import test_prediction
 import test_properties
 import test_shipped_scenarios
 
-from policies import CATALOGUE
-from sim.scenario.file.shipped import shipped
+from hetsim.scenario.file.shipped import shipped
+from hetsim_policies import CATALOGUE
 
 ELSEWHERE = {
     "scheduler": {"learned", "replay"},  # test_learning.py, test_static_lists.py
@@ -46,6 +47,7 @@ def test_it_runs_every_policy(kind):
         },
         "routing": tried(test_llm.test_every_router_serves_everybody),
         "admission": tried(test_admission.test_every_admission_policy_keeps_every_invariant),
+        "predictor": tried(test_prediction.test_every_predictor_keeps_the_rules),
     }[kind]
     assert names | ELSEWHERE.get(kind, set()) == set(CATALOGUE[kind])
     assert not names & ELSEWHERE.get(kind, set())

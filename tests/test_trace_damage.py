@@ -1,20 +1,24 @@
 """Every registered reader of traces, on damaged input: a sentence with file and line, or a counted skip."""
 
+import decimal
 import gzip
 import json
+import math
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from test_cluster_traces import ACME, FLAT, HELIOS, PHILLY, PODS, PODS_JSON, SACCT, SPOT, SWF, TASKS, TEN, THROUGHPUTS
 from test_cluster_traces import WORKFLOW as GRAPH
 from test_request_traces import AZURE, BURST, MOON
 
-from sim import registry
-from sim.errors import ScenarioError
-from sim.workload.distributions import read_column
-from sim.workload.logs.summary import sizes
-from sim.workload.rows import compressed
-from sim.workload.traces import BUILTIN
+from hetsim import registry
+from hetsim.errors import ScenarioError
+from hetsim.workload.distributions import read_column
+from hetsim.workload.logs.summary import sizes
+from hetsim.workload.rows import compressed
+from hetsim.workload.traces import BUILTIN
 
 DLRM = """\
 instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,rdma_limit,memory_request,\
@@ -288,3 +292,41 @@ def test_a_column_for_a_distribution_has_the_same_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(compressed, "MAX_RATIO", 1)
     with pytest.raises(ScenarioError, match=r"t.csv.gz: decompresses to more than 0 MB"):
         read_column(path, "size")
+
+
+ODD_CELLS = {
+    "inf": pa.array([math.inf, 1.0]),
+    "lists of inf": pa.array([[math.inf], [1.0]]),
+    "beyond floats": pa.array([2**63, 1], pa.uint64()),
+    "bytes": pa.array([b"\xff", b"1"]),
+    "no text": pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0])),
+                                                     pa.py_buffer(b"\xff\xfea")]),
+    "lists of lists": pa.array([[[1]], [[2]]]),
+    "mappings": pa.array([{"a": 1}, {"a": 2}]),
+    "a date beyond 9999": pa.array([2**30, 1], pa.date32()),
+    "a duration beyond Python's": pa.array([2**62, 1], pa.duration("s")),
+    "a time beyond a day": pa.array([2**62, 1], pa.time64("us")),
+    "a decimal": pa.array([decimal.Decimal("9" * 38), decimal.Decimal(1)], pa.decimal128(38)),
+    "escapes": pa.array(["\x1b[31m", "\x07"]),
+}  # fmt: skip
+COLUMNS = ("id", "arrival", "cpu_time", "class", "predecessors", "reads", "gpus", "note")
+JOB = {"id": "id", "arrival": "arrival", "start": "arrival", "end": "end", "user": "note"}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("cells", ODD_CELLS)
+def test_odd_cells_in_parquet_are_read_or_told_with_the_file(tmp_path, column, cells):
+    """Whatever Parquet can hold in a column of a task table, of a mapped log and of a distribution."""
+    plain = {"id": pa.array([1, 2]), "arrival": pa.array([0.0, 1.0]), "cpu_time": pa.array([1.0, 1.0]),
+             "end": pa.array([2.0, 3.0]), "note": pa.array(["a", "b"])}  # fmt: skip
+    path = tmp_path / "odd.parquet"
+    parquet.write_table(pa.table({**plain, column: ODD_CELLS[cells]}), path)
+    for attempt in (
+        lambda: registry.entry("traces", "tasks")(path),
+        lambda: registry.entry("traces", "parquet")(path, columns=JOB, time="epoch s"),
+        lambda: read_column(path, column),
+    ):
+        try:
+            attempt()
+        except ScenarioError as refused:
+            assert all(problem.file == str(path) for problem in refused.problems)

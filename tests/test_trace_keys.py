@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-import sim
-from sim.errors import ScenarioError
+import hetsim as hs
+from hetsim.errors import ScenarioError
 
-SWF = Path(__file__).parents[1] / "scenarios" / "clusters" / "jobs.swf"
+SWF = Path(__file__).parents[1] / "scenarios" / "hetsim_scenarios" / "clusters" / "jobs.swf"
 TABLE = "id,arrival,gpu_time,gpus,bytes_in,user\na,0,10,1,1000,ann\nb,0,10,1,,\n"
 
 
 def run(trace: dict[str, Any], **keys: Any) -> Any:
     nodes = {"count": 64, "cpus": 128, "gpus": {"type": "v100", "count": 2, "memory": "16 GB"}}
     entry = {"name": "jobs", "trace": trace, "count": 30, **keys}
-    return sim.run({"cluster": {"nodes": [nodes]}, "workload": [entry], "policy": "fcfs"})
+    return hs.run({"cluster": {"nodes": [nodes]}, "workload": [entry], "policy": "fcfs"})
 
 
 def swf(**keys: Any) -> Any:
@@ -62,9 +62,9 @@ def test_jobs_wider_than_a_node_are_told_what_gives_a_log_several(tmp_path: Path
     ):
         said = rf"of any node \({by} or span: any would use several nodes\)"
         with pytest.raises(ScenarioError, match=said):
-            sim.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "fcfs"})
+            hs.run({"cluster": cluster, "workload": [{"trace": trace}], "policy": "fcfs"})
     entry = {"trace": {"format": "swf", "path": str(SWF)}, "count": 30, "unfit": "leave_out"}
-    found = sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"})
+    found = hs.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"})
     assert any("cores_per_node: N under trace or span: any would use several nodes" in one for one in found.warnings)
 
 
@@ -116,10 +116,10 @@ def test_steps_are_whole_and_at_least_one(steps: Any, said: str) -> None:
         ({"profile": "cnn_training", "steps": steps}, "steps"),
     ):
         with pytest.raises(ScenarioError, match=rf"workload\.0\.{key}: {said}"):
-            sim.run({"cluster": cluster, "workload": [{"arrivals": arrivals, **entry}], "policy": "fcfs"})
+            hs.run({"cluster": cluster, "workload": [{"arrivals": arrivals, **entry}], "policy": "fcfs"})
     drawn = {"distribution": "exponential", "mean": 1}
     entry = {"arrivals": arrivals, "training": {"model": model, "batch": 1, "steps": drawn}, "devices": "a100"}
-    time = sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}).tasks["compute"]
+    time = hs.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}).tasks["compute"]
     assert (time / time.min()).round(9).isin(range(1, 20)).all() and time.nunique() > 3
 
 
@@ -127,4 +127,31 @@ def test_steps_are_whole_and_at_least_one(steps: Any, said: str) -> None:
 def test_what_is_held_on_gpus_is_not_of_tasks_on_cores(key: str) -> None:
     entry = {"arrivals": {"process": "all_at_once", "count": 1}, "cpu_time": "1 s", key: 2 if key == "gpus" else "1 GB"}
     with pytest.raises(ScenarioError, match=rf"workload\.0\.{key}: it is held on GPUs, and the tasks have"):
-        sim.run({"cluster": {"nodes": [{"cpus": 2}]}, "workload": [entry], "policy": "fcfs"})
+        hs.run({"cluster": {"nodes": [{"cpus": 2}]}, "workload": [entry], "policy": "fcfs"})
+
+
+@pytest.mark.parametrize("column", [
+    "v100_time", "time_v100", "V100 time (s)", "gpu_time_v100", "v100-runtime", "v100_time_estimate", "v100_seconds",
+])  # fmt: skip
+@pytest.mark.parametrize("cell", ["1", "1 s"])
+def test_a_time_on_a_type_under_another_name_is_refused(tmp_path: Path, column: str, cell: str) -> None:
+    """It would be kept as a number, or ignored as a text, and the tasks would run on cores."""
+    (tmp_path / "t.csv").write_text(f"id,arrival,cpu_time,{column}\na,0,10,{cell}\n")
+    scenario: dict[str, Any] = {
+        "name": "typed", "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "t.csv")}}],
+        "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "v100", "count": 1}}]}, "policy": "fcfs",
+    }  # fmt: skip
+    with pytest.raises(ScenarioError, match=r't\.csv:1: column ".*" has no effect: .* column "gpu_time\.v100"'):
+        hs.run(scenario)
+    scenario["cluster"]["nodes"][0]["gpus"]["type"] = "a100"  # in a sweep of clusters another type is right
+    assert hs.run(scenario).tasks["device_type"].tolist() == ["cpu"]
+
+
+@pytest.mark.parametrize("column", ["v100", "time", "v100_wait_time", "start_time", "v1000_time", "v100_count"])
+def test_other_columns_are_kept(tmp_path: Path, column: str) -> None:
+    (tmp_path / "t.csv").write_text(f"id,arrival,cpu_time,{column}\na,0,10,1\n")
+    scenario: dict[str, Any] = {
+        "name": "typed", "workload": [{"trace": {"format": "tasks", "path": str(tmp_path / "t.csv")}}],
+        "cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "v100", "count": 1}}]}, "policy": "fcfs",
+    }  # fmt: skip
+    assert len(hs.run(scenario).tasks) == 1

@@ -14,12 +14,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from sim.cli import main
-from sim.workload.logs.recognize import node_list
-from sim.workload.mapped.cells import composite, count, with_point
-from sim.workload.mapped.jobs import _part
-from sim.workload.mapped.propose import form_of, propose
-from sim.workload.mapped.proposed_columns import Proposal
+from hetsim.cli import main
+from hetsim.workload.logs.recognize import node_list
+from hetsim.workload.mapped.cells import composite, count, with_point
+from hetsim.workload.mapped.jobs import _part
+from hetsim.workload.mapped.propose import form_of, propose
+from hetsim.workload.mapped.proposed_columns import Proposal
 
 JOB = "2024-01-01 00:00:00,100,2"
 
@@ -31,14 +31,14 @@ def run(*arguments: object) -> Any:
 def mapped(path: Path) -> tuple[dict[str, Any], Any]:
     """The keys that are proposed, and what is in the log by them."""
     mapping = path.with_suffix(f"{path.suffix}.yaml")
-    done = run("trace", "map", path, "--out", mapping)
+    done = run("trace", "map", path, "--mapping", mapping)
     assert done.exit_code == 0, done.stderr
     looked = run("trace", "inspect", mapping)
     return yaml.safe_load(mapping.read_text())["workload"][0]["trace"], looked
 
 
 def proposed(path: Path, content: str) -> Proposal:
-    from sim.workload.mapped.rows import rows_of
+    from hetsim.workload.mapped.rows import rows_of
 
     path.write_text(content)
     form = form_of(path)

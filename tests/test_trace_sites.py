@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from test_cluster_traces import FLAT, NODES_JSON, PHILLY, PODS_JSON, SWF
 from tiers import examples
 
-import sim
-from sim import registry
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.workload.logs.recognize import maybe_table, recognize
-from sim.workload.readers import slurm
-from sim.workload.rows import json_rows
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.workload.logs.recognize import maybe_table, recognize
+from hetsim.workload.readers import slurm
+from hetsim.workload.rows import json_rows
 
 HEAD = "JobID|Submit|Start|End|State|AllocTRES|NodeList\n"
 MPI = "200|{0}00|{0}05|{0}20|COMPLETED|cpu=64|n[1-2]\n"
@@ -70,7 +70,7 @@ def gangs(file, span, rows):
     trace = {"format": "tasks", "path": str(file(text, "t.csv"))}
     cluster = {"nodes": {"count": 2, "cpus": 8, "gpus": {"type": "g", "count": 4}}}
     entry = {"trace": trace, "unfit": "leave_out", **({"span": span} if span else {})}
-    return sim.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}, check=True)
+    return hs.run({"cluster": cluster, "workload": [entry], "policy": "fcfs"}, check=True)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_gangs_span_as_the_record_shows(file, span, node, gpus, start):
     cluster = {"nodes": {"count": 2, "cpus": 8, "gpus": {"type": "g", "count": 4}}}
     entry = {"trace": trace, **({"span": span} if span else {})}
     policy = {"name": "fcfs", "placement": "worst_fit"}
-    result = sim.run({"cluster": cluster, "workload": [entry], "policy": policy}, check=True)
+    result = hs.run({"cluster": cluster, "workload": [entry], "policy": policy}, check=True)
     assert result.tasks.set_index("id")["start"]["x"] == start
 
 
@@ -102,7 +102,7 @@ def test_a_gang_on_record_with_one_node_is_not_spread_to_make_it_fit(file):
 def test_span_recorded_needs_a_trace():
     entry = {"gpu_time": "1 s", "gpus": 2, "arrivals": {"process": "all_at_once", "count": 1}, "span": "recorded"}
     with pytest.raises(ScenarioError, match="span: recorded is about the rows of a trace"):
-        sim.load({"cluster": {"nodes": {"gpus": {"type": "g", "count": 4}}}, "workload": [entry]})
+        hs.load({"cluster": {"nodes": {"gpus": {"type": "g", "count": 4}}}, "workload": [entry]})
 
 
 def test_reasons_are_told_by_their_weight_and_beyond_five_counted(file):
@@ -339,7 +339,7 @@ def test_dates_of_a_log_that_says_when_it_began(file):
     rows = [f"{n} {n * 3600} 0 9 1 -1 -1 1 9 -1 1 1 1 -1 1 1 -1 -1" for n in range(48)]
     dated = "; UnixStartTime: 1272639600\n" + "\n".join(rows)  # 2010-04-30 15:00 UTC
     trace = {"format": "swf", "path": str(file(dated)), "since": "2010-05-01", "until": "2010-05-01 12:00"}
-    built = sim.load({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"trace": trace}]}).build()
+    built = hs.load({"cluster": {"nodes": {"cpus": 1}}, "workload": [{"trace": trace}]}).build()
     assert built.tasks.arrival.tolist() == [n * 3600.0 for n in range(12)]
     assert built.tasks.id.tolist() == list(range(9, 21))
     outcome = command("trace", "inspect", file("\n".join(rows), "u.swf"), "--option", "since=2010-05-01")
@@ -381,9 +381,9 @@ def test_the_columns_of_a_file_of_faults_are_named(file, tmp_path):
     }  # fmt: skip
     told = r"f.csv:1: the column event is missing; faults have time \(seconds\), device .*event \(down, up, slow\)"
     with pytest.raises(ScenarioError, match=told):
-        sim.run(scenario)
+        hs.run(scenario)
     file(b"\xef\xbb\xbftime,device,event\n1,n0,down\n3,n0,up\n", "f.csv")
-    assert np.allclose(sim.run(scenario).tasks["finish"], 8)
+    assert np.allclose(hs.run(scenario).tasks["finish"], 8)
 
 
 @pytest.mark.parametrize("state", ["IDLE+DRAIN", "DRAINED", "MIXED+DRAIN", "DOWN*"])
@@ -394,7 +394,7 @@ def test_a_slurm_node_that_takes_no_jobs_is_no_capacity(tmp_path, state):
     for down, expected in ((False, 4), (True, 8)):
         trace = {"format": "slurm_nodes", "path": str(file), "down": down}
         job = {"arrivals": {"process": "all_at_once", "count": 1}, "gpu_time": "1 s"}
-        assert sim.load({"cluster": {"trace": trace}, "workload": [job]}).build().cluster.count("a100") == expected
+        assert hs.load({"cluster": {"trace": trace}, "workload": [job]}).build().cluster.count("a100") == expected
 
 
 @pytest.mark.parametrize("state", ["MIXED+PLANNED", "IDLE+CLOUD+POWERED_DOWN", "IDLE~", "MIXED+REBOOT_REQUESTED", ""])
@@ -420,7 +420,7 @@ def test_what_is_wrong_with_a_slurm_node_is_said(tmp_path, second, said):
 def test_all_problems_of_a_file_are_told_one_a_line(file, tmp_path):
     file("NodeName=n1 CPUTot=8\nNodeName=n2\nNodeName=n3\n", "nodes.txt")
     scenario = file("cluster: {trace: {format: slurm_nodes, path: nodes.txt}}\nworkload: [{cpu_time: 1 s}]\n", "s.yaml")
-    for words in (("validate", scenario), ("cluster", "convert", tmp_path / "nodes.txt", "--format", "slurm_nodes")):
+    for words in (("validate", scenario), ("trace", "convert", tmp_path / "nodes.txt", "--format", "slurm_nodes")):
         done = command(*words)
         assert [line for line in done.output.splitlines() if line.count("nodes.txt:") == 1][:2] == [
             f"{tmp_path}/nodes.txt:{line}: column CPUTot, RealMemory: node \"n{line}\" has no number of cores or of MiB"

@@ -18,12 +18,12 @@ from test_trace_damage import EXAMPLES as ALL
 from test_trace_damage import MAPPING
 from tiers import examples, spread
 
-from sim import registry
-from sim.cli import main
-from sim.errors import ScenarioError
-from sim.workload.readers import task_table
-from sim.workload.readers.pai import AttemptSpans, Owners
-from sim.workload.rows import job_columns, job_tables, joins, json_rows
+from hetsim import registry
+from hetsim.cli import main
+from hetsim.errors import ScenarioError
+from hetsim.workload.readers import task_table
+from hetsim.workload.readers.pai import AttemptSpans, Owners
+from hetsim.workload.rows import job_columns, job_tables, joins, json_rows
 
 NOT_LOGS = ("azure_llm", "burstgpt", "hcsp", "hetero_dag", "mooncake", "pollux", "requests", "tasks", "wfformat")
 """Formats that are read as a whole: requests, matrices, task graphs, jobs with curves, and the task table itself."""
@@ -431,8 +431,8 @@ def test_what_a_job_takes_while_it_is_converted(options, tmp_path, monkeypatch, 
 CONVERT = """
 import sys
 from click.testing import CliRunner
-from sim.cli import main
-from sim.workload.rows import job_columns
+from hetsim.cli import main
+from hetsim.workload.rows import job_columns
 job_columns.BLOCK //= 8
 outcome = CliRunner().invoke(main, ["trace", "convert", {source!r}, {target!r}, "--format", {form!r}, "--force"])
 assert outcome.exit_code == 0, outcome.output

@@ -9,11 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 from tiers import some
 
-import sim
-from sim import plots
-from sim.errors import UnknownName, UsageError
-from sim.results.many_runs.tradeoff import front, regrets
-from sim.results.one_run.over_bins import busy_over_time, power_over_time
+import hetsim as hs
+from hetsim import plots
+from hetsim.errors import UnknownName, UsageError
+from hetsim.results.many_runs.tradeoff import front, regrets
+from hetsim.results.one_run.over_bins import busy_over_time, power_over_time
 
 MIX: dict[str, Any] = {
     "name": "mix",
@@ -39,23 +39,23 @@ MIX: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def run() -> sim.Result:
-    return sim.run(MIX, check=True)  # type: ignore[return-value]
+def run() -> hs.Result:
+    return hs.run(MIX, check=True)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
-def compared() -> sim.Comparison:
-    return sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=4, metrics=["response_mean", "wait_p95"])
+def compared() -> hs.Comparison:
+    return hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=4, metrics=["response_mean", "wait_p95"])
 
 
 @pytest.fixture(scope="module")
 def swept() -> Any:
     over = {"cluster.nodes.0.count": [1, 2, 3], "workload.small.arrivals.rate": ["0.5/s", "1/s"]}
-    return sim.sweep(MIX, over, policies=["fcfs", "sjf"], replications=2)
+    return hs.sweep(MIX, over, policies=["fcfs", "sjf"], replications=2)
 
 
 @pytest.mark.parametrize("bins", [1, 7, 100])
-def test_shares_over_time_are_those_of_the_devices(run: sim.Result, bins: int):
+def test_shares_over_time_are_those_of_the_devices(run: hs.Result, bins: int):
     table = busy_over_time(run, bins)
     width = run.end / bins
     seconds = table.sum(axis=1).to_numpy() * width * run.devices["count"].to_numpy()
@@ -63,7 +63,7 @@ def test_shares_over_time_are_those_of_the_devices(run: sim.Result, bins: int):
     assert table.to_numpy().min() >= 0 and table.to_numpy().max() <= 1 + 1e-9
 
 
-def test_shares_by_node_and_type(run: sim.Result):
+def test_shares_by_node_and_type(run: hs.Result):
     node = busy_over_time(run, 10, "node")
     assert node.index.tolist() == ["n0", "n1", "n2"]
     gpus = run.devices[run.devices["type"] == "g"]
@@ -79,7 +79,7 @@ def test_shares_by_node_and_type(run: sim.Result):
 
 @pytest.mark.parametrize("name", ["nights-asleep", "slack-before-the-deadline"])
 def test_the_area_of_power_is_the_energy(name: str):
-    result = sim.run(name, replications=1)
+    result = hs.run(name)
     table = power_over_time(result, 50)
     spent = table.drop(columns="time").to_numpy().sum() * result.end / 50
     assert spent == pytest.approx(result.devices["energy_j"].sum(), rel=1e-9)
@@ -102,7 +102,7 @@ def test_a_key_may_be_the_cost(swept: Any):
     assert more[more["front"]]["cluster.nodes.0.count"].min() == 3
 
 
-def test_directions_have_to_be_known(compared: sim.Comparison, swept: Any):
+def test_directions_have_to_be_known(compared: hs.Comparison, swept: Any):
     with pytest.raises(UsageError, match="neither more nor less gpu_utilization"):
         front(swept, "gpu_utilization", "response_mean")
     front(swept, "gpu_utilization", "response_mean", {"gpu_utilization": "more"})
@@ -114,7 +114,7 @@ def test_directions_have_to_be_known(compared: sim.Comparison, swept: Any):
         front(swept, "gpu_utilization", "response_mean", {"gpu_utilization": "up"})  # type: ignore[dict-item]
 
 
-def test_regret_by_hand(compared: sim.Comparison):
+def test_regret_by_hand(compared: hs.Comparison):
     table = regrets(compared, "response_mean")
     values = np.stack([compared.runs[name].values["response_mean"] for name in table.columns])  # type: ignore[union-attr]
     np.testing.assert_allclose(table.to_numpy().T, values / values.min(axis=0) - 1, atol=1e-12)
@@ -123,7 +123,7 @@ def test_regret_by_hand(compared: sim.Comparison):
         regrets(compared, "gpu_utilization")
 
 
-def test_pictures(run: sim.Result, compared: sim.Comparison, swept: Any):
+def test_pictures(run: hs.Result, compared: hs.Comparison, swept: Any):
     count, rate = "cluster.nodes.0.count", "workload.small.arrivals.rate"
     drawn = [
         plots.heat_map(run), plots.heat_map(run, by="type"), plots.power(run),
@@ -140,7 +140,7 @@ def test_pictures(run: sim.Result, compared: sim.Comparison, swept: Any):
     assert plots.heat_map(run, own) is own
 
 
-def test_pictures_say_what_they_need(run: sim.Result, swept: Any):
+def test_pictures_say_what_they_need(run: hs.Result, swept: Any):
     with pytest.raises(UsageError, match="several rows fall on one value.*fix cluster.nodes.0.count"):
         plots.against(swept, "workload.small.arrivals.rate")
     with pytest.raises(UsageError, match="not a \"rack\""):
@@ -151,7 +151,7 @@ def test_pictures_say_what_they_need(run: sim.Result, swept: Any):
 
 def test_a_picture_of_many_devices_goes_by_node():
     wide = {**MIX, "cluster": {"nodes": [{"count": 30, "cpus": 1, "gpus": {"type": "g", "count": 4}}]}}
-    ax = plots.heat_map(sim.run(wide))  # type: ignore[arg-type]
+    ax = plots.heat_map(hs.run(wide))  # type: ignore[arg-type]
     assert [tick.get_text() for tick in ax.get_yticklabels()][:2] == ["n0", "n1"]
 
 
@@ -169,7 +169,7 @@ def test_a_picture_of_many_devices_goes_by_node():
     ],
 )
 def test_names_of_keys_have_no_places_in_lists(key: str, beside: tuple[str, ...], name: str):
-    from sim.plots.sweeps import key_name
+    from hetsim.plots.sweeps import key_name
 
     assert key_name(key, beside) == name
 
@@ -197,7 +197,7 @@ def bars_of(ax: Any) -> np.ndarray:
 
 def test_a_front_stays_where_its_metrics_can_be():
     """Of two replications intervals are many times the mean: they end at 0, and at 100 %."""
-    found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=2,
+    found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip"], replications=2,
                         metrics=["wait_mean", "gpu_utilization"])  # fmt: skip
     assert (found.table["wait_mean", "half_width"] > found.table["wait_mean", "mean"]).any()
     ax = plots.pareto(found, "wait_mean", "gpu_utilization", better={"gpu_utilization": "more"})
@@ -209,7 +209,7 @@ def test_a_front_stays_where_its_metrics_can_be():
 
 @pytest.mark.slow
 def test_names_lie_on_no_marker():
-    found = sim.compare(MIX, ["fcfs", "sjf", "fcfs_skip", "edf", "ljf"], replications=3)
+    found = hs.compare(MIX, ["fcfs", "sjf", "fcfs_skip", "edf", "ljf"], replications=3)
     ax = plots.pareto(found, "response_mean", "response_p95")
     figure = ax.get_figure(root=True)
     assert figure is not None

@@ -11,27 +11,27 @@ import pytest
 from click.testing import CliRunner
 from tiers import spread
 
-import sim
-from policies.admission.mdp_threshold import ThresholdTable
-from policies.learning.learned_admission import LearnedAdmission
-from sim.cli import hetsim
-from sim.engine.simulation import Simulation
-from sim.errors import ScenarioError, UnknownName, UsageError
-from sim.experiment.run import prepare
-from sim.learning.agents.files import LearnedPolicy, load, save
-from sim.learning.agents.network import ScoreNetwork
-from sim.learning.environment.admission import Admissions, Played
-from sim.learning.observation.admission import ACCEPT
-from sim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
-from sim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
-from sim.learning.training.train import TrainingPractice
-from sim.model.randomness import VALIDATION
-from sim.results.one_run.result import Result
-from sim.results.statistics import student_interval
-from sim.testing import examine, small_systems
+import hetsim as hs
+from hetsim.cli import hetsim
+from hetsim.engine.simulation import Simulation
+from hetsim.errors import ScenarioError, UnknownName, UsageError
+from hetsim.experiment.run import prepare
+from hetsim.learning.agents.files import LearnedPolicy, load, save
+from hetsim.learning.agents.network import ScoreNetwork
+from hetsim.learning.environment.admission import Admissions, Played
+from hetsim.learning.observation.admission import ACCEPT
+from hetsim.learning.observation.window import ADMISSION, ASKED, DEVICE, PAIR, TASK, WHOLE_SYSTEM, Layout
+from hetsim.learning.training.admission_baselines import LIMITS, hand_written, with_admissions
+from hetsim.learning.training.train import TrainingPractice
+from hetsim.model.randomness import VALIDATION
+from hetsim.results.one_run.result import Result
+from hetsim.results.statistics import student_interval
+from hetsim.testing import examine, small_systems
+from hetsim_policies.admission.mdp_threshold import ThresholdTable
+from hetsim_policies.learning.learned_admission import LearnedAdmission
 
-SHIPPED = Path(sim.__file__).parent.parent / "scenarios" / "learning"
-PAGE = Path(sim.__file__).parent.parent / "docs" / "learning.md"
+SHIPPED = Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios" / "learning"
+PAGE = Path(__file__).parent.parent / "docs" / "learning.md"
 NET = {"value": 1.0, "response": 0.005}
 
 CROWD = {
@@ -62,7 +62,7 @@ def short_ones(types, scale=60.0, decides=ADMISSION, window=4):
 
 @pytest.fixture
 def judged_seldom(monkeypatch):
-    monkeypatch.setattr("sim.learning.training.train.JUDGED", 2)
+    monkeypatch.setattr("hetsim.learning.training.train.JUDGED", 2)
 
 
 # What is seen -----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ FAILING = {**CROWD, "faults": [{"on": "gpu", "every": "20 min", "repair": "5 min
 @pytest.mark.parametrize("given", [CROWD, MIXED, MOVING, FAILING], ids=["crowd", "mixed", "moving", "failing"])
 def test_a_policy_meets_in_a_run_what_it_met_in_training(given, scheduler, tmp_path):
     """Bit by bit: the observations of every decision, and the tables that come of them."""
-    scenario = sim.load({**given, "policy": scheduler})
+    scenario = hs.load({**given, "policy": scheduler})
     episodes = Admissions(scenario, window=4)
     path = tmp_path / "p.npz"
     save(short_ones(episodes.layout.types, episodes.scale), path)
@@ -132,7 +132,7 @@ def test_a_policy_meets_in_a_run_what_it_met_in_training(given, scheduler, tmp_p
         answers.append(policy.best(episodes.observation, episodes.mask))
         episodes.step(answers[-1])
     assert 0 < sum(answers) < len(answers)
-    run = sim.load({**given, "policy": {"scheduler": scheduler, "admission": {"name": "learned", "path": str(path)}}})
+    run = hs.load({**given, "policy": {"scheduler": scheduler, "admission": {"name": "learned", "path": str(path)}}})
     found = run.build(7, 0)
     found.admission = Watching(path)
     record = Simulation(found, check=True).run()
@@ -187,7 +187,7 @@ def test_value_less_holding_is_what_the_tables_say(ahead, slo):
 
 
 def test_the_metric_of_value_is_the_reward_of_value():
-    found = sim.run(CROWD, seed=4, metrics=["value_fraction"])
+    found = hs.run(CROWD, seed=4)
     tasks = found.tasks
     weight = np.where(tasks["class"] == "gold", 4.0, 1.0)
     met = tasks["met_deadline"].to_numpy(dtype=bool)
@@ -202,7 +202,7 @@ def test_estimates_can_be_the_means_of_the_classes():
         {"class": "b", "gpu_time": {"distribution": "exponential", "mean": "5 min"},
          "estimates": {"known": "mean", "factor": 2}},
         {"class": "c", "gpu_time": {"distribution": "exponential", "mean": "1 min"}}]}  # fmt: skip
-    tasks = sim.load({**CROWD, "workload": [entry]}).build().tasks
+    tasks = hs.load({**CROWD, "workload": [entry]}).build().tasks
     time, estimate = tasks.time[:, 0], tasks.estimate[:, 0]
     of = {name: tasks.class_code == code for code, name in enumerate(tasks.classes)}
     for name, mean in (("a", 60), ("b", 2 * 300)):
@@ -211,7 +211,7 @@ def test_estimates_can_be_the_means_of_the_classes():
     assert (estimate[of["c"]] == time[of["c"]]).all()
     table = {"trace": {"format": "tasks", "path": "x.csv"}, "estimates": {"known": "mean"}}
     with pytest.raises(ScenarioError):
-        sim.load({**CROWD, "workload": [table]}).build()
+        hs.load({**CROWD, "workload": [table]}).build()
 
 
 # Training ---------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_estimates_can_be_the_means_of_the_classes():
 def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldom):
     files = [tmp_path / name for name in ("one.npz", "two.npz", "other.npz")]
     for seed, file in zip((3, 3, 4), files, strict=True):
-        sim.train(CROWD, agent, steps, decides="admission", seed=seed, window=4, reward=NET, baselines=(), out=file)
+        hs.train(CROWD, agent, steps, decides="admission", seed=seed, window=4, reward=NET, baselines=(), out=file)
     one, two, other = (file.read_bytes() for file in files)
     assert one == two != other
     policy = load(files[0])
@@ -232,9 +232,9 @@ def test_the_same_seed_gives_the_same_bytes(agent, steps, tmp_path, judged_seldo
 @pytest.mark.slow
 def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
     path = tmp_path / "p.npz"
-    training = sim.train(CROWD, "dqn", 1500, decides="admission", window=4, reward=NET, baselines=(), out=path)
+    training = hs.train(CROWD, "dqn", 1500, decides="admission", window=4, reward=NET, baselines=(), out=path)
     mine = {"scheduler": "fcfs", "admission": {"name": "learned", "path": str(path)}}
-    given = sim.load(CROWD, {"policy": mine})
+    given = hs.load(CROWD, {"policy": mine})
     runs = [Result(Simulation(given.build(0, number, VALIDATION), check=True).run()) for number in range(4)]
     earned = sum(worth(run.tasks, NET) for run in runs) / sum(len(run.tasks) for run in runs)
     assert training.curve["reward_per_task"].max() == pytest.approx(earned, rel=1e-9)
@@ -243,10 +243,10 @@ def test_a_run_of_the_file_is_what_the_judge_saw(tmp_path, judged_seldom):
 @pytest.mark.slow
 def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
     """Under the scenario's own scheduler; the limit is the best of the validation runs."""
-    scenario = sim.load(
+    scenario = hs.load(
         {**CROWD, "policy": {"scheduler": "sjf", "admission": {"name": "codel", "target": "30 s", "interval": "1 min"}}}
     )
-    practice = TrainingPractice(scenario, 4, NET, 0, 100, None, "admission")
+    practice = TrainingPractice(scenario, 4, NET, 0, 100, "admission")
     found = hand_written(scenario, NET, practice.played)
     names = [label.partition(" (")[0] for label in found]
     assert names == ["accept_all", "queue_limit", "slo_feasible", "predicted_wait", "mdp_threshold", "codel"]
@@ -264,12 +264,12 @@ def test_admission_is_compared_with_what_is_written_by_hand(judged_seldom):
 @pytest.mark.slow
 def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged_seldom):
     beside = ["accept_all", {"name": "queue_limit", "limit": 2}, "sjf + predicted_wait"]
-    training = sim.train(
+    training = hs.train(
         CROWD, "dqn", 1500, decides="admission", window=4, reward=NET, replications=2, baselines=beside
     )
     labels = ["learned (dqn)", "accept_all", "queue_limit (limit: 2)", "sjf + predicted_wait"]
     assert list(training.earned.columns) == labels == list(training.comparison.table.index)
-    runs = sim.run(CROWD, replications=2, keep=True)
+    runs = hs.replicate(CROWD, replications=2, keep=True)
     expected = [worth(run.tasks, NET) / len(run.tasks) for run in runs]
     assert training.earned["accept_all"].tolist() == pytest.approx(expected, rel=1e-9)
     assert training.plot().axes
@@ -286,9 +286,9 @@ def test_what_no_metric_tells_is_earned_again_on_the_seed_of_the_scenario(judged
     ],
 )
 def test_wrong_options_are_said_before_anything_is_trained(options, kind, said, monkeypatch):
-    monkeypatch.setattr("sim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
+    monkeypatch.setattr("hetsim.learning.agents.dqn.Dqn.train", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(kind, match=said):
-        sim.train(CROWD, **{"steps": 100, "decides": "admission", **options})
+        hs.train(CROWD, **{"steps": 100, "decides": "admission", **options})
 
 
 @pytest.mark.parametrize(
@@ -296,11 +296,11 @@ def test_wrong_options_are_said_before_anything_is_trained(options, kind, said, 
 )
 def test_graphs_and_requests_are_refused(name, said, tmp_path):
     with pytest.raises(ScenarioError, match=said):
-        sim.train(name, steps=100, decides="admission", baselines=())
-    cluster = sim.load(name).build().cluster
+        hs.train(name, steps=100, decides="admission", baselines=())
+    cluster = hs.load(name).build().cluster
     save(short_ones(Layout.of(cluster, 4).types), tmp_path / "p.npz")
     with pytest.raises(ScenarioError, match=said):
-        sim.load(name, {"policy.admission": {"name": "learned", "path": str(tmp_path / "p.npz")}}).build()
+        hs.load(name, {"policy.admission": {"name": "learned", "path": str(tmp_path / "p.npz")}}).build()
 
 
 # Files ------------------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_a_policy_for_the_other_role_is_refused(tmp_path):
         save(short_ones(("a100",), decides=decides), path)
         other = {"admission": "scheduling", "scheduling": "admission"}[decides]
         with pytest.raises(ScenarioError, match=f"learned for {decides}, not for {other}: name it under {where}"):
-            sim.run({**CROWD, "policy": {part: {"name": "learned", "path": str(path)}}})
+            hs.run({**CROWD, "policy": {part: {"name": "learned", "path": str(path)}}})
         result = call("run", "learned-admission", "--set", f"policy.{part}={{name: learned, path: {path}}}")
         assert result.exit_code == 3 and f"name it under {where}" in result.stderr
 
@@ -333,13 +333,13 @@ def test_a_file_that_decides_something_else_is_damaged(tmp_path):
 def test_other_types_of_device_are_refused(tmp_path):
     save(short_ones(("h100",)), tmp_path / "p.npz")
     with pytest.raises(ScenarioError, match="learned for the device types h100 .* but the cluster has a100"):
-        sim.run({**CROWD, "policy": {"admission": {"name": "learned", "path": str(tmp_path / "p.npz")}}})
+        hs.run({**CROWD, "policy": {"admission": {"name": "learned", "path": str(tmp_path / "p.npz")}}})
 
 
 @pytest.mark.parametrize("system", spread(small_systems(), 6), ids=lambda system: system.name)
 def test_it_keeps_the_contract_whatever_was_learned(system, tmp_path):
-    from policies.orders import fcfs
-    from sim.policy import ListScheduler
+    from hetsim.policy import ListScheduler
+    from hetsim_policies.orders import fcfs
 
     save(short_ones(Layout.of(system.cluster, 4).types), tmp_path / "p.npz")
     found = examine(lambda _: ListScheduler(fcfs), system, admission=lambda _: LearnedAdmission(tmp_path / "p.npz"))
@@ -382,11 +382,11 @@ RUNS = 20
 @pytest.fixture(scope="module")
 def earned():
     """Value less holding cost per task, by replication, of every policy that docs/learning.md compares."""
-    scenario = sim.load("learned-admission")
+    scenario = hs.load("learned-admission")
     found = {}
     for policy in scenario.raw["sweep"]["policy"]:
         name = policy["admission"]["name"]
-        episodes = Played(sim.load("learned-admission", {"policy": policy}), reward=NET)
+        episodes = Played(hs.load("learned-admission", {"policy": policy}), reward=NET)
         values = []
         for replication in range(RUNS):
             total = episodes.total(HELD_OUT, replication)
@@ -410,7 +410,7 @@ def test_what_ships_comes_near_the_known_optimum(earned):
     table.solve([2.0, 4.0], [1.0, 1.0], [5.0, 1.0], [0.3, 0.3])  # a minute
     silver = next(n for n in range(64) if not table.admits((0, n), 1))
     gold = next(n for n in range(64) if not table.admits((n, 0), 0))
-    own = next(p for p in sim.load("learned-admission").raw["sweep"]["policy"]
+    own = next(p for p in hs.load("learned-admission").raw["sweep"]["policy"]
                if p["admission"]["name"] == "trunk_reservation")["admission"]  # fmt: skip
     assert (own["servers"], own["servers"] - own["reserve"]["silver"]) == (gold, silver)
     best = earned["trunk_reservation"]
@@ -442,7 +442,7 @@ def test_the_shipped_file_is_small_and_says_how_it_was_made():
 
 @pytest.mark.slow
 def test_the_figures_of_the_description_are_what_comes_out():
-    scenario = sim.load("learned-admission")
+    scenario = hs.load("learned-admission")
     text = " ".join(scenario.description.split())
     written = {"accept_all": r"(-[\d.]+) where all are accepted", "queue_limit": r"([\d.]+) under the best limit",
                "mdp_threshold": r"([\d.]+) under mdp_threshold", "learned": r"([\d.]+) under a policy that was",
@@ -450,7 +450,7 @@ def test_the_figures_of_the_description_are_what_comes_out():
     for policy in scenario.raw["sweep"]["policy"]:
         name = policy["admission"]["name"]
         if name in written:
-            episodes = Played(sim.load("learned-admission", {"policy": policy}), reward=NET)
+            episodes = Played(hs.load("learned-admission", {"policy": policy}), reward=NET)
             values = [episodes.total(1, number) / len(episodes.record.status) for number in range(20)]
             assert float(re.search(written[name], text)[1]) == pytest.approx(np.mean(values), abs=0.0055), name
 
@@ -460,9 +460,9 @@ def test_without_a_deadline_it_is_learned_for_value(judged_seldom):
     """Of goodput no metric is defined then; of value one is."""
     free = {**CROWD, "workload": [{key: value for key, value in entry.items() if key != "slo"}
                                   for entry in CROWD["workload"]]}  # fmt: skip
-    training = sim.train(free, "dqn", 100, decides="admission", window=4, replications=2, baselines=["accept_all"])
+    training = hs.train(free, "dqn", 100, decides="admission", window=4, replications=2, baselines=["accept_all"])
     assert training.policy.training["reward"] == {"value": 1.0}
     assert training.comparison.metrics == ["value_fraction"]
     assert training.comparison.table["value_fraction"]["mean"].notna().all()
-    due = sim.train(CROWD, "dqn", 100, decides="admission", window=4, baselines=())
+    due = hs.train(CROWD, "dqn", 100, decides="admission", window=4, baselines=())
     assert due.policy.training["reward"] == {"goodput": 1.0}

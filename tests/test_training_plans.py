@@ -1,4 +1,4 @@
-"""`hetsim plan-training`: each candidate is what a run of the scenario with its degrees gives, or refuses."""
+"""`hetsim plan training`: each candidate is what a run of the scenario with its degrees gives, or refuses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import sim
-from sim.cli import main
-from sim.errors import ScenarioError, UsageError
-from sim.experiment.training_plans import PlanCandidate, training_plans
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim.cli import main
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.training_plans import PlanCandidate, training_plans
+from hetsim.scenario.scenario import load
 
 SMALL = {"layers": 8, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 51200}
 
@@ -41,7 +41,7 @@ def overrides(one: PlanCandidate) -> dict[str, Any]:
 
 
 def hetsim(*arguments: object) -> Any:
-    return CliRunner().invoke(main, ["plan-training", *(str(one) for one in arguments)])
+    return CliRunner().invoke(main, ["plan", "training", *(str(one) for one in arguments)])
 
 
 def test_a_run_takes_what_the_candidate_says() -> None:
@@ -49,7 +49,7 @@ def test_a_run_takes_what_the_candidate_says() -> None:
     fitting = [one for one in found if one.fits]
     assert {one.plan.schedule for one in fitting} == {"1f1b", "interleaved"}
     for one in (fitting[0], fitting[len(fitting) // 2], fitting[-1]):
-        ran = sim.run(scenario(), overrides=overrides(one))
+        ran = hs.run(scenario(), overrides=overrides(one))
         assert ran.metric("makespan") == pytest.approx(one.step.seconds, rel=1e-9)
     assert [one.step.seconds for one in fitting] == sorted(one.step.seconds for one in fitting)
 
@@ -61,7 +61,7 @@ def test_uplinks_of_racks_count() -> None:
     found = [one for one in training_plans(load(slow)) if one.fits]
     assert found[0].plan != training_plans(load(scenario()))[0].plan
     for one in (found[0], found[len(found) // 2], found[-1]):
-        ran = sim.run(slow, overrides=overrides(one))
+        ran = hs.run(slow, overrides=overrides(one))
         assert ran.metric("makespan") == pytest.approx(one.step.seconds, rel=1e-9)
 
 
@@ -70,7 +70,7 @@ def test_a_run_refuses_what_does_not_fit_with_the_same_figures() -> None:
     assert refused
     for one in (refused[0], refused[-1]):
         with pytest.raises(ScenarioError) as error:
-            sim.run(scenario(), overrides=overrides(one))
+            hs.run(scenario(), overrides=overrides(one))
         assert one.refusal in str(error.value)
 
 
@@ -134,7 +134,7 @@ def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
     cheap = [one.gpu_hours for one in training_plans(load(wide), gpus=[2, 4, 8], rank="cost") if one.fits]
     assert cheap == sorted(cheap) and sorted(cheap) == sorted(one.gpu_hours for one in found if one.fits)
     best = next(one for one in found if one.plan.gpus == 4 and one.fits)
-    ran = sim.run(wide, overrides=overrides(best) | {"workload.train.nodes": 1})
+    ran = hs.run(wide, overrides=overrides(best) | {"workload.train.nodes": 1})
     assert 4 * ran.metric("makespan") / 3600 == pytest.approx(best.gpu_hours, rel=1e-9)
     path = tmp_path / "small.json"
     path.write_text(json.dumps(wide))
@@ -148,7 +148,7 @@ def test_several_numbers_of_gpus_are_ranked_together(tmp_path: Any) -> None:
         (("--gpus", "6"), "6 GPUs are no multiple of the 4 that the job takes of each node"),
         (("--gpus", "8,x"), '--gpus: expected whole numbers from 1 to 1,000,000, not "x"'),
         (("--gpus", "0"), 'not "0"'),
-        (("--out", "plan.txt"), "a picture is written as .png, .pdf or .svg"),
+        (("--picture", "plan.txt"), "a picture is written as .png, .pdf or .svg"),
     ):
         answer = hetsim(path, *options)
         assert answer.exit_code == 2 and said in " ".join(answer.stderr.split())
@@ -178,7 +178,7 @@ def test_plans_keep_to_the_partition_of_the_entry() -> None:
     with pytest.raises(ScenarioError, match="3 nodes with 4 × old each are more than the 2 of its partition"):
         training_plans(load(both))
     del both["workload"][0]["partition"]
-    with pytest.raises(ScenarioError, match="than the 2 of the cluster; a job is on one type of GPU .hetsim partition"):
+    with pytest.raises(ScenarioError, match="than the 2 of the cluster; a job is on one type of GPU .hetsim plan part"):
         training_plans(load(both))
     both["workload"][0] |= {"nodes": 2, "devices": "old"}
     assert {one.device for one in training_plans(load(both))} == {"old"}
@@ -194,9 +194,9 @@ def test_the_picture_of_a_candidate_ends_with_its_step(tmp_path: Any) -> None:
         next(one for one in found if one.plan.pipeline == 1).schedule()
     path = tmp_path / "small.json"
     path.write_text(json.dumps(scenario("80 GB")))
-    answer = hetsim(path, "--out", tmp_path / "plan.png")
+    answer = hetsim(path, "--picture", tmp_path / "plan.png")
     assert answer.exit_code == 0 and "picture: " in answer.stderr and (tmp_path / "plan.png").stat().st_size > 5000
-    alone = hetsim(path, "--gpus", 1, "--set", "cluster.nodes.gpus.memory=1 TB", "--out", tmp_path / "plan.png")
+    alone = hetsim(path, "--gpus", 1, "--set", "cluster.nodes.gpus.memory=1 TB", "--picture", tmp_path / "plan.png")
     assert alone.exit_code == 2 and "nothing to draw" in alone.stderr
 
 
@@ -211,10 +211,24 @@ def test_a_scenario_without_training_is_refused() -> None:
     answer = hetsim("first-steps")
     assert answer.exit_code == 3
     assert "no entry of the workload has training:" in answer.stderr
-    assert "those of its plan (hetsim partition, hetsim run -v)" in " ".join(hetsim("two-generations").stderr.split())
+    assert "those of its plan (hetsim plan partition, run -v)" in " ".join(hetsim("two-generations").stderr.split())
 
 
 def test_a_model_by_name_is_planned_as_its_figures_are() -> None:
     named = scenario(memory="80 GB", model={"name": "llama-2-7b", "sequence": 4096})
     found = training_plans(load(named))
     assert {32 % one.plan.pipeline for one in found} == {0} and len({one.plan.pipeline for one in found}) > 2
+
+
+def test_keys_that_no_step_has_are_told():
+    """A run with flep has longer steps than are told; limits of a site change none."""
+    for changes, said in (
+        ({"cluster.nodes.0.gpus.preemption": {"kind": "flep", "overhead": "10%"}}, ["preemption.overhead: not recogn"]),
+        ({"faults": [{"on": "gpu", "every": "1 d", "repair": "1 h"}]}, ["faults: not recognized: faults; times of"]),
+        ({"site": {"at_limit": "kill"}, "workload.0.time_limit": "9 d", "policy": "sjf"}, []),
+    ):
+        scenario = hs.load("parallel-training", changes)
+        training_plans(scenario)
+        training_plans(scenario)
+        told = [note for note in scenario.notes if "times of steps" in note]
+        assert len(told) == len(said) and all(one in note for one, note in zip(said, told, strict=True)), told

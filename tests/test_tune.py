@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from tiers import some
 
-import sim
-from sim import registry
-from sim.cli import hetsim
-from sim.errors import ScenarioError, UsageError
-from sim.experiment.tune import tune
-from sim.policy import ListScheduler
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import hetsim
+from hetsim.errors import ScenarioError, UsageError
+from hetsim.experiment.tune import tune
+from hetsim.policy import ListScheduler
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -68,7 +68,7 @@ def test_a_warm_up_that_is_found_is_that_of_the_present_setting():
     burst = {**stream, "name": "b", "arrivals": {"process": "poisson", "rate": "100/s"}, "count": 60}
     begun = {**SMALL, "workload": [{**stream, "count": 400}, burst], "warmup": "auto"}
     found = tune(begun, Blend, over={"share": [0.0001, 1.0]}, first=3, final=5)
-    alone = sim.run(begun, policy=Blend, replications=20)
+    alone = hs.replicate(begun, policy=Blend, replications=20)
     assert alone.remarks[0] in found.sentences
     assert found.to_json()["remarks"] == list(found.remarks)
     cut = alone.results[0].warmup
@@ -76,7 +76,7 @@ def test_a_warm_up_that_is_found_is_that_of_the_present_setting():
     for number in (0, -1):
         policy: Any = Blend if number else {"scheduler": {"name": "Blend", **found.settings[0].values}}
         seen = found.settings[number].seen
-        same = sim.run({**begun, "warmup": f"{cut!r} s"}, policy=policy, replications=len(seen))
+        same = hs.replicate({**begun, "warmup": f"{cut!r} s"}, policy=policy, replications=len(seen))
         assert seen == pytest.approx(same.contributions("response_mean").to_numpy())
 
 
@@ -91,10 +91,10 @@ def test_metrics_of_which_more_is_better():
 def test_the_winner_is_judged_by_other_replications():
     """What is reported is the mean of runs that had no part in the choice, run here by themselves."""
     found = tune(SMALL, Blend, over={"share": [0.2, 1.0]}, first=2, final=6)
-    runs = sim.run(SMALL, policy=found.policy, replications=found.used + 6).column("response_mean").to_numpy()
+    runs = hs.replicate(SMALL, policy=found.policy, replications=found.used + 6).column("response_mean").to_numpy()
     assert found.ours == tuple(runs[found.used :])
     assert found.settings[found.best].seen == tuple(runs[: found.used])
-    before = sim.run(SMALL, policy=Blend, replications=found.used + 6).column("response_mean").to_numpy()
+    before = hs.replicate(SMALL, policy=Blend, replications=found.used + 6).column("response_mean").to_numpy()
     assert found.present == tuple(before[found.used :])
     assert found.difference.mean == pytest.approx((runs - before)[found.used :].mean())
 
@@ -135,7 +135,7 @@ def test_runs_are_kept(tmp_path, monkeypatch):
         return tune(SMALL, ADMIT, over={"limit": [1, 9]}, first=2, final=3, cache=tmp_path / "cache").to_json()
 
     once = search()
-    from sim.experiment import work
+    from hetsim.experiment import work
 
     def no_run(*_: Any) -> None:
         raise KeyboardInterrupt  # what is no Exception does not become a failed setting
@@ -186,7 +186,7 @@ def test_a_parameter_of_two_parts_needs_its_path(monkeypatch):
         def __init__(self, limit: int = 1):
             super().__init__(order=lambda task: task.arrival)
 
-    sim.register("limited", Limited)
+    hs.register("limited", Limited)
     both = {"scheduler": "limited", "admission": {"name": "queue_limit", "limit": 30}}
     with pytest.raises(UsageError, match="policy.scheduler.limit or policy.admission.limit"):
         tune(SMALL, both, over={"limit": [1]})

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sim.cli.program import hetsim
-from sim.errors import ScenarioError
-from sim.experiment.twin import SnapshotCluster, Twin
-from sim.experiment.twin_judge import earlier_instants, judge, look_back
-from sim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
-from sim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes
-from sim.workload.readers.snapshot import SnapshotJob, gpus_of, read
+from hetsim.cli.program import hetsim
+from hetsim.errors import ScenarioError
+from hetsim.experiment.twin import SnapshotCluster, Twin
+from hetsim.experiment.twin_judge import earlier_instants, judge, look_back
+from hetsim.experiment.widening import ENOUGH_STARTS, SHARES, Past, widening
+from hetsim.workload.logs.history import DAY, ArrivalTimes, JobHistory, RunTimes
+from hetsim.workload.readers.snapshot import SnapshotJob, gpus_of, read
 
 HEAD = ("JOBID|PARTITION|USER|ACCOUNT|QOS|STATE|SUBMIT_TIME|START_TIME|TIME_LIMIT|CPUS|TRES_PER_NODE|NODES|NODELIST|"
         "REASON|PRIORITY")  # fmt: skip
@@ -347,7 +347,7 @@ def call(files, *more):
 
 
 def test_the_command_tells_tables_json_and_a_page(files):
-    done = call(files, "--json", "-q", "--what-if", "without=g2", "--out", f"{files}/page.html")
+    done = call(files, "--json", "-q", "--what-if", "without=g2", "--page", f"{files}/page.html")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert [one["id"] for one in found["jobs"]] == [str(10 + k) for k in range(5)]
@@ -380,6 +380,6 @@ def test_the_command_tells_tables_json_and_a_page(files):
     ],
 )
 def test_what_cannot_be_forecast_is_said_and_nothing_is_written(files, more, code, said):
-    done = call(files, *more, "--out", f"{files}/page.html")
+    done = call(files, *more, "--page", f"{files}/page.html")
     assert done.exit_code == code and said in done.output and "Traceback" not in done.output
     assert not (files / "page.html").exists()

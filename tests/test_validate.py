@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import sim
-from sim import registry
-from sim.cli import hetsim
-from sim.errors import ScenarioError
-from sim.policy import Scheduler
+import hetsim as hs
+from hetsim import registry
+from hetsim.cli import hetsim
+from hetsim.errors import ScenarioError
+from hetsim.policy import Scheduler
 
 CPU = "cluster:\n  nodes: [{cpus: 2, memory: 4 GB}]\n"
 GPU = "cluster:\n  nodes: [{cpus: 4, gpus: {type: a100, count: 2, memory: 40 GB}}]\n"
@@ -241,6 +241,6 @@ def test_a_mapping_has_keys_in_place_of_lines():
         "policy": "heft",
     }
     with pytest.raises(ScenarioError) as caught:
-        sim.run(given)
+        hs.run(given)
     [problem] = caught.value.problems
     assert (problem.key, problem.file, problem.line) == ("policy.scheduler", None, None)

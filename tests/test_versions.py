@@ -8,8 +8,8 @@ import re
 import tomllib
 from pathlib import Path
 
-import policies
-import sim
+import hetsim as hs
+import hetsim_policies
 
 ROOT = Path(__file__).parent.parent
 PINNED = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / ".ci" / "lowest.txt").read_text(), re.MULTILINE))
@@ -49,7 +49,7 @@ def test_every_module_can_be_imported():
     """With whatever versions are here; only what an optional extra brings may be missing."""
     names = [
         module.name
-        for package in (sim, policies)
+        for package in (hs, hetsim_policies)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     assert len(names) > 400

@@ -13,21 +13,21 @@ from test_llm_faults import SERVICES, stormy
 from test_llm_launches import looked
 from tiers import spread
 
-from sim.engine.language.llm_service import Fleet
-from sim.engine.language.waiting_requests import WaitingRequests
-from sim.engine.simulation import Simulation
-from sim.engine.views.forecast import Forecast
-from sim.engine.views.generated import Generated
-from sim.engine.views.view import RequestSeen
-from sim.errors import PolicyError
-from sim.model.plan import Placement
-from sim.model.record import COMPLETED, REJECTED
-from sim.policy import ListScheduler, Reject, Scheduler, Start, Wait
-from sim.scenario.scenario import load
-from sim.testing import examine
-from sim.testing.audit import audit
-from sim.testing.conformance import BETWEEN_ROUNDS, fingerprint, watch
-from sim.testing.served import served_systems
+from hetsim.engine.language.llm_service import Fleet
+from hetsim.engine.language.waiting_requests import WaitingRequests
+from hetsim.engine.simulation import Simulation
+from hetsim.engine.views.forecast import Forecast
+from hetsim.engine.views.generated import Generated
+from hetsim.engine.views.view import RequestSeen
+from hetsim.errors import PolicyError
+from hetsim.model.plan import Placement
+from hetsim.model.record import COMPLETED, REJECTED
+from hetsim.policy import ListScheduler, Reject, Scheduler, Start, Wait
+from hetsim.scenario.scenario import load
+from hetsim.testing import examine
+from hetsim.testing.audit import audit
+from hetsim.testing.conformance import BETWEEN_ROUNDS, fingerprint, watch
+from hetsim.testing.served import served_systems
 
 SYSTEMS = [system for system in served_systems() if "language" in system.name]
 

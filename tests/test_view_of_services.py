@@ -8,12 +8,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-import sim
-from sim.engine.simulation import Simulation
-from sim.policy import ListScheduler, Start, Stop
-from sim.policy.batching import Batching, Take
-from sim.results.one_run.result import Result
-from sim.scenario.scenario import load
+import hetsim as hs
+from hetsim.engine.simulation import Simulation
+from hetsim.policy import ListScheduler, Start, Stop
+from hetsim.policy.batching import Batching, Take
+from hetsim.results.one_run.result import Result
+from hetsim.scenario.scenario import load
 
 
 class Looks(ListScheduler):
@@ -47,10 +47,10 @@ class Greedy(Batching):
 
 @pytest.fixture(autouse=True)
 def registered(only_shipped_policies):
-    sim.register("greedy_of_test", Greedy, kind="batching")
+    hs.register("greedy_of_test", Greedy, kind="batching")
     for name, policy in (("looks", Looks), ("patient_of_test", Patient), ("interrupting_of_test", Interrupting),
                          ("in_order_of_test", InOrder)):
-        sim.register(name, policy, kind="scheduler")
+        hs.register(name, policy, kind="scheduler")
 
 
 def scenario(asked, scheduler, gpus=1, **more):

@@ -34,7 +34,7 @@ def spread(rows: Iterable[Any], quick: int) -> list[Any]:
     ]
 
 
-SCENARIOS = {path.stem for path in (Path(__file__).parent.parent / "scenarios").glob("*/*.yaml")}
+SCENARIOS = {path.stem for path in (Path(__file__).parent.parent / "scenarios" / "hetsim_scenarios").glob("*/*.yaml")}
 TOGETHER = ("async-", "the-table-of-sens", "pcie-and-images")
 NAMED_BY = ("nobody_waits_for_ever", "the_policies_it_proposes_to_compare_can_run", "a_day_unlike_those_learned")
 """Tests whose parameter is the scenario that they look at."""
@@ -43,7 +43,7 @@ ABOUT = {"mm16_is_erlang_c": "mm16", "cholesky": "cholesky-8", "a_network_with_i
 """Scenarios that tests of another name look at."""
 
 
-MADE_ONCE = ("held_out", "earned", "swept", "compared", "grid", "precise", "alone", "site", "folders")
+MADE_ONCE = ("checkers", "held_out", "earned", "swept", "compared", "grid", "precise", "alone", "site", "folders")
 """Fixtures of a module that take seconds: tests that ask for one are a group, so that one process makes it."""
 
 

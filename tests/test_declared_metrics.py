@@ -1,0 +1,94 @@
+"""A metric is one declaration: refused where a part is missing, and known to all that names metrics, ours or not."""
+
+import subprocess
+import sys
+
+import pytest
+
+import hetsim as hs
+from hetsim import registry
+from hetsim.errors import UnknownName, UsageError
+from hetsim.model.record import COMPLETED
+from hetsim.results.declared import declaration, declarations, in_set
+from hetsim.results.formatting import formatter, metric_name
+from hetsim.results.one_run import metrics
+from hetsim.results.one_run.estimands import WEIGHTS
+from hetsim.results.one_run.tables import bound_name
+
+
+def late_share(run):
+    """Completed tasks that arrived in the second half of the window / completed tasks."""
+    done = run.status == COMPLETED
+    return float((run.column("arrival")[done] > (run.low + run.high) / 2).mean())
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """A metric of a script, declared as in its text."""
+    monkeypatch.setattr(registry, "_registered", {})
+    return hs.metric(unit="share", better="more", weight="_completed", sets=("usual",), title="late tasks")(late_share)
+
+
+@pytest.mark.parametrize("missing", ["unit", "better"])
+def test_without_a_unit_or_a_direction_a_metric_is_an_error(missing):
+    parts = {"unit": "s", "better": "less"}
+    parts.pop(missing)
+    with pytest.raises(TypeError, match=missing):
+        hs.metric(**parts)
+
+
+@pytest.mark.parametrize("wrong", [{"unit": "parsecs"}, {"better": "higher"}, {"of": "group"}, {"name": "makespan"}])
+def test_what_a_declaration_does_not_take(wrong, monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+    with pytest.raises(UsageError, match="metric"):
+        hs.metric(**{"unit": "s", "better": "less"} | wrong)(late_share)
+    assert late_share.__name__ not in declarations()
+
+
+def test_every_declaration_is_whole():
+    for name, one in declarations().items():
+        assert one.function.__doc__, name
+        assert one.weight is None or one.weight in WEIGHTS, name
+        assert one.weight is None or one.of == "tasks", name
+    assert len({one.title for one in declarations().values()}) == len(declarations())
+
+
+@pytest.mark.parametrize("bound", [0.5, 10.0, 60.0, 1e-5, 1e7])
+def test_a_name_with_any_bound_has_the_declaration_of_the_default(bound):
+    assert declaration(f"{bound_name(bound)}_p95") is declaration(f"{bound_name()}_p95")
+    assert [name.replace(bound_name(bound), bound_name()) for name in in_set("summary", bound)] == in_set("summary")
+    assert metric_name(f"{bound_name(bound)}_p95") == f"{bound_name(bound)}_p95".replace("_", " ")
+
+
+def test_a_metric_of_a_script_is_known_wherever_metrics_are_named(own):
+    found = hs.compare("first-steps", ["fcfs", "sjf"], replications=3, metrics=["usual", "late_share"], workers=1)
+    assert "late_share" in found.metrics
+    values = found.runs["sjf"].column("late_share")
+    assert values.between(0, 1).all()
+    assert formatter("late_share")(0.5) == "50 %"
+    assert metric_name("late_share") == "late tasks"
+    assert "late tasks" in str(found)
+    swept = hs.sweep("first-steps", {"policy": ["fcfs", "sjf"]}, metrics=["late_share"], workers=1)
+    assert swept.table["late_share"].between(0, 1).all()
+
+
+def test_a_metric_of_an_installed_package_is_loaded_by_its_entry_point(tmp_path):
+    (tmp_path / "theirs.py").write_text(
+        "import hetsim as hs\n@hs.metric(unit='tasks', better='neither')\n"
+        "def theirs(run):\n    'Two.'\n    return 2.0\n"
+    )
+    about = tmp_path / "theirs-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: theirs\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[hetsim.metrics]\ntheirs = theirs:theirs\n")
+    show = "import hetsim as hs; print(hs.run('first-steps').metric('theirs'))"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {show}"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2.0\n"
+
+
+def test_what_a_worker_cannot_load_is_said_when_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr(registry, "_not_here", {("metric", "late_share"): "No module named 'mine'"})
+    with pytest.raises(hs.errors.RunError, match="worker process: No module"):
+        metrics.metric("late_share")
+    with pytest.raises(UnknownName):
+        metrics.metric("late_shar")
