@@ -43,6 +43,7 @@ COMMANDS: list[list[str]] = [
     ["tune", *LIMIT, "--over", "limit=2..200 integer log", "--n", "4", "--json", "--workers", "2"],
     ["size", "mm16", *SHORT, "--target", "wait_mean < 1 s", "--over", GPUS, "--from", "14", "--to", "20", "--json"],
 ]  # fmt: skip
+SOURCES = ("sim", "policies", "scenarios")
 OUT = ("run", "compare", "sweep")
 """Commands that write a directory."""
 
@@ -54,8 +55,8 @@ def outcome(root: Path, command: list[str]) -> dict[str, str]:
         plan = "--plan-precision" in command
         words = [*command, "--out", str(out)] if command[0] in OUT and not plan else command
         done = subprocess.run(
-            [sys.executable, "-c", "from sim.cli import main; main()", *words], cwd=folder, capture_output=True,
-            env={**os.environ, "PYTHONPATH": str(root)}, check=False,
+            [sys.executable, "-c", "from hetsim.cli import main; main()", *words], cwd=folder, capture_output=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(str(root / name) for name in SOURCES)}, check=False,
         )  # fmt: skip
         found = {"exit": str(done.returncode), "stdout": _digest(done.stdout)}
         for path in sorted(out.rglob("*")):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-import sim
+import hetsim as hs
 from benchmarks.measure import Row, chosen, parser_of, print_table
 
 LIMIT = 0.02
@@ -161,7 +161,7 @@ def cell(case: Case, error: float, replications: int) -> Cell:
     means = []
     described = _with_error(case.scenario, error)
     for policy in (case.base, {"name": "rollout", "by": case.base, "objective": case.objective, **case.rollout}):
-        found = sim.run(described, policy=policy, replications=replications, metrics=[case.metric])
+        found = hs.replicate(described, policy=policy, replications=replications, metrics=[case.metric])
         means.append(case.of(found.values[case.metric].to_numpy(dtype=float)))
     base, ahead = means
     unit = float(base.mean())
@@ -172,7 +172,7 @@ def cell(case: Case, error: float, replications: int) -> Cell:
 
 def _with_error(scenario: str | Mapping[str, Any], error: float) -> Any:
     """The scenario with lognormal errors of mean 1 in the estimates of all of its tasks."""
-    loaded = sim.load(scenario if isinstance(scenario, str) else copy.deepcopy(dict(scenario)))
+    loaded = hs.load(scenario if isinstance(scenario, str) else copy.deepcopy(dict(scenario)))
     known: Any = {"distribution": "lognormal", "cv": error} if error else 1
     count = len(entries) if isinstance(entries := loaded.raw["workload"], list) else 1
     return loaded.with_overrides({f"workload.{number}.estimates.error": known for number in range(count)})

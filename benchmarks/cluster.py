@@ -3,8 +3,7 @@
 A million jobs with gangs on 2,000 GPUs under the schedulers people run, costlier ones on a cluster with too much to do,
 one program over fractions, an excerpt of Alibaba's pods on its whole cluster, and the same jobs beside AccaSim.  Times
 are those of the processor.
-Jobs: 1, 2, 4 and 8 GPUs with shares .60, .15, .15, .10; lognormal durations of median 600 s, shape 1 (mean 989 s), on
-whole seconds; Poisson arrivals; gangs stay on one node of 8 GPUs; first fit; exact estimates.
+Jobs as in `benchmarks.gang_load`.
 AccaSim wants an environment of its own:
     python -m venv accasim-env && accasim-env/bin/pip install accasim
     python -m benchmarks.cluster --only accasim --accasim accasim-env/bin/python
@@ -24,13 +23,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from benchmarks.gang_load import DEPTH, QUICK, SEED, SHARES, WIDTHS, Jobs, Sizes, draw, simulate
 from benchmarks.measure import (
     Row,
     bare_callbacks,
@@ -42,91 +40,9 @@ from benchmarks.measure import (
     print_table,
     python,
 )
+from benchmarks.saturated import saturated_figures
 
-SEED = 20240901
-WIDTHS, SHARES = (1, 2, 4, 8), (0.60, 0.15, 0.15, 0.10)
-MEDIAN, SIGMA = 600.0, 1.0
 TARGETS = {"fcfs": 80_000, "sjf": 60_000, "srtf": 30_000, "easy_backfill": 20_000, "las": 30_000}
-DEPTH = 100
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much work the figures take."""
-
-    repetitions: int = 3
-    callbacks: int = 600_000
-    jobs: int = 1_000_000
-    fewer: int = 100_000
-    peer_jobs: int = 100_000
-    peer_nodes: tuple[int, ...] = (64, 512)
-
-
-    saturated: tuple[int, ...] = (1_000, 4_000, 16_000)
-
-
-QUICK = Sizes(1, 30_000, 4_000, 1_000, 1_000, (64,), (50, 100))
-
-
-# The load ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Jobs:
-    arrival: np.ndarray
-    width: np.ndarray
-    duration: np.ndarray
-
-
-def draw(count: int, gpus: int, load: float, seed: int = SEED) -> Jobs:
-    """Random jobs that ask for `load` of so many GPUs."""
-    random = np.random.default_rng(seed)
-    duration = np.ceil(random.lognormal(math.log(MEDIAN), SIGMA, count))
-    width = random.choice(WIDTHS, count, p=SHARES)
-    mean = MEDIAN * math.exp(SIGMA**2 / 2) * float(np.dot(WIDTHS, SHARES))
-    arrival = np.floor(np.cumsum(random.exponential(mean / (load * gpus), count)))
-    return Jobs(arrival, width, duration)
-
-
-def run_input(
-    jobs: Jobs, nodes: int, policy: str, span: bool = False, *, sizes: int = 1, pairs: bool = False, **parameters: Any
-) -> Any:
-    """sizes: of each job, twice the GPUs for 1.8 times the speed, up to a node.  pairs: devices that two jobs of four
-    classes share, with measured speeds."""
-    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec, Sharing
-    from sim.model.record import RunInput
-    from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.schema.policy import PolicySpec
-
-    kind, classes = DeviceType("gpu"), "abcd"
-    if pairs:
-        slower = tuple((x, y, 1.1 + 0.2 * (i + j)) for i, x in enumerate(classes) for j, y in enumerate(classes))
-        kind = DeviceType("gpu", streams=2, sharing=Sharing("timeslice", pairs=slower))
-        parameters["pairs"] = True
-    shapes, speeds = [], 1.8 ** np.arange(sizes)
-    for width in WIDTHS:
-        widths = [width * 2**n for n in range(sizes) if width * 2**n <= max(WIDTHS)]
-        shapes.append(Shape([Mode(f"{w} gpu", kind, gpus=w, share=WHOLE, span_any=span) for w in widths]))
-    times = jobs.duration.reshape(-1, 1) / speeds
-    tasks = Tasks(
-        arrival=jobs.arrival, shape=np.searchsorted(WIDTHS, jobs.width), shapes=shapes, time=times, estimate=times,
-        classes=list(classes), class_code=np.arange(len(times)) % len(classes) if pairs else None,
-    )  # fmt: skip
-    cluster = Cluster([NodeSpec(cpus=32, accelerators=((kind, 8),), count=nodes)])
-    if policy == "easy_backfill":
-        parameters["depth"] = DEPTH
-    return RunInput("cluster", cluster, tasks, PolicySpec("scheduler", policy, parameters).make(), policy=policy)
-
-
-def simulate(jobs: Jobs, nodes: int, policy: str, span: bool = False, **more: Any) -> tuple[float, Any]:
-    """Processor seconds of a run from arrays to the record, and the record."""
-    from sim.engine.simulation import Simulation
-
-    gc.collect()
-    run = run_input(jobs, nodes, policy, span, **more)
-    began = time.process_time()
-    record = Simulation(run).run()
-    return time.process_time() - began, record
 
 
 def seconds(count: int, policy: str, nodes: int = 250, load: float = 0.9) -> float:
@@ -205,7 +121,7 @@ def memory_figures(sizes: Sizes) -> Iterator[Row]:
 
 def program_figures(sizes: Sizes) -> Iterator[Row]:
     """Max-min fairness over time fractions: 512 jobs, no two alike, on four types of 128 GPUs."""
-    from policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, raise_least_once
+    from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share, max_min, raise_least_once
 
     random = np.random.default_rng(SEED)
     count, kinds = 512, 4
@@ -237,7 +153,7 @@ PODS = "openb_pod_list_default*.csv"
 
 def openb_figures(sizes: Sizes, folder: str) -> Iterator[Row]:
     """The reader, the scenario and fgd on all nodes of Alibaba's cluster of 2023, from the files to the tables."""
-    import sim
+    import hetsim as hs
 
     nodes, pods = Path(folder) / "openb_node_list_all_node.csv", next(iter(sorted(Path(folder).glob(PODS))), None)
     if pods is None or not nodes.exists():
@@ -253,7 +169,7 @@ def openb_figures(sizes: Sizes, folder: str) -> Iterator[Row]:
     for _ in range(sizes.repetitions + 1):
         gc.collect()
         began = time.process_time()
-        result = sim.run(scenario)
+        result = hs.run(scenario)
         tasks = len(result.tasks)
         spent.append(time.process_time() - began)
     least = min(spent[1:])
@@ -375,8 +291,6 @@ FIGURES: dict[str, Callable[[Sizes], Iterator[Row]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    from benchmarks.saturated import saturated_figures
-
     parser = parser_of("cluster", __doc__, [*FIGURES, "saturated", "openb", "accasim"])
     parser.add_argument("--openb", metavar="FOLDER", default="openb", help="with Alibaba's nodes and pods of 2023")
     parser.add_argument("--accasim", metavar="PYTHON", default="accasim-env/bin/python", help="with AccaSim installed")

@@ -29,13 +29,13 @@ import numpy as np
 
 from benchmarks.engine import fleet
 from benchmarks.measure import SEED, Row, chosen, parser_of, print_table
-from sim.errors import UsageError
-from sim.results.many_runs.warmup import PILOT, WarmupSeries
-from sim.results.one_run.batch_means import batch_interval
-from sim.results.one_run.estimands import ratio_contributions
-from sim.results.statistics import Interval, normal_quantile, student_interval
-from sim.scenario.schema.whole import MIN_FOR_PRECISION
-from sim.theory import gim1
+from hetsim.errors import UsageError
+from hetsim.results.many_runs.warmup import PILOT, WarmupSeries
+from hetsim.results.one_run.batch_means import batch_interval
+from hetsim.results.one_run.estimands import ratio_contributions
+from hetsim.results.statistics import Interval, normal_quantile, student_interval
+from hetsim.scenario.schema.whole import MIN_FOR_PRECISION
+from hetsim.theory import gim1
 
 LOAD = 0.9
 WAIT = LOAD / (1 - LOAD)
@@ -89,7 +89,7 @@ def coverage(found: Sequence[Interval], exact: float) -> tuple[float, str]:
 
 def engine_figures(sizes: Sizes) -> Iterator[Row]:
     """The recursion against the engine, on the same arrivals and services."""
-    from sim.engine.simulation import Simulation
+    from hetsim.engine.simulation import Simulation
 
     customers = max(sizes.lengths)
     given = fleet(customers, 1, load=LOAD)
@@ -184,8 +184,8 @@ def run_sums(setting: Setting, runs: int, draw: np.random.Generator) -> tuple[np
 
 def _off_the_engine(setting: Setting, customers: int = 2_000) -> float:
     """By how much waits differ where the engine has the same arrivals, services and faults."""
-    from sim.engine.simulation import Simulation
-    from sim.model.faults import FaultEvent
+    from hetsim.engine.simulation import Simulation
+    from hetsim.model.faults import FaultEvent
 
     given = fleet(customers, 1)
     served = Lockstep(setting, 1, streams("engine", customers))

@@ -79,10 +79,10 @@ def simpy_figures(sizes: Sizes) -> Iterator[Row]:
 
 def fleet(tasks: int, gpus: int, policy: str = "fcfs", load: float = 0.8, seed: int = SEED) -> Any:
     """The input of a run: single-GPU tasks, Poisson arrivals, exponential times of mean 1 s, nodes of 8 GPUs."""
-    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
-    from sim.model.record import RunInput
-    from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.schema.policy import PolicySpec
+    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+    from hetsim.model.record import RunInput
+    from hetsim.model.tasks import Mode, Shape, Tasks
+    from hetsim.scenario.schema.policy import PolicySpec
 
     kind = DeviceType("gpu")
     nodes = [NodeSpec(cpus=32, accelerators=((kind, 8),), count=gpus // 8)]
@@ -104,8 +104,8 @@ class FleetRun:
     """One run from arrays to a Result with its table of tasks, and where the time went."""
 
     def __init__(self, tasks: int, gpus: int, **more: Any):
-        from sim.engine.simulation import Simulation
-        from sim.results.one_run.result import Result
+        from hetsim.engine.simulation import Simulation
+        from hetsim.results.one_run.result import Result
 
         run = fleet(tasks, gpus, **more)
         gc.collect()
@@ -212,7 +212,7 @@ RATE, SERVERS, WARMUP_SHARE, BATCHES = 13.7, 16, 0.1, 30
 
 def waits_of_hetsim(customers: int, seed: int) -> np.ndarray:
     """M/M/16 as a scenario, from the mapping to the column of the result."""
-    import sim
+    import hetsim as hs
 
     scenario = {
         "name": "mm16",
@@ -226,7 +226,7 @@ def waits_of_hetsim(customers: int, seed: int) -> np.ndarray:
         ],
         "policy": "fcfs",
     }
-    result: Any = sim.run(scenario, seed=seed)
+    result: Any = hs.run(scenario, seed=seed)
     return result.tasks["wait"].to_numpy()
 
 
@@ -336,7 +336,7 @@ policy: sjf
 """
 
 
-HETSIM = "from sim.cli import main; main()"
+HETSIM = "from hetsim.cli import main; main()"
 """What the installed command `hetsim` does."""
 
 
@@ -382,7 +382,7 @@ def storm_figures(sizes: Sizes) -> Iterator[Row]:
 
 def retiming_figures(sizes: Sizes) -> Iterator[Row]:
     """The clock alone: 1,000 pending events are put off again and again, so that nearly every entry goes stale."""
-    from sim.engine.kernel.clock import FINISH, Clock, Timer
+    from hetsim.engine.kernel.clock import FINISH, Clock, Timer
 
     thrown_out: list[int] = []
     compact = Clock._compact

@@ -33,10 +33,10 @@ MB = 10**6
 def tasks_run(count: int, *, transfers: bool = False, streams: int = 1, sharing: str = "exclusive",
               duplex: str = "full", switch: int | None = None, one_byte: bool = False) -> Any:  # fmt: skip
     """Single-GPU tasks on nodes of 8, Poisson arrivals, exponential times of mean 1 s, transfers of some 0.1 s."""
-    from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
-    from sim.model.record import RunInput
-    from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.schema.policy import PolicySpec
+    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec, Sharing
+    from hetsim.model.record import RunInput
+    from hetsim.model.tasks import Mode, Shape, Tasks
+    from hetsim.scenario.schema.policy import PolicySpec
 
     link = Link(1000 * MB, 1000 * MB, 1e-5, duplex) if transfers else Link()
     kind = DeviceType("gpu", streams=streams, link=link, sharing=Sharing(sharing))
@@ -77,7 +77,7 @@ COSTS = {
 def service_run(count: int, *, streams: int = 2, duplex: str = "full", entry: Any = None, more: Any = None,
                 policy: Any = None) -> Any:  # fmt: skip
     """Requests of one service on four GPUs under serial greedy batching."""
-    from sim.scenario.scenario import load
+    from hetsim.scenario.scenario import load
 
     described = {
         "name": "web", "arrivals": {"process": "poisson", "rate": "1900/s"}, "count": count, "service": COSTS,
@@ -100,8 +100,8 @@ SERVICES: dict[str, dict[str, Any]] = {
 
 def seconds(make: Callable[[], Any]) -> float:
     """Processor time of one run, its tables included."""
-    from sim.engine.simulation import Simulation
-    from sim.results.one_run.result import Result
+    from hetsim.engine.simulation import Simulation
+    from hetsim.results.one_run.result import Result
 
     run = make()
     gc.collect()

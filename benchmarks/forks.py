@@ -23,11 +23,11 @@ MB = 10**6
 
 def in_flight(gpus: int, tasks: int, streams: int = 1, transfers: bool = False) -> Any:
     """A run under fcfs at 2 s, when all tasks have come and none has ended."""
-    from sim.engine.simulation import Simulation
-    from sim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
-    from sim.model.record import RunInput
-    from sim.model.tasks import Mode, Shape, Tasks
-    from sim.scenario.schema.policy import PolicySpec
+    from hetsim.engine.simulation import Simulation
+    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, Link, NodeSpec
+    from hetsim.model.record import RunInput
+    from hetsim.model.tasks import Mode, Shape, Tasks
+    from hetsim.scenario.schema.policy import PolicySpec
 
     link = Link(1000 * MB, 1000 * MB, 1e-5) if transfers else Link()
     kind = DeviceType("gpu", streams=streams, link=link)
@@ -60,7 +60,7 @@ def seconds(fork: Callable[[], Any]) -> float:
 
 def policy_fork(run: Any) -> Any:
     """A policy's fork, for another scheduler."""
-    from sim.scenario.schema.policy import PolicySpec
+    from hetsim.scenario.schema.policy import PolicySpec
 
     return run.view.fork(PolicySpec("scheduler", "fcfs").make())
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-import sim
+import hetsim as hs
 from benchmarks.measure import Row, chosen, parser_of, print_table
-from sim.workload.readers import task_table
-from sim.workload.traces import TaskTable
+from hetsim.workload.readers import task_table
+from hetsim.workload.traces import TaskTable
 
 ONLINE = ("dmda", "dmdas")
 STATIC = ("heft", "peft", "constraint_injection", "local_search")
@@ -127,7 +127,7 @@ QUICK = Sizes(("topcuoglu",), 2, 0, 15)
 def line(name: str, given: Any, sizes: Sizes) -> str:
     """One graph under all policies, and the best static plan over the best online rule."""
     search = {"name": "local_search", "evaluations": sizes.evaluations}
-    plans = sim.compare(given, [*ONLINE, *STATIC[:-1], search], overrides={"replications": 1}).plans
+    plans = hs.compare(given, [*ONLINE, *STATIC[:-1], search], overrides={"replications": 1}).plans
     makespan = plans["makespan"].to_numpy()
     best = makespan[len(ONLINE) :].min() / makespan[: len(ONLINE)].min()
     return "| " + " | ".join([name, *(f"{ratio:.2f}" for ratio in plans["ratio"]), f"{best:.3f}"]) + " |"

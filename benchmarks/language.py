@@ -54,8 +54,8 @@ def scenario(rate: float, memory: str, service: dict[str, Any], requests: int) -
 
 
 def case(name: str, requests: int, repetitions: int) -> Row:
-    from sim.engine.simulation import Simulation
-    from sim.scenario.scenario import load
+    from hetsim.engine.simulation import Simulation
+    from hetsim.scenario.scenario import load
 
     loaded = load(scenario(*CASES[name], requests))
     spent, stops, tokens = [], 0, 0

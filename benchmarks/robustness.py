@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import sim
+import hetsim as hs
 from benchmarks.measure import Row, chosen, parser_of, print_table
 
 INDEPENDENT = (
@@ -55,7 +55,7 @@ def cell(scenario: str, policy: Any, error: float, replications: int) -> Cell:
     """Of one policy under one error."""
     known: Any = {"distribution": "lognormal", "cv": error} if error else 1
     overrides = {"workload.0.estimates.error": known, "replications": replications}
-    row = sim.run(scenario, policy=policy, overrides=overrides).summary.loc["makespan"]
+    row = hs.replicate(scenario, policy=policy, overrides=overrides).summary.loc["makespan"]
     return Cell(float(row["mean"]), float(row["ci_high"] - row["ci_low"]) / 2)
 
 

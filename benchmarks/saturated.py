@@ -1,7 +1,7 @@
 """What schedulers cost a job where the queue only grows: the figure `saturated` of `python -m benchmarks.cluster`.
 
-64 nodes of 8 GPUs that are asked for 1.2 times what they have; jobs as in `benchmarks.cluster`.  A cost that grows with
-the number of jobs is one that grows with the queue.
+64 nodes of 8 GPUs with a load of 1.2; jobs as in `benchmarks.gang_load`.  A cost that grows with the number of jobs is
+one that grows with the queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.cluster import Sizes, draw, simulate
+from benchmarks.gang_load import Sizes, draw, simulate
 from benchmarks.measure import Row, in_turns, median_ratio
 
 NODES = 64
@@ -68,7 +68,7 @@ def saturated_figures(sizes: Sizes, limit: float) -> Iterator[Row]:
             spent = math.inf if "-" in texts else limited(partial(seconds, count, 1.2, policy, **more), limit)
             texts.append("-" if spent == math.inf else f"{spent / count * 1e6:,.0f}")
         yield Row(name, " / ".join(texts) + f" µs a job ({counts})")
-    for count in (2_000, 4_000, 8_000):
+    for count in sizes.backfilled:
         spent = in_turns(
             sizes.repetitions,
             easy=partial(seconds, count, 0.95, "easy_backfill"),

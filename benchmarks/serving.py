@@ -55,12 +55,12 @@ QUICK = Sizes(2, 30_000, 10_000, 3_000, 30_000, 10_000)
 
 def served(requests: int, batching: str = "serial_greedy", streams: int = 1, admission: bool = False) -> Any:
     """The input of a run: one GPU, Poisson arrivals, stages linear in the batch size."""
-    from policies.admission.accept_all import AcceptAll
-    from sim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
-    from sim.model.record import RunInput
-    from sim.model.service import Service
-    from sim.model.tasks import Mode, Shape, StageTime, Tasks
-    from sim.scenario.schema.policy import PolicySpec
+    from hetsim.model.cluster import WHOLE, Cluster, DeviceType, NodeSpec
+    from hetsim.model.record import RunInput
+    from hetsim.model.service import Service
+    from hetsim.model.tasks import Mode, Shape, StageTime, Tasks
+    from hetsim.scenario.schema.policy import PolicySpec
+    from hetsim_policies.admission.accept_all import AcceptAll
 
     kind = DeviceType("gpu", streams=streams)
     mode = Mode(
@@ -93,8 +93,8 @@ class ServedRun:
     """One run from arrays to a Result with its table of requests."""
 
     def __init__(self, requests: int, **more: Any):
-        from sim.engine.simulation import Simulation
-        from sim.results.one_run.result import Result
+        from hetsim.engine.simulation import Simulation
+        from hetsim.results.one_run.result import Result
 
         run = served(requests, **more)
         gc.collect()
@@ -145,7 +145,7 @@ def _rate(sizes: Sizes, requests: int, what: str, target: int | None, **more: An
 def shared(requests: int, services: int, gpus: int) -> Any:
     """The input of a run: several services alike on the GPUs of nodes of four, 480 requests/s for each GPU."""
     from benchmarks.features import COSTS
-    from sim.scenario.scenario import load
+    from hetsim.scenario.scenario import load
 
     each = {"arrivals": {"process": "poisson", "rate": f"{480 * gpus / services}/s"}, "service": COSTS}
     entries = [{"name": f"s{number}", "count": requests // services, **each} for number in range(services)]
@@ -155,7 +155,7 @@ def shared(requests: int, services: int, gpus: int) -> Any:
 
 def services_figures(sizes: Sizes) -> Iterator[Row]:
     """Time a batch with many services and many GPUs against one service on one."""
-    from sim.engine.simulation import Simulation
+    from hetsim.engine.simulation import Simulation
 
     def seconds(services: int, gpus: int) -> float:
         simulation = Simulation(shared(sizes.shared_requests, services, gpus))
@@ -181,7 +181,7 @@ def peak(requests: int, table: bool) -> None:
     if table:
         ServedRun(requests)
     else:
-        from sim.engine.simulation import Simulation
+        from hetsim.engine.simulation import Simulation
 
         Simulation(served(requests)).run()
     status = Path("/proc/self/status")

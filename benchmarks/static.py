@@ -27,21 +27,21 @@ from typing import Any
 
 import numpy as np
 
-import sim
+import hetsim as hs
 from benchmarks.measure import ROOT, SEED, Row, chosen, in_turns, median_ratio, parser_of, print_table
-from policies.static.common.bounds import linear_bound
-from policies.static.common.graph_bounds import critical_path
-from policies.static.dual_approximation import RATIO, as_published, pairs, solve
-from policies.static.heft import heft
-from policies.static.hlp import hlp
-from sim import registry
-from sim.engine.simulation import Simulation
-from sim.model.record import COMPLETED
-from sim.policy import PlannedScheduler, PlanProblem
-from sim.testing import System
-from sim.testing.hybrid import FAMILIES, hybrid, instances, optimum
-from sim.workload.readers import hetero_dag, task_table
-from sim.workload.traces import TaskTable
+from hetsim import registry
+from hetsim.engine.simulation import Simulation
+from hetsim.model.record import COMPLETED
+from hetsim.policy import PlannedScheduler, PlanProblem
+from hetsim.testing import System
+from hetsim.testing.hybrid import FAMILIES, hybrid, instances, optimum
+from hetsim.workload.readers import hetero_dag, task_table
+from hetsim.workload.traces import TaskTable
+from hetsim_policies.static.common.bounds import linear_bound
+from hetsim_policies.static.common.graph_bounds import critical_path
+from hetsim_policies.static.dual_approximation import RATIO, as_published, pairs, solve
+from hetsim_policies.static.hlp import hlp
+from hetsim_policies.static.insertion import Heft, Insertion
 
 DEFAULT = ROOT.parent / "shared" / "data" / "hetero_dag" / "2_resources"
 CLUSTERS = ((16, 2), (16, 4), (32, 8), (64, 16))
@@ -236,7 +236,7 @@ def saga_figures(sizes: Sizes, folder: Path) -> Iterator[Line]:
     spans: dict[str, float] = {}
 
     def ours() -> None:
-        spans["ours"] = heft(times, [m, k], none).makespan
+        spans["ours"] = Heft.placed(Insertion(times, [m, k], none)).makespan
 
     def theirs() -> None:
         spans["theirs"] = HeftScheduler().schedule(network, graph).makespan
@@ -270,7 +270,7 @@ class Graph:
 @cache
 def graphs(folder: Path, most: int | None) -> list[Graph]:
     """The shipped Cholesky graph, and the published ones of a folder."""
-    shipped = task_table.read(ROOT / "scenarios" / "graphs" / f"{SHIPPED}.csv")
+    shipped = task_table.read(ROOT / "scenarios" / "hetsim_scenarios" / "graphs" / f"{SHIPPED}.csv")
     found = [Graph(SHIPPED, shipped, 8, 2)]
     for file in sorted(folder.glob("spotrf-*.txt"))[: None if most is None else most - 1]:
         _, side, tiles = file.stem.split("-")
@@ -292,7 +292,7 @@ def graph_figures(sizes: Sizes, folder: Path) -> Iterator[Line]:
         times, counts, before = np.stack([p, q], axis=1), [graph.cores, graph.gpus], graph.tasks.predecessors
         rounded, bound = hlp(times, counts, before)
         shared = outcome("heteroprio", hybrid(p, q, *counts, predecessors=before)).makespan
-        spans = [heft(times, counts, before).makespan, shared, rounded.makespan]
+        spans = [Heft.placed(Insertion(times, counts, before)).makespan, shared, rounded.makespan]
         path = critical_path(times, counts, before)
         lanes = f"{graph.cores} + {graph.gpus}"
         rows.append((graph.name, len(p), lanes, f"{bound * 1e3:.4g} ms", f"{path / bound:.3f}",
@@ -321,7 +321,7 @@ def transfer_figures(sizes: Sizes, folder: Path) -> Iterator[Line]:
     all_graphs = graphs(folder, sizes.files)
     with tempfile.TemporaryDirectory() as made:
         for graph in all_graphs:
-            plans = sim.compare(with_transfers(graph, Path(made)), names).plans
+            plans = hs.compare(with_transfers(graph, Path(made)), names).plans
             columns.append([f"{ratio:.3f}" for ratio in plans["ratio"]])
             bounds.append(f"{plans['lower_bound'].iloc[0] * 1e3:.4g}")
     yield f"Cholesky graphs with transfers ({LINK['upload']} each way): simulated makespan over the bound, in ms"

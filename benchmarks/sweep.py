@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Row, chosen, parser_of, print_table
-from sim.experiment.sweep import plan_sweep, sweep, sweep_plan
-from sim.experiment.work import RunJob, Setup, outcome_of
-from sim.scenario.scenario import Scenario, load
+from hetsim.experiment.sweep import plan_sweep, sweep, sweep_plan
+from hetsim.experiment.work import RunJob, Setup, outcome_of
+from hetsim.scenario.scenario import Scenario, load
 
 
 def scenario(tasks: int) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def _memory(points: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         sweep(base, {"seed": range(10)}, out=Path(folder) / "first")  # imports
         before, began = resident(), time.process_time()
-        plan = plan_sweep(base, {"seed": range(points)})
+        plan = plan_sweep(base, {"seed": range(points)}, workers=2)
         planned = resident() - before
-        sweep_plan(plan, out=Path(folder) / "s", workers=2)
+        sweep_plan(plan, out=Path(folder) / "s")
         each = 1e3 * (time.process_time() - began) / points
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     return [

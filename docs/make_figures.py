@@ -5,7 +5,7 @@
 
 queues, ratios, batches: simulations beside what is known exactly, for docs/background/validation.md.  pictures: what
 the blocks of docs/pictures.md write, as far as the page shows it.  questions: what the commands of docs/questions.md
-print, for the questions that have a picture.
+print, for the questions that have a picture.  systems (systems=NAME: one of them), cost: docs/system_figures.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import system_figures  # in this folder
 from matplotlib.figure import Figure
 
-import sim
-from sim import theory
-from sim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, figure, tidy
+import hetsim as hs
+from hetsim import theory
+from hetsim.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, figure, tidy
 
 DOCS = Path(__file__).parent.absolute()
 FOLDER = DOCS / "background"
@@ -40,7 +41,7 @@ def queues() -> Figure:
         exact = [theory.mmc(load * servers, 1.0, servers=servers).wait_mean for load in loads]
         ax.plot(loads, exact, color=color, label=f"M/M/{servers}, exact")
         for load in (0.5, 0.6, 0.7, 0.8, 0.85, 0.9):
-            several = sim.run(
+            several = hs.replicate(
                 "mm16",
                 overrides={
                     "cluster.nodes.gpus.count": servers,
@@ -87,7 +88,7 @@ def ratios() -> Figure:
     policies = ["dual_approximation", "heft", "greedy_dual", "heteroprio", "mct", "min_min", "graham"]
     over = {policy: [] for policy in policies}
     for seed in range(40):
-        runs = {policy: sim.run({**KERNELS, "seed": seed, "policy": policy}) for policy in policies}
+        runs = {policy: hs.run({**KERNELS, "seed": seed, "policy": policy}) for policy in policies}
         first = runs["dual_approximation"]
         bound = first.metric("makespan") / first.metric("makespan_ratio")
         for policy, result in runs.items():
@@ -118,7 +119,7 @@ def batches() -> Figure:
     for policy, color, kept in (("serial_greedy", INK, []), ("async_linear", ORANGE, [])):
         for rate in marks:
             over = {"workload.0.arrivals.rate": f"{rate}/s"}
-            several = sim.run("async-latency", policy={"batching": policy}, overrides=over, replications=10)
+            several = hs.replicate("async-latency", policy={"batching": policy}, overrides=over, replications=10)
             found = several.interval("response_mean", 0.99)
             kept.append((1e3 * found.low, 1e3 * found.mean, 1e3 * found.high))
         low, mean, high = np.array(kept).T
@@ -202,7 +203,7 @@ def questions() -> None:
     """Run, of docs/questions.md, the command before each picture, and draw what it found, with 95 % intervals."""
     import click.testing
 
-    from sim.cli.program import hetsim
+    from hetsim.cli.program import hetsim
 
     target = DOCS / "pictures" / "questions"
     target.mkdir(exist_ok=True)
@@ -225,6 +226,10 @@ def main(asked: list[str]) -> None:
         pictures()
     if not asked or "questions" in asked:
         questions()
+    for name in (word.partition("=")[2] for word in asked or ["systems"] if word.split("=")[0] == "systems"):
+        system_figures.systems(name)
+    if not asked or "cost" in asked:
+        system_figures.cost().savefig(DOCS / "dual-approximation-time.png", dpi=80)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from sim.gallery import Entry, Outcome, entries
-from sim.gallery.outcome import difference, number, ratios, recorded, sentence
-from sim.gallery.schema import FiguresTable
+from hetsim.gallery import Entry, Outcome, entries
+from hetsim.gallery.outcome import difference, number, ratios, recorded, sentence
+from hetsim.gallery.schema import FiguresTable
 
 HERE = Path(__file__).parent
 PAGE, PICTURES = HERE / "gallery.md", HERE / "gallery"
@@ -35,7 +35,8 @@ def _page() -> Iterator[str]:
     yield ""
     yield "Published results, with their authors' own inputs and figures: what the paper says, what hetsim gives, why"
     yield "they differ. `hetsim gallery` lists the entries, `hetsim gallery NAME` runs one and prints this table,"
-    yield "`hetsim gallery NAME --short` takes seconds. The inputs lie in `scenarios/published`, with notices of their"
+    yield "`hetsim gallery NAME --short` takes seconds. The inputs lie in"
+    yield "`scenarios/hetsim_scenarios/published`, with notices of their"
     yield "licenses; how to add an entry is told in CONTRIBUTING."
     yield ""
     yield "| entry | what | outcome | time |"
@@ -129,8 +130,8 @@ def capital(text: str) -> str:
 
 def pictures() -> None:
     """Draw the pictures of all that was recorded."""
-    from sim.model.files import write_whole
-    from sim.plots.gallery import bars
+    from hetsim.model.files import write_whole
+    from hetsim.plots.gallery import bars
 
     PICTURES.mkdir(exist_ok=True)
     for entry in entries():

@@ -4,8 +4,9 @@
     python docs/make_reference.py --check    exit code 1 if a page is not what would be written now
 
 Each page has a module in docs/reference_pages.  scenario: the JSON Schema of scenario files.  policies, traces: the
-registries and the texts at the head of each file.  results: the metrics and the columns of the tables.  commands: the
-command line's own help.  python: signatures and docstrings of the public functions and classes.
+registries and the texts at the head of each file.  readers: the keys that theory, sizing and planners understand.
+results: the metrics and the columns of the tables.  commands: the command line's own help.  python: signatures and
+docstrings of the public functions and classes.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ if str(HERE) not in sys.path:
 
 from reference_pages.commands import commands_page  # noqa: E402
 from reference_pages.policies import guarantee, head, policies_pages, reference  # noqa: E402
-from reference_pages.python import python_page  # noqa: E402
+from reference_pages.python import public_functions, python_page  # noqa: E402
+from reference_pages.readers import readers_page  # noqa: E402
 from reference_pages.results import TABLES, results_page  # noqa: E402
 from reference_pages.scenario import scenario_page  # noqa: E402
 from reference_pages.traces import traces_page  # noqa: E402
 
-from sim.scenario.schema.whole import json_schema  # noqa: E402
+from hetsim.scenario.schema.whole import json_schema  # noqa: E402
 
-__all__ = ["TABLES", "guarantee", "head", "main", "pages", "reference"]
+__all__ = ["TABLES", "guarantee", "head", "main", "pages", "public_functions", "reference"]
 
 FOLDER = HERE / "reference"
-SCHEMA = "../../scenarios/hetsim.schema.json"
+SCHEMA = "../../scenarios/hetsim_scenarios/hetsim.schema.json"
 """What editors read: the first line of shipped scenarios names it."""
 
 
@@ -38,7 +40,7 @@ def pages() -> dict[str, str]:
     """Name of each file, from docs/reference on, and its text."""
     made = {
         "scenario": scenario_page, "results": results_page, "commands": commands_page,
-        "traces": traces_page, "python": python_page,
+        "traces": traces_page, "python": python_page, "readers": readers_page,
     }  # fmt: skip
     found = {f"{name}.md": "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
     found |= {name: "\n".join(lines).rstrip() + "\n" for name, lines in policies_pages().items()}

@@ -4,9 +4,9 @@
 # hetsim answers: *which scheduling policy should this cluster of CPUs and GPUs use under this load, and what will it do?* A scenario is a YAML file, a mapping, or the name of one that ships.
 
 # %%
-import sim
+import hetsim as hs
 
-result = sim.run("first-steps")
+result = hs.run("first-steps")
 result
 
 # %% [markdown]
@@ -20,7 +20,7 @@ result.tasks.nlargest(5, "response")[columns].round(2)
 # Which task ran where and when; uploads, computing and downloads are told apart.
 
 # %%
-sim.plots.gantt(result).figure
+hs.plots.gantt(result).figure
 
 # %% [markdown]
 # Some training tasks ran on cores, where they take five times as long (`speedup: 5` in the scenario). What did that cost?
@@ -40,7 +40,7 @@ result.explain(by="class").round(1)
 # Would another policy be better? Every policy meets the same arrivals and sizes, so differences are paired, and a winner is named only where the interval of the difference excludes zero.
 
 # %%
-sim.compare(
+hs.compare(
     "first-steps",
     policies=["fcfs", "sjf", {"scheduler": "fcfs_skip", "placement": "earliest_finish"}],
     replications=10,
@@ -51,5 +51,5 @@ sim.compare(
 
 # %%
 for nodes in (2, 3, 4):
-    larger = sim.run("first-steps", overrides={"cluster.nodes.0.count": nodes})
+    larger = hs.run("first-steps", overrides={"cluster.nodes.0.count": nodes})
     print(f"{nodes} nodes: mean response {larger.metric('response_mean'):.0f} s")

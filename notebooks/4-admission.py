@@ -6,15 +6,15 @@
 # %%
 import pandas as pd
 
-import sim
-from sim import theory
-from sim.queueing.matching import match
+import hetsim as hs
+from hetsim import theory
+from hetsim.queueing.matching import match
 
 # %% [markdown]
 # Sixteen servers at 13.7 customers a second of one second each. Which exact model is that, and does every one of its assumptions hold? `match` is what `hetsim theory mm16` asks: it looks up each assumption in the scenario, with the key that decides it.
 
 # %%
-mm16 = match(sim.load("mm16"))
+mm16 = match(hs.load("mm16"))
 print(f"{mm16.model}: {mm16.verdict}")
 pd.DataFrame(mm16.assumptions)[["holds", "text", "key", "found"]]
 
@@ -30,14 +30,14 @@ def beside(found, runs):
         print(f"{row.metric:20} exact {row.value:7.3f}, simulated {interval.mean:7.3f} ± {interval.half_width:.3f}, {told}")
 
 
-beside(mm16, sim.run("mm16", replications=10, metrics=[row.metric for row in mm16.rows]))
+beside(mm16, hs.replicate("mm16", replications=10, metrics=[row.metric for row in mm16.rows]))
 
 # %% [markdown]
 # Change one thing, and the answer may no longer be exact, or there is none:
 
 # %%
 for change in ({"workload.customers.gpu_time": "1 s"}, {"policy": "sjf"}):
-    other = match(sim.load("mm16", change))
+    other = match(hs.load("mm16", change))
     failed = "; ".join(one.text for one in other.failed)
     why = f"does not hold: {failed}" if failed else "the formula is an approximation"
     print(f"{change}: {other.verdict} ({other.model}): {why}")
@@ -48,7 +48,7 @@ for change in ({"workload.customers.gpu_time": "1 s"}, {"policy": "sjf"}):
 # %%
 for limit in (0, 4, 16):
     predicted = theory.mmck(20.0, 1.0, servers=16, room=16 + limit).loss
-    limited = sim.run(
+    limited = hs.replicate(
         "mm16", replications=5, metrics=["rejected_fraction"],
         policy={"scheduler": "fcfs", "admission": {"name": "queue_limit", "limit": limit}},
         overrides={"workload.0.arrivals.rate": "20/s"},
@@ -68,7 +68,7 @@ policies = {
     "feasible somewhere": {"scheduler": "fcfs_skip", "admission": "redirect"},
 }
 metrics = ["goodput_fraction", "attainment_admitted", "rejected_fraction", "jain"]
-overload = sim.compare("overload", policies, metrics=metrics)
+overload = hs.compare("overload", policies, metrics=metrics)
 overload.shown_table()
 
 # %% [markdown]
@@ -78,7 +78,7 @@ overload.shown_table()
 means = overload.table["goodput_fraction", "mean"]
 print(f"goodput fraction {100 * means['accept all']:.0f} % when all are accepted, "
       f"{100 * means.drop('accept all').min():.0f} to {100 * means.drop('accept all').max():.0f} % with admission")
-sim.plots.pareto(overload, "rejected_fraction", "attainment_admitted").figure
+hs.plots.pareto(overload, "rejected_fraction", "attainment_admitted").figure
 
 # %% [markdown]
 # Naor's question (1969): customers that decide for themselves join queues that are longer than is best for all of them together. Thresholds for a reward of 10 and a cost of 1 a second, at one server of rate 1 and arrivals of 0.9:
@@ -108,7 +108,7 @@ for objective in ("individual", "social", "revenue"):
     rule = {"name": "naor", "reward": 10, "cost": 1, "objective": objective, "arrival_rate": "0.9/s", "service_time": "1 s"}
     policy = {"scheduler": "fcfs", "admission": rule}
     exact = theory.mmck(0.9, 1.0, servers=1, room=getattr(best, objective))
-    runs = sim.run(toll, policy=policy, replications=10, metrics=asked)
+    runs = hs.replicate(toll, policy=policy, replications=10, metrics=asked)
     welfare = 10 * runs.column("throughput") - runs.column("jobs_in_system_mean")
     loss = runs.interval("rejected_fraction")
     print(f"{objective:10} at most {getattr(best, objective):2} in the system: "

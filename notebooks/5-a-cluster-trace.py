@@ -4,9 +4,9 @@
 # Replaying a cluster's job log under another policy is what most users come for. The log that ships is a small generated one in the format of Alibaba's GPU trace of 2023: pods on parts of GPUs, on whole ones and on several, some of which name the GPU types they can run on. Put the path of your own file in its place; `hetsim list traces` names the formats that are read.
 
 # %%
-import sim
+import hetsim as hs
 
-trace = sim.load("pods-on-parts-of-gpus")
+trace = hs.load("pods-on-parts-of-gpus")
 run = trace.build()
 print(f"{len(run.tasks):,} pods on {run.cluster.describe()}")
 
@@ -23,7 +23,7 @@ policies = {
     "easy_backfill": "easy_backfill",
 }
 metrics = ["wait_mean", "wait_p95", "bounded_slowdown_10s_mean", "gpu_allocation", "fragmentation"]
-found = sim.compare(trace, policies, metrics=metrics, baseline="fcfs")
+found = hs.compare(trace, policies, metrics=metrics, baseline="fcfs")
 found.shown_table()
 
 # %% [markdown]
@@ -38,7 +38,7 @@ for sentence in found.sentences:
 # Why is first come, first served so bad here? `explain` splits the waiting of every pod by cause.
 
 # %%
-one = sim.run(trace, policy="fcfs", replications=1)
+one = hs.run(trace, policy="fcfs")
 causes = one.explain(by="class").drop(columns="tasks")
 (100 * causes.div(causes["wait"], axis=0)).drop(columns="wait").loc[:, lambda table: table.max() > 1].round(1)
 
@@ -69,17 +69,17 @@ print(f"behind pods that name GPU types {100 * stands[True].sum():.0f} %, behind
 # So it is two kinds: pods that wait for a GPU type of their choice, and pods on several GPUs, which have to find them on one node. The queue and the GPUs over time, with and without the rule that no pod passes the head of the queue:
 
 # %%
-skipping = sim.run(trace, policy="fcfs_skip", replications=1)
-sim.plots.over_time({"fcfs": one, "fcfs_skip": skipping})
+skipping = hs.run(trace, policy="fcfs_skip")
+hs.plots.over_time({"fcfs": one, "fcfs_skip": skipping})
 
 # %% [markdown]
 # And how single pods fare:
 
 # %%
-sim.plots.distributions({"fcfs": one, "fcfs_skip": skipping, "sjf": sim.run(trace, policy="sjf", replications=1)})
+hs.plots.distributions({"fcfs": one, "fcfs_skip": skipping, "sjf": hs.run(trace, policy="sjf")})
 
 # %% [markdown]
 # What changed for which users, and where the two policies first parted:
 
 # %%
-sim.difference(one, skipping).sentences
+hs.difference(one, skipping).sentences

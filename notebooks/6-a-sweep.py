@@ -4,10 +4,10 @@
 # How many nodes, and which policy? A sweep runs a scenario at every point of a grid, under every policy, with the same arrivals for all of them.
 
 # %%
-import sim
+import hetsim as hs
 
 nodes = "cluster.nodes.0.count"
-swept = sim.sweep(
+swept = hs.sweep(
     "deep-learning-mix",
     {nodes: [3, 4, 5, 6]},
     policies=["fcfs", "sjf", "las"],
@@ -26,19 +26,19 @@ swept.table[[nodes, "policy", "response_mean", "response_mean_ci_low", "response
 # Response against the size of the cluster, with 95 % intervals:
 
 # %%
-sim.plots.against(swept, nodes, "response_mean").figure
+hs.plots.against(swept, nodes, "response_mean").figure
 
 # %% [markdown]
 # Nodes cost money and waiting costs patience. The front joins what nothing else beats in both:
 
 # %%
-sim.plots.pareto(swept, nodes, "response_mean").figure
+hs.plots.pareto(swept, nodes, "response_mean").figure
 
 # %% [markdown]
 # Which policy, if the size is not known yet? The regret of each: how far it is from the best at each size.
 
 # %%
-sim.plots.regret(swept, "response_mean").figure
+hs.plots.regret(swept, "response_mean").figure
 
 # %%
 grid = swept.pivot("policy", nodes, "response_mean")  # seconds; a row a size, a column a policy
@@ -48,4 +48,4 @@ grid = swept.pivot("policy", nodes, "response_mean")  # seconds; a row a size, a
 # The choice then is the smallest cluster that keeps a promise, found by bisection over replications and stated with its confidence:
 
 # %%
-sim.size("deep-learning-mix", "slowdown_p95 < 4", nodes, policy="sjf", most=12, replications=10)
+hs.size("deep-learning-mix", "slowdown_p95 < 4", nodes, policy="sjf", most=12, replications=10)

@@ -4,8 +4,8 @@
 # A policy reads a view of the cluster and yields decisions; the engine checks each one and carries it out before the next. Here is one: shortest job first, except that a task that has waited longer than a patience goes first.
 
 # %%
-import sim
-from sim.policy import ListScheduler, Start
+import hetsim as hs
+from hetsim.policy import ListScheduler, Start
 
 
 class PatientSjf(ListScheduler):
@@ -23,13 +23,13 @@ class PatientSjf(ListScheduler):
         yield from super().schedule(view)
 
 
-_ = sim.register("patient_sjf", PatientSjf)
+_ = hs.register("patient_sjf", PatientSjf)
 
 # %% [markdown]
 # Does it keep the contract? The conformance suite tries it on small systems with gangs, fractions, memory, transfers, graphs and preemption, with the engine's invariants on.
 
 # %%
-from sim.testing import check_policy
+from hetsim.testing import check_policy
 
 check_policy(PatientSjf)
 print("no rule broken")
@@ -58,7 +58,7 @@ except AssertionError as complaint:
 # What is it worth? Sjf lets long jobs wait; patience should help the worst off, at a price for the rest.
 
 # %%
-found = sim.compare(
+found = hs.compare(
     "deep-learning-mix",
     {"fcfs": "fcfs", "sjf": "sjf", "patient": {"name": "patient_sjf", "patience": 3600.0}},
     metrics=["response_mean", "slowdown_p95", "wait_max"],
@@ -71,14 +71,14 @@ found
 
 # %%
 hours = [0.5, 2, 6, 12, 24, 48]
-tuned = sim.tune("deep-learning-mix", "patient_sjf", over={"patience": [3600 * each for each in hours]}, metric="slowdown_p95")
+tuned = hs.tune("deep-learning-mix", "patient_sjf", over={"patience": [3600 * each for each in hours]}, metric="slowdown_p95")
 tuned
 
 # %% [markdown]
 # The slowdown wants a patience of a day. Is that still a policy of its own? The winner beside plain sjf, on loads that neither the choice nor its interval has seen (another seed):
 
 # %%
-last = sim.compare(
+last = hs.compare(
     "deep-learning-mix",
     {"sjf": "sjf", "tuned": tuned.policy, "12 h": {"name": "patient_sjf", "patience": 12 * 3600.0}},
     metrics=["slowdown_p95", "wait_max"],
@@ -94,5 +94,5 @@ last
 
 # %%
 patient = {"name": "patient_sjf", "patience": 3600.0}
-runs = [sim.run("deep-learning-mix", policy=policy, replications=1) for policy in ("sjf", patient)]
-sim.difference(*runs, "wait").sentences
+runs = [hs.run("deep-learning-mix", policy=policy) for policy in ("sjf", patient)]
+hs.difference(*runs, "wait").sentences

@@ -9,15 +9,15 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import BaseCallback
 
-import sim
-from sim.learning.training.networks import ActionScores, greedy
-from sim.learning.training.sb3 import ScoringPolicy
+import hetsim as hs
+from hetsim.learning.training.networks import ActionScores, greedy
+from hetsim.learning.training.sb3 import ScoringPolicy
 
 torch.set_num_threads(1)
 steps, seed = int(sys.argv[1]), 0
 scenario = {"scenario": "learned-affinity", "order": "arrival"}
-env = gymnasium.make("hetsim/Scheduling-v0", **scenario, normalize="time").unwrapped
-judge = gymnasium.make("hetsim/Scheduling-v0", **scenario, normalize=None).unwrapped
+env = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", **scenario, normalize="time").unwrapped
+judge = gymnasium.make("hetsim.learning:hetsim/Scheduling-v0", **scenario, normalize=None).unwrapped
 random = np.random.default_rng([seed, 0])  # as `hetsim train --seed 0`: the same run
 first = ActionScores(env.layout, seed=random).arrays()
 model = MaskablePPO(
@@ -50,5 +50,5 @@ class KeepTheBest(BaseCallback):
 
 model.learn(steps, callback=KeepTheBest())
 mine = {"name": "learned", "path": str(Path("stock.npz").resolve())}
-found = sim.compare("learned-affinity", {"mine": {"scheduler": mine}, "fcfs": "fcfs"}, metrics=["slowdown_mean"])
+found = hs.compare("learned-affinity", {"mine": {"scheduler": mine}, "fcfs": "fcfs"}, metrics=["slowdown_mean"])
 print(found.table)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import click
 from reference_pages.markdown import code, generated, prose, row, table
 
-from sim import registry
-from sim.cli.program import VERBS
+from hetsim import registry
+from hetsim.cli.program import VERBS
 
 
 def commands_page() -> Iterator[str]:
@@ -17,8 +17,8 @@ def commands_page() -> Iterator[str]:
     yield "# Commands"
     yield from generated("the help texts of the commands")
     yield "Data go to stdout, progress and notes to stderr. Exit codes: 0 done, 1 the run failed, 2 wrong usage,"
-    yield "3 invalid scenario, 4 nothing meets the target (`hetsim size`, `hetsim partition`), 130 interrupted."
-    yield "`NO_COLOR` is respected."
+    yield "3 invalid scenario, 4 nothing meets the target (`hetsim size`, `hetsim plan partition`), 130 interrupted."
+    yield "`--out` is a folder in every command. Verdicts have color on a terminal; `NO_COLOR` is respected."
     for verb, reference in VERBS.items():
         yield from _command(f"hetsim {verb}", registry.load_object(reference), 2)
 
@@ -37,8 +37,5 @@ def _command(name: str, command: click.Command, level: int) -> Iterator[str]:
             value = "" if one.is_flag or one.count else f" {one.make_metavar(context)}"
             names = ", ".join([*one.opts, *one.secondary_opts])
             yield row(code(names + value), prose(one.help or ""))
-    if isinstance(command, click.Group):
-        for inner in command.list_commands(context):
-            found = command.get_command(context, inner)
-            assert found is not None
-            yield from _command(f"{name} {inner}", found, level + 1)
+    for inner, found in sorted(getattr(command, "commands", {}).items()):
+        yield from _command(f"{name} {inner}", found, level + 1)

@@ -10,12 +10,12 @@ from typing import Any
 
 from reference_pages.markdown import code, generated, prose, row, table
 
-from sim import registry
-from sim.cli.listing import parameters, summary
+from hetsim import registry
+from hetsim.cli.listing import parameters, summary
 
 KINDS = {
     "scheduler": "Schedulers", "placement": "Placements", "admission": "Admission", "batching": "Batching",
-    "routing": "Routing",
+    "routing": "Routing", "predictor": "Predictors",
 }  # fmt: skip
 LABEL = re.compile(
     r"(?:^|(?<=[.;:)] )|(?<=\n))(References?|Weakness(?:es)?|Cost(?: of all)?|Proven|Limits):", re.MULTILINE
@@ -39,19 +39,19 @@ FOLDERS = {
     "orders": "Orders of a queue", "dynamic": "Schedulers that decide while the clock runs",
     "static": "Schedulers that plan before it", "hybrid": "Schedulers that do both", "learning": "Learned policies",
     "placements": "Placements", "placement_rules": "Placements by a score", "admission": "Admission",
-    "batching": "Batching", "routing": "Routing",
+    "batching": "Batching", "routing": "Routing", "prediction": "Predictors",
 }  # fmt: skip
-"""Folders (or files) of `policies`, each with a page."""
+"""Folders (or files) of `hetsim_policies`, each with a page."""
 
 
 def folder_of(place: str) -> str:
-    """The folder or file of `policies` in which a policy stands."""
-    return "orders" if place.startswith("sim.") else place.partition(":")[0].split(".")[1]
+    """The folder or file of `hetsim_policies` in which a policy stands."""
+    return "orders" if place.startswith("hetsim.") else place.partition(":")[0].split(".")[1]
 
 
 def policies_pages() -> dict[str, list[str]]:
     """File names and lines: one line for every registered policy, and a page for each folder of them."""
-    shipped = importlib.import_module("policies").CATALOGUE
+    shipped = importlib.import_module("hetsim_policies").CATALOGUE
     pages = {"policies.md": list(_overview(shipped))}
     for folder, title in FOLDERS.items():
         pages[f"policies/{folder}.md"] = list(_folder(shipped, folder, title))
@@ -82,7 +82,7 @@ def _folder(shipped: Mapping[str, Mapping[str, str]], folder: str, title: str) -
     there = [(kind, name, place) for kind in KINDS for name, place in sorted(shipped[kind].items())
              if folder_of(place) == folder]  # fmt: skip
     yield "[All policies](../policies.md) in one table."
-    text = importlib.import_module(f"policies.{folder}").__doc__ or ""
+    text = importlib.import_module(f"hetsim_policies.{folder}").__doc__ or ""
     for family, listed in re.findall(r"^(\S[^\n]*):\n((?:    .*\n?)+)", text, re.MULTILINE) or [("", "")]:
         if family:
             yield f"\n## {family}"
@@ -109,7 +109,7 @@ def _policy(kind: str, name: str) -> Iterator[str]:
 
 
 def _lists() -> Any:
-    from sim.policy.lists import ListScheduler
+    from hetsim.policy.lists import ListScheduler
 
     return ListScheduler
 
@@ -127,8 +127,8 @@ def head(item: Any) -> str:
 
 def cost_of_all(module: Any, of_all: str) -> str:
     """What a file of several policies says of the cost of all; orders that stand elsewhere have that of the list."""
-    if module.__name__ == "sim.policy.lists":
-        of_all = inspect.cleandoc(importlib.import_module("policies.orders").__doc__ or "")
+    if module.__name__ == "hetsim.policy.lists":
+        of_all = inspect.cleandoc(importlib.import_module("hetsim_policies.orders").__doc__ or "")
     found = re.search(r"Cost(?: of all)?:.*?(?=\n\n|\Z)", of_all, re.DOTALL)
     return found[0].replace("Cost of all:", "Cost:") if found else ""
 

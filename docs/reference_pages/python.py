@@ -9,70 +9,92 @@ from typing import Any
 
 from reference_pages.markdown import code, generated, prose, row, table
 
-import sim
-from sim import plots, registry, testing
+import hetsim as hs
+from hetsim import plots, registry, testing
 
 RETURNED = {
-    "Difference": "sim.results.many_runs.difference:Difference",
-    "PrecisionPlan": "sim.experiment.precision:PrecisionPlan",
-    "Sizing": "sim.experiment.size:Sizing", "Training": "sim.learning.training.train:Training",
-    "Tuning": "sim.results.many_runs.tuning:Tuning",
+    "Difference": "hetsim.results.many_runs.difference:Difference",
+    "PrecisionPlan": "hetsim.experiment.precision:PrecisionPlan",
+    "Sizing": "hetsim.experiment.size:Sizing", "Training": "hetsim.learning.training.train:Training",
+    "Tuning": "hetsim.results.many_runs.tuning:Tuning",
 }  # fmt: skip
 """Classes that functions return, and that are made in no other way."""
 
-CHECKS = ("check_policy", "check_trace", "random_system", "systems")
+CHECKS = ("check_policy", "check_predictor", "check_trace", "random_system", "systems")
 ELSEWHERE = ("errors", "plots", "theory")
 """Modules among the public names."""
 INNER = (
-    "add", "add_values", "base", "cells", "content_hash", "energy_until", "files", "moved", "plans_title", "record",
-    "replays", "share_table", "shown", "shown_metrics", "title", "usage", "without_chance",
+    "add", "add_values", "addresses", "among", "base", "begin", "cells", "content_hash", "contributions",
+    "deferred_yaml", "energy_until", "files", "fragmentation_between", "keeps", "moved", "plans_title", "record",
+    "replays", "share_table", "shown", "shown_metrics", "shown_plans", "shown_table", "title", "usage",
+    "without_chance",
 )  # fmt: skip
 """Members of classes that the program itself needs, and users hardly ever."""
 
 
 def python_page() -> Iterator[str]:
-    """Functions of `sim`, what they return, pictures, tests."""
+    """Functions of `hetsim`, what they return, pictures, tests."""
     yield "# Python"
     yield from generated("the signatures and docstrings of the public names")
-    yield "`import sim` costs next to nothing; each name is loaded when it is first used. Exact queueing models:"
+    yield "`import hetsim` costs next to nothing; each name is loaded when it is first used. Exact queueing models:"
     yield "[queueing theory](../theory.md); the contract for policies: [own policy](../how-to/own-policy.md); what the"
-    yield "pictures look like: [pictures](../pictures.md); the columns of the tables: [results](results.md)."
-    names = [name for name in sim.__all__ if name not in ELSEWHERE]
+    yield "pictures look like: [pictures](../pictures.md); the columns of the tables: [results](results.md); what stays"
+    yield "as it is in later versions: [promises](../promises.md)."
+    names = [name for name in hs.__all__ if name not in ELSEWHERE]
     yield "\n## Functions\n"
     for name in names:
-        if inspect.isfunction(item := getattr(sim, name)):
-            yield from _function(f"sim.{name}", item)
+        if inspect.isfunction(item := getattr(hs, name)):
+            yield from _function(f"hetsim.{name}", item)
     yield "## What they return\n"
     for name in names:
-        if inspect.isclass(item := getattr(sim, name)):
-            yield from _class(f"sim.{name}", item)
+        if inspect.isclass(item := getattr(hs, name)):
+            yield from _class(f"hetsim.{name}", item)
     for name, where in RETURNED.items():
         yield from _class(name, registry.load_object(where))
     yield "## Pictures\n"
     for name in plots.__all__:
-        yield from _function(f"sim.plots.{name}", getattr(plots, name))
+        yield from _function(f"hetsim.plots.{name}", getattr(plots, name))
     yield "## Tests of policies and files\n"
     for name in CHECKS:
-        yield from _function(f"sim.testing.{name}", getattr(testing, name))
+        yield from _function(f"hetsim.testing.{name}", getattr(testing, name))
+
+
+def public_functions() -> Iterator[tuple[str, Any]]:
+    """Every function and method of the page, by its name there."""
+    names = [name for name in hs.__all__ if name not in ELSEWHERE]
+    yield from ((f"hetsim.{name}", item) for name in names if inspect.isfunction(item := getattr(hs, name)))
+    yield from ((f"hetsim.plots.{name}", getattr(plots, name)) for name in plots.__all__)
+    yield from ((f"hetsim.testing.{name}", getattr(testing, name)) for name in CHECKS)
+    classes = [item for name in names if inspect.isclass(item := getattr(hs, name))]
+    for item in [*classes, *map(registry.load_object, RETURNED.values())]:
+        for key, value in _members(item):
+            if inspect.isfunction(function := inspect.unwrap(getattr(value, "__func__", value))):
+                yield f"{item.__name__}.{key}", function
+
+
+def _members(item: type) -> Iterator[tuple[str, Any]]:
+    """Methods and properties that users may want."""
+    for key, value in vars(item).items():
+        if not key.startswith("_") and key not in INNER and _is_documented(value):
+            yield key, value
 
 
 def _function(name: str, item: Any) -> Iterator[str]:
     yield f"### {name}\n"
     yield f"```text\n{name}{signature(item)}\n```\n"
-    yield from described(inspect.getdoc(item) or "", list(inspect.signature(item).parameters))
+    yield from described(inspect.getdoc(item) or "")
 
 
 def _class(name: str, item: type) -> Iterator[str]:
     yield f"### {name}\n"
-    yield from described(inspect.getdoc(item) or "", ())
-    members = [(key, value) for key, value in vars(item).items() if not key.startswith("_") and key not in INNER]
-    documented = [(key, value) for key, value in members if _is_documented(value)]
+    yield from described(inspect.getdoc(item) or "")
+    documented = list(_members(item))
     if documented:
         yield from table("member", "meaning")
     for key, value in documented:
         function = inspect.unwrap(getattr(value, "__func__", value))
         called = signature(function) if inspect.isfunction(function) else ""
-        yield row(code(key + called), prose(_doc(value).split("\n\n")[0]))
+        yield row(code(key + called), prose(_in_one_line(_doc(value))))
     yield ""
 
 
@@ -95,28 +117,57 @@ def signature(item: Any) -> str:
     return str(given.replace(parameters=kept, return_annotation=inspect.Signature.empty))
 
 
-def described(text: str, names: Sequence[str]) -> Iterator[str]:
-    """The paragraphs of a docstring; lines `name: meaning` of parameters, and `name   meaning`, become a list."""
-    known = "|".join(map(re.escape, names)) or "(?!)"
-    begins = re.compile(rf"((?:{known})(?:, (?:{known}))*): +(.*)|(\w+(?:, \w+)*) {{2,}}(\S.*)")
-    for block in text.split("\n\n"):
+def described(text: str) -> Iterator[str]:
+    """A docstring: its paragraphs, where lines `name   meaning` become a list, and its sections."""
+    paragraphs, sections = parted(text)
+    attribute = re.compile(r"(\w+(?:, \w+)*) {2,}(\S.*)")
+    for block in paragraphs.split("\n\n"):
         plain: list[str] = []
-        items: list[list[str]] = []
-        for line in block.splitlines():
-            if found := begins.fullmatch(line):
-                items.append([f"`{found[1] or found[3]}`: {found[2] or found[4]}"])
+        items: list[str] = []
+        for line in filter(None, block.splitlines()):
+            if found := attribute.fullmatch(line):
+                items.append(f"`{found[1]}`: {found[2]}")
             elif items and line.startswith(" "):
-                items[-1].append(line.strip())
-            elif items:
-                yield from _list(plain, items)
-                plain, items = [line], []
+                items[-1] += " " + line.strip()
             else:
                 plain.append(line)
-        yield from _list(plain, items)
+        yield from _list(" ".join(plain), items)
+    for name, entries in sections.items():
+        if len(entries) == 1 and name != "Parameters":
+            yield prose(f"{name}: {entries[0]}") + "\n"
+        else:
+            yield from _list(f"{name}:", entries)
 
 
-def _list(plain: list[str], items: list[list[str]]) -> Iterator[str]:
-    if plain:
-        yield prose(" ".join(plain)) + "\n"
+def parted(text: str) -> tuple[str, dict[str, list[str]]]:
+    """The paragraphs of a docstring, and the entries of its sections (Parameters, Returns, Raises)."""
+    before, *rest = re.split(r"^(Parameters|Returns|Raises):", text, flags=re.MULTILINE)
+    sections: dict[str, list[str]] = {}
+    for name, body in zip(rest[::2], rest[1::2], strict=True):
+        if body.startswith("\n"):
+            parts = re.split(r"\n {4}(?! )", body)[1:]
+        else:
+            parts = re.split(r"; (?=[\w, ]+: )", " ".join(body.split())) if name != "Returns" else [body]
+        known = [" ".join(part.split()) for part in parts]
+        sections[name] = known if name == "Returns" else [_named(entry) for entry in known]
+    return before.rstrip(), sections
+
+
+def _named(entry: str) -> str:
+    """`name: meaning`, the names as code."""
+    names, _, meaning = entry.partition(": ")
+    return ", ".join(f"`{name}`" for name in names.split(", ")) + f": {meaning}"
+
+
+def _in_one_line(text: str) -> str:
+    """The first paragraph of a docstring and its sections, for a cell of a table."""
+    paragraphs, sections = parted(text)
+    told = [f"{name}: {'; '.join(entries)}".rstrip(".") + "." for name, entries in sections.items()]
+    return " ".join([paragraphs.split("\n\n")[0], *told])
+
+
+def _list(text: str, items: Sequence[str]) -> Iterator[str]:
+    if text:
+        yield prose(text) + "\n"
     if items:
-        yield "\n".join("- " + prose(" ".join(lines)) for lines in items) + "\n"
+        yield "\n".join("- " + prose(item) for item in items) + "\n"

@@ -104,9 +104,10 @@ ROWS = {"tasks": "task that arrived", "launches": "launch", "devices": "device",
 
 def results_page() -> Iterator[str]:
     """Metrics and columns."""
-    from sim.results.formatting import unit_of
-    from sim.results.one_run import metric_sets
-    from sim.results.one_run.metrics import HIGHER_IS_BETTER, LAZY, NO_DIRECTION, metrics
+    from hetsim.results.declared import has_direction, higher_is_better
+    from hetsim.results.formatting import unit_of
+    from hetsim.results.one_run import metric_sets
+    from hetsim.results.one_run.metrics import metrics, summary_names
 
     yield "# Results"
     yield from generated("the registry of metrics and the tables of a run")
@@ -119,9 +120,9 @@ def results_page() -> Iterator[str]:
     yield ""
     yield from table("metric", "unit", "better", "", "meaning")
     for name, metric in metrics().items():
-        better = "–" if name in NO_DIRECTION else "more" if name in HIGHER_IS_BETTER else "less"
+        better = "–" if not has_direction(name) else "more" if higher_is_better(name) else "less"
         text = inspect.getdoc(metric) or ""
-        yield row(code(name), unit_of(name), better, "" if name in LAZY else "s", prose(text))
+        yield row(code(name), unit_of(name), better, "s" if name in summary_names() else "", prose(text))
     yield "\n## Sets of metrics\n"
     for name in metric_sets.SETS:
         if name != "all":

@@ -8,7 +8,7 @@ from typing import Any
 
 from reference_pages.markdown import code, generated, prose, row, table
 
-from sim import registry
+from hetsim import registry
 
 NAMES = {
     "sim__scenario__cluster_schema__Network": "Network of a node",
@@ -22,7 +22,7 @@ NAMES = {
 
 def scenario_page() -> Iterator[str]:
     """All keys of a scenario file, from the whole to its parts."""
-    from sim.scenario.schema.whole import json_schema
+    from hetsim.scenario.schema.whole import json_schema
 
     schema = json_schema()
     parts = {name: part for name, part in schema["$defs"].items() if part.get("properties")}

@@ -8,8 +8,8 @@ from typing import Any
 
 from reference_pages.markdown import code, generated, prose, row, table
 
-from sim import registry
-from sim.cli.listing import parameters, summary
+from hetsim import registry
+from hetsim.cli.listing import parameters, summary
 
 
 def traces_page() -> Iterator[str]:
@@ -24,13 +24,13 @@ def traces_page() -> Iterator[str]:
     ):  # fmt: skip
         yield f"\n## {heading}\n"
         for name, reference in registry.table(kind).items():
-            if reference.startswith("sim."):
+            if reference.startswith("hetsim."):
                 yield from _reader(name, registry.load_object(reference), label)
     yield "\n## Arrival processes\n"
     yield "All keys are in [scenario files](scenario.md#poisson-arrivals).\n"
     yield from table("process", "what it is", "keys")
     for name, reference in registry.table("arrivals").items():
-        if reference.startswith("sim."):
+        if reference.startswith("hetsim."):
             item = registry.load_object(reference)
             yield row(code(name), prose(summary(item)), ", ".join(code(key) for key in parameters("arrivals", item)))
 
