@@ -7,10 +7,10 @@ import itertools
 import math
 import re
 from pathlib import Path
-from time import process_time
 
 import numpy as np
 import pytest
+from cost import lines_run
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from recursions import in_line, reckoned, sizes
@@ -315,11 +315,10 @@ def test_no_single_change_of_the_table_earns_more():
         assert table._evaluate(other, *arguments)[1] <= table.gain + 1e-9
 
 
-def test_two_classes_and_fifty_servers_within_two_seconds():
-    begun = process_time()
+def test_two_classes_and_fifty_servers_are_solved_in_few_lines():
+    """5,151 states: what each costs stands in arrays."""
     table = ThresholdTable(50, 100, 2)
-    table.solve([30.0, 20.0], [1.0, 1.5], [1.0, 3.0], [0.05, 0.01])
-    assert process_time() - begun < 2.0
+    assert lines_run(lambda: table.solve([30.0, 20.0], [1.0, 1.5], [1.0, 3.0], [0.05, 0.01])) < 30_000
     assert table.admits((10, 10), 0)
 
 
@@ -602,19 +601,14 @@ def test_dropping_what_is_late_goes_with_every_order():
 @pytest.mark.parametrize(
     "admission", [{"name": "queue_limit", "limit": 200}, {"name": "predicted_wait", "max_wait": "100 ms"}]
 )
-def test_requests_decided_one_by_one_are_quick(admission):
-    """150,000 a second are reached on an idle machine (docs/admission.md); this one may be busy."""
+def test_requests_decided_one_by_one_take_few_lines(admission):
+    """What a request takes, its decision among it, with batches of 15 and more."""
     of = service_scenario(admission, rate=560, slo="250 ms")
     of["horizon"] = "60 s"
-    best = 0.0
-    for _ in range(3):
-        run = load(of).build()
-        simulation = Simulation(run)
-        begun = process_time()
-        simulation.run()
-        best = max(best, len(run.tasks) / (process_time() - begun))
+    run = load(of).build()
+    simulation = Simulation(run)
+    assert lines_run(simulation.run) / len(run.tasks) < 300
     assert len(run.tasks) / simulation.state.last_launch > 15
-    assert best > 75_000
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------

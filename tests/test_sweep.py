@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import math
 import os
@@ -824,14 +825,18 @@ def test_the_estimate_of_a_long_run_is_from_its_beginning(monkeypatch):
     from hetsim.experiment import estimate
     from hetsim.experiment.sweep import estimate_sweep
 
-    monkeypatch.setattr(estimate, "LONGEST", 0.05)
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=time.process_time))  # others run too
+    ticks = itertools.count()
+    monkeypatch.setattr(estimate, "LONGEST", 500)
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))  # one a round
     plan = plan_sweep({**SMALL, "workload": [{**SMALL["workload"][0], "count": 20_000}]}, {"seed": [1]})
     found = estimate_sweep(plan, None, False)
-    began = time.process_time()
-    hs.run(plan.base, seed=1)
-    spent = time.process_time() - began
-    assert spent / 3 < found.total < 3 * spent
+    assert next(ticks) < 1000  # stopped after 500 rounds of many more
+    simulation, rounds = plan.base.begin(1, 0), 0
+    while simulation.advance():
+        for decision in simulation.input.scheduler.schedule(simulation.view):
+            simulation.apply(decision)
+        rounds += 1
+    assert found.total == pytest.approx(rounds, rel=0.1)
 
 
 def test_the_first_entry_may_be_named_where_there_is_no_list():

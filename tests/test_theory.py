@@ -7,13 +7,13 @@ import json
 import math
 import subprocess
 import sys
-import time
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cost import lines_run
 from scipy import integrate, stats
 
 import hetsim as hs
@@ -124,13 +124,9 @@ def test_erlang_inverses_invert():
         lambda: theory.mmc_abandonment(10_100, 1, 10_000, 2),
     ],
 )
-def test_ten_thousand_servers_in_ten_milliseconds(call: Any):
-    times = []
-    for _ in range(7):  # the least: others use the machine too
-        begin = time.process_time()
-        call()
-        times.append(time.process_time() - begin)
-    assert min(times) < 0.010
+def test_ten_thousand_servers_cost_a_few_lines_a_server(call: Any):
+    call()  # imports
+    assert lines_run(call) < 100_000
 
 
 def test_ten_thousand_servers_are_right():
