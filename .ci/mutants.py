@@ -1,6 +1,6 @@
 """Mutation testing: one operator, constant or statement of a file is changed at a time; does a quick test fail?
 
-    python .ci/mutants.py sim/hetsim/theory/*.py --tests tests/test_theory*.py --sample 120 --seed 2
+    python .ci/mutants.py sim/hetsim/theory/*.py --tests tests/theory/test_*.py --sample 120 --seed 2
 
 The tests are collected once.  A forked process runs them all and notes how long each takes and which lines of the files
 it reaches.  Then each mutant has a forked process of its own, in which every function of the file gets the changed code
