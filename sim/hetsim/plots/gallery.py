@@ -48,8 +48,8 @@ def bars(comparison: pd.DataFrame, table: FiguresTable) -> Figure | None:
         labels = [style.short(style.plain(str(label))) for label in places or [value]]
         place.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
         if key:
-            told = ", ".join(f"{axis} {name}" for axis, name in zip(panels, key, strict=True))
-            place.set_title(told, fontsize="medium", loc="left")
+            subtitle = ", ".join(f"{axis} {name}" for axis, name in zip(panels, key, strict=True))
+            place.set_title(subtitle, fontsize="medium", loc="left")
         style.tidy(place)
     handles, names = grid[0, 0].get_legend_handles_labels()
     style.legend_above(picture, handles, names)

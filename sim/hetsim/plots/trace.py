@@ -28,13 +28,13 @@ def trace(table: TaskTable) -> Figure:
 
 
 def _load(ax: Axes, table: TaskTable) -> None:
-    found = summary.load(table, 200)
-    if found:
+    load_steps = summary.load(table, 200)
+    if load_steps:
         first, last = float(table.arrival.min()), float(table.arrival.max())
-        edges = np.linspace(first, last, len(found["jobs"]) + 1)
-        key, color = ("gpus", BLUE) if any(found["gpus"]) else ("cores", ORANGE)
-        ax.stairs(found[key], edges, fill=True, color=color, alpha=0.25)
-        ax.stairs(found[key], edges, color=color, linewidth=1.3)
+        edges = np.linspace(first, last, len(load_steps["jobs"]) + 1)
+        key, color = ("gpus", BLUE) if any(load_steps["gpus"]) else ("cores", ORANGE)
+        ax.stairs(load_steps[key], edges, fill=True, color=color, alpha=0.25)
+        ax.stairs(load_steps[key], edges, color=color, linewidth=1.3)
         ax.set_ylabel(f"{'GPUs' if key == 'gpus' else 'cores'} held", fontsize=9, color=INK)
         ax.set_ylim(bottom=0)
         time_axis(ax, first, last, told=means_told(edges))

@@ -33,36 +33,37 @@ def meaning(explained: Explained, reason: str) -> str:
 def lines(explained: Explained, compared: Compared | None, simulated: bool) -> list[str]:
     jobs = explained.jobs
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
-    of = f"{explained.capacity:,.6g} {jobs.unit}"
+    of_capacity = f"{explained.capacity:,.6g} {jobs.unit}"
     rows = [["why jobs waited", "of all waiting", ""]]
     rows += [[reason, f"{100 * share:.1f} %", meaning(explained, reason)] for reason, share in explained.shares.items()]
-    found = ["", f"mean recorded wait {mean} over {len(jobs):,} jobs, on {of}", "", *terminal.table(rows, right=(1,))]
-    found += [f"  {text}" for text in inferred(explained)]
+    heading = f"mean recorded wait {mean} over {len(jobs):,} jobs, on {of_capacity}"
+    text_lines = ["", heading, "", *terminal.table(rows, right=(1,))]
+    text_lines += [f"  {text}" for text in inferred(explained)]
     if compared is not None and simulated:
-        found += _variants(explained, compared)
-    return found
+        text_lines += _variants(explained, compared)
+    return text_lines
 
 
 def inferred(explained: Explained) -> list[str]:
     """What the log shows of its site, a sentence each."""
-    found = []
+    texts = []
     jobs = explained.jobs
     lacking = [level for _, level in explained.curve if level < explained.capacity]
     if lacking:
-        found.append(f"capacity: at times only {min(lacking):,.6g} of {explained.capacity:,.6g} {jobs.unit} were up")
+        texts.append(f"capacity: at times only {min(lacking):,.6g} of {explained.capacity:,.6g} {jobs.unit} were up")
     if explained.warm_end > jobs.arrival[0]:
         at = terminal.several([explained.warm_end - float(jobs.arrival[0])], terminal.SECONDS)[0]
-        found.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
+        texts.append(f"head: the log holds its usual {jobs.unit} {at} after its first submission")
     if explained.limits is not None:
         limits = sorted(explained.limits.most.items(), key=lambda one: -one[1])
         shown = ", ".join(f"{name} {most:,.6g}" for name, most in limits[:MAX_SHOWN])
         more = f" and {len(limits) - MAX_SHOWN} more" if len(limits) > MAX_SHOWN else ""
-        found.append(f"limits by {explained.limits.kind}, in {jobs.unit}: {shown}{more}")
+        texts.append(f"limits by {explained.limits.kind}, in {jobs.unit}: {shown}{more}")
     if explained.order is not None:
         pairs = explained.order.pairs[:MAX_SHOWN]
         shown = ", ".join(f"{first} before {second} ({n} passed, {back} back)" for first, second, n, back in pairs)
-        found.append(f"order by {explained.order.kind}: {shown}")
-    return found
+        texts.append(f"order by {explained.order.kind}: {shown}")
+    return texts
 
 
 def _variants(explained: Explained, compared: Compared) -> list[str]:
@@ -105,7 +106,7 @@ def _name(policy: Any) -> str:
 def mapping(explained: Explained, compared: Compared | None, simulated: bool) -> dict[str, Any]:
     """The same for programs."""
     limits, order = explained.limits, explained.order
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "jobs": len(explained.jobs),
         "unit": explained.jobs.unit,
         "mean_recorded_wait": explained.mean_wait,
@@ -117,10 +118,10 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "order": None if order is None else {"kind": order.kind, "pairs": [list(pair) for pair in order.pairs]},
     }
     if compared is not None and simulated:
-        found["variants"] = [
+        figures["variants"] = [
             {"name": one.name, "jobs": one.jobs, "recorded": one.recorded, "simulated": one.simulated,
              "correlation": None if math.isnan(one.correlation) else one.correlation,
              "rank_correlation": None if math.isnan(one.rank_correlation) else one.rank_correlation}
             for one in compared.variants
         ]  # fmt: skip
-    return found
+    return figures

@@ -54,14 +54,14 @@ FREE_HEADS = ["drained now", "free, median", "95 %"]
 
 def error_lines(errors: Mapping[str, float]) -> list[str]:
     """How well the models did on the log's own last third, a sentence each."""
-    found = []
+    text_lines = []
     if not math.isnan(errors["run_time_median_error"]):
         off, inside = 100 * errors["run_time_median_error"], 100 * errors["run_time_inside_90"]
-        found.append(f"run times: the median error is {off:.0f} %; {inside:.0f} % lay inside 90 % intervals")
+        text_lines.append(f"run times: the median error is {off:.0f} %; {inside:.0f} % lay inside 90 % intervals")
     if not math.isnan(errors["arrivals_error"]):
         off, inside = 100 * errors["arrivals_error"], 100 * errors["arrivals_inside_90"]
-        found.append(f"jobs that came: off by {off:.0f} % in the mean; {inside:.0f} % lay inside 90 % intervals")
-    return found or ["the log is too short to say how good its models are"]
+        text_lines.append(f"jobs that came: off by {off:.0f} % in the mean; {inside:.0f} % lay inside 90 % intervals")
+    return text_lines or ["the log is too short to say how good its models are"]
 
 
 def what_if_rows(told: TwinForecast, other: TwinForecast, now: float) -> list[list[str]]:
@@ -87,8 +87,8 @@ def summary(told: TwinForecast, now: float) -> list[str]:
     """The forecast in sentences."""
     half = np.median(told.held, axis=0)
     samples, hours = len(told.starts), told.horizon / 3600
-    of = f"{told.capacity:,.6g} {told.unit}"
-    lines = [f"{len(told.jobs):,} jobs wait on {of}; {samples:,} samples of the next {hours:g} h"]
+    of_capacity = f"{told.capacity:,.6g} {told.unit}"
+    lines = [f"{len(told.jobs):,} jobs wait on {of_capacity}; {samples:,} samples of the next {hours:g} h"]
     if told.widening is not None:
         wide = told.widening
         lines.append(f"intervals are widened by the errors of {wide.starts:,} starts told at {wide.snapshots} earlier "
@@ -105,24 +105,24 @@ def lines(
     only: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
     """All of it, for a terminal.  `only`: these jobs."""
-    found = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), ""]
+    text_lines = [f"forecast from {moment(0.0, now)}", *summary(told, now), *error_lines(errors), ""]
     rows = [row for row in job_rows(told, now) if not only or row[0] in only]
-    found += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
+    text_lines += terminal.table([HEADS, *rows[:SHOWN]], right=(3, 4, 5, 6, 7)) if rows else ["no job waits"]
     if len(rows) > SHOWN:
-        found.append(f"... and {len(rows) - SHOWN:,} more jobs (--page or --json has all)")
-    found += ["", *terminal.table([FREE_HEADS, *free_rows(told, now)[:SHOWN]], right=(1, 2))]
+        text_lines.append(f"... and {len(rows) - SHOWN:,} more jobs (--page or --json has all)")
+    text_lines += ["", *terminal.table([FREE_HEADS, *free_rows(told, now)[:SHOWN]], right=(1, 2))]
     if other is not None:
         changes = [row for row in what_if_rows(told, other, now) if not only or row[0] in only]
-        found += ["", f"what if: {changed}", *summary(other, now)[1:]]
-        found += terminal.table([WHAT_IF_HEADS, *changes[:SHOWN]], right=(2, 3, 4)) if changes else []
-    return found
+        text_lines += ["", f"what if: {changed}", *summary(other, now)[1:]]
+        text_lines += terminal.table([WHAT_IF_HEADS, *changes[:SHOWN]], right=(2, 3, 4)) if changes else []
+    return text_lines
 
 
 def mapping(
     told: TwinForecast, now: float, errors: Mapping[str, float], other: TwinForecast | None = None, changed: str = ""
 ) -> dict[str, Any]:
     """The same for programs: instants in seconds from the snapshot, null beyond the horizon."""
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "now": f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S}", "horizon": told.horizon, "unit": told.unit,
         "capacity": told.capacity, "samples": len(told.starts),
         "widened_by": None if told.widening is None else
@@ -130,8 +130,8 @@ def mapping(
         "forecast_error": {name: _known(value) for name, value in errors.items()}, **_forecast(told),
     }  # fmt: skip
     if other is not None:
-        found["what_if"] = {"changed": changed, "capacity": other.capacity, **_forecast(other)}
-    return found
+        figures["what_if"] = {"changed": changed, "capacity": other.capacity, **_forecast(other)}
+    return figures
 
 
 def _forecast(told: TwinForecast) -> dict[str, Any]:
@@ -146,8 +146,9 @@ def _forecast(told: TwinForecast) -> dict[str, Any]:
     levels = np.quantile(told.held, (0.05, 0.5, 0.95), axis=0)
     free = {name: dict(zip(("p50", "p95"), np.quantile(ends, [0.5, 0.95]).tolist(), strict=True))
             for name, ends in told.free.items()}  # fmt: skip
-    held = {"times": told.times.tolist(), **dict(zip(("p5", "p50", "p95"), levels.tolist(), strict=True))}
-    return {"jobs": jobs, "free": free, "held": held, "jobs_to_come": float(np.median(told.came)), "notes": told.notes}
+    as_json = {"times": told.times.tolist(), **dict(zip(("p5", "p50", "p95"), levels.tolist(), strict=True))}
+    return {"jobs": jobs, "free": free, "held": as_json,
+            "jobs_to_come": float(np.median(told.came)), "notes": told.notes}
 
 
 def _known(value: float) -> float | None:

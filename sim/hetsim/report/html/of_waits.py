@@ -30,8 +30,8 @@ def waits_page(name: str, explained: Explained, compared: Compared | None, notes
     from hetsim.plots.recorded_waits import recorded_waits as draw
 
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
-    of = f"{explained.capacity:,.6g} {explained.jobs.unit}"
-    said = [f"Mean recorded wait {mean} over {len(explained.jobs):,} jobs, on {of}."]
+    of_capacity = f"{explained.capacity:,.6g} {explained.jobs.unit}"
+    said = [f"Mean recorded wait {mean} over {len(explained.jobs):,} jobs, on {of_capacity}."]
     said += [recorded_waits.conclusion(compared)] if compared is not None else []
     shares = [
         [reason, Cell(f"{100 * share:.1f} %", share), recorded_waits.meaning(explained, reason)]
@@ -49,8 +49,8 @@ def waits_page(name: str, explained: Explained, compared: Compared | None, notes
 
 def _variants(compared: Compared) -> str:
     means = [mean for one in compared.variants for mean in (one.recorded, one.simulated)]
-    known = [mean for mean in means if not math.isnan(mean)]
-    written = iter(terminal.several(known, terminal.SECONDS)) if known else iter(())
+    defined = [mean for mean in means if not math.isnan(mean)]
+    written = iter(terminal.several(defined, terminal.SECONDS)) if defined else iter(())
     rows: list[list[str | Cell]] = []
     for number, one in enumerate(compared.variants):
         times = [Cell("–" if math.isnan(mean) else next(written), mean) for mean in (one.recorded, one.simulated)]
