@@ -19,8 +19,8 @@ from hetsim import registry
 from hetsim.cli import main
 from hetsim.errors import ScenarioError
 from hetsim.scenario.scenario import Scenario
+from hetsim.workload.node_lists import hosts
 from hetsim.workload.readers import gavel, task_table
-from hetsim.workload.readers.slurm import hosts
 from hetsim.workload.rows.job_tables import head_end
 
 PUBLIC = Path(__file__).parents[3] / "shared" / "data"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hetsim.cli import console
-from hetsim.cli.node_lists import convert_nodes, format_of_nodes
 from hetsim.cli.options import FILE, JSON, PAGE, PATH, PICTURE, VERBOSITY, YAML, together
 from hetsim.cli.program import Verbs
-from hetsim.cli.trace_contents import contents, rows_word, text_of
 from hetsim.cli.validate import VALID
+from hetsim.traces.contents import contents, rows_word, text_of
+from hetsim.traces.node_lists import convert_nodes, format_of_nodes
 
 if TYPE_CHECKING:
     from hetsim.scenario.schema.trace import TraceSpec
@@ -66,7 +66,7 @@ def inspect(
     for remark in table.notes:
         console.note(remark)
     if picture is not None:
-        from hetsim.plots.trace import trace as draw
+        from hetsim.traces.picture import trace as draw
 
         console.picture(picture, lambda: draw(table))
 
@@ -227,17 +227,16 @@ class _Waits:
 
     def tell(self, told: _Told, as_json: bool) -> None:
         """Add what there is to say of the waits, and write the page."""
-        from hetsim.cli import recorded_waits
         from hetsim.errors import UsageError
-        from hetsim.report import recorded_waits as report
-        from hetsim.report.html.of_waits import write_waits
+        from hetsim.traces import waits_command, waits_report
+        from hetsim.traces.waits_page import write_waits
 
         simulate = (self.source is not None or self.scenario is not None) and self.policy != "as_recorded"
-        subject = recorded_waits.subject_of(Path(self.file), self.source, self.trace, self.table)
-        explained, compared = recorded_waits.told(subject, self.policy, simulate, self.scenario, as_json)
+        subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
+        explained, compared = waits_command.told(subject, self.policy, simulate, self.scenario, as_json)
         if explained is not None:
-            told.mapping["waits"] = report.mapping(explained, compared, simulate)
-            told.lines += report.lines(explained, compared, simulate)
+            told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
+            told.lines += waits_report.lines(explained, compared, simulate)
             told.remarks += compared.notes if compared is not None and simulate else []
         if self.page is None:
             return
@@ -420,6 +419,7 @@ def _logs(logs: list[Any], as_json: bool) -> None:
 
 def _converted(file: str, form: str | None, options: tuple[str, ...], target: Path, force: bool) -> None:
     """Write a trace as a plain table; see `convert`."""
+    from hetsim import registry
     from hetsim.errors import UsageError
     from hetsim.model.files import naming
     from hetsim.workload.readers.task_table import PARQUET, write, write_parts
@@ -428,8 +428,11 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
     if not target.parent.is_dir():
         raise UsageError(f'there is no folder "{target.parent}" for {target.name}')
     spec = _spec(file, form, options)
-    with naming(target):  # rows wait next to it
-        parts = None if target.suffix.lower() in ONE_PIECE else spec.parts(target.parent)
+    in_parts = getattr(registry.entry("traces", spec.format), "parts", None)
+    parts = None
+    if in_parts is not None and target.suffix.lower() not in ONE_PIECE:
+        with naming(target):  # rows wait next to it
+            parts = in_parts(target.parent, **spec.parameters)
     if parts is not None:
         with closing(parts):
             console.note(f"{target}: {write_parts(parts, target):,} tasks")

@@ -14,7 +14,7 @@ from hetsim.cli import console
 from hetsim.cli.options import FILE, PAGE, SET, TELLING, Whole
 
 if TYPE_CHECKING:
-    from hetsim.experiment.twin import SnapshotCluster
+    from hetsim.twin.forecast import SnapshotCluster
     from hetsim.workload.logs.history import JobHistory
     from hetsim.workload.readers.snapshot import Snapshot, SnapshotJob
 
@@ -134,8 +134,8 @@ def _report(
     page: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Print the forecast, with that of the changed cluster if there is one, and write the page."""
-    from hetsim.report import twin as report
-    from hetsim.report.html.of_twin import write_twin
+    from hetsim.twin import report as report
+    from hetsim.twin.page import write_twin
     from hetsim.workload.logs.history import forecast_errors
 
     told, beside, changed = made[0], made[1] if changes else None, ", ".join(changes)
@@ -163,7 +163,7 @@ class _Known:
     def forecast(self, listed: list[dict[str, Any]], policy: str, samples: int, altered: Sequence[str] = ()) -> Any:
         """What comes on these nodes."""
         from hetsim.errors import ScenarioError
-        from hetsim.experiment.twin import Twin
+        from hetsim.twin.forecast import Twin
 
         overrides = (*self.overrides, *altered)
         cluster, horizon = _cluster(listed, self.more), self.hours * 3600
@@ -178,8 +178,8 @@ class _Known:
         self, listed: list[dict[str, Any]], policy: str, count: int, quiet: bool
     ) -> tuple[Any, list[str]]:
         """How far intervals are moved by the errors of earlier snapshots, and a note where that is not known."""
-        from hetsim.experiment.twin_judge import earlier_instants, look_back
         from hetsim.experiment.widening import ENOUGH_STARTS, widening
+        from hetsim.twin.judge import earlier_instants, look_back
 
         if not count:
             return None, []
@@ -197,7 +197,7 @@ class _Known:
 
 
 def _cluster(nodes: list[dict[str, Any]], more: dict[str, Any]) -> SnapshotCluster:
-    from hetsim.experiment.twin import SnapshotCluster
+    from hetsim.twin.forecast import SnapshotCluster
 
     return SnapshotCluster(nodes, more)
 
@@ -225,7 +225,7 @@ def _split(text: str, default: str) -> tuple[str, str]:
 
 def _history(given: str) -> tuple[JobHistory, Any]:
     """The jobs of the log, on the clock of the snapshot where it has dates."""
-    from hetsim.cli.trace import read
+    from hetsim.traces.command import read
     from hetsim.workload.logs.history import history_of
 
     form, file = _split(given, "slurm")
@@ -244,7 +244,7 @@ def _history(given: str) -> tuple[JobHistory, Any]:
 
 def _nodes(given: str, down: bool = True) -> list[dict[str, Any]]:
     """The nodes of a list; `down`: also those that are down, drained or draining, where the format knows them."""
-    from hetsim.cli.node_lists import read_nodes
+    from hetsim.traces.node_lists import read_nodes
 
     form, file = _split(given, "slurm_nodes")
     return read_nodes(file, form, ("down=true",) if form == "slurm_nodes" and down else ())
@@ -293,7 +293,7 @@ def _changed(
 ) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The nodes that are left, the policy and the other values of a changed cluster."""
     from hetsim.errors import UsageError
-    from hetsim.workload.readers.slurm import hosts
+    from hetsim.workload.node_lists import hosts
 
     kept, altered = listed, []
     for change in changes:
@@ -321,9 +321,9 @@ def _judge(
     log: JobHistory, table: Any, nodes: str | None, more: dict[str, Any], asked: tuple[int, float, int, str, int],
     overrides: tuple[str, ...], as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    from hetsim.experiment.from_log import inferred_nodes
-    from hetsim.experiment.twin_judge import first_instant, judge, with_limits
-    from hetsim.report import twin as report
+    from hetsim.traces.from_log import inferred_nodes
+    from hetsim.twin import report as report
+    from hetsim.twin.judge import first_instant, judge, with_limits
 
     listed = inferred_nodes(table) if nodes is None else _nodes(nodes)
     instants, horizon, samples, policy, seed = asked

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.report import terminal
 
 if TYPE_CHECKING:
-    from hetsim.experiment.from_log import Compared
+    from hetsim.traces.from_log import Compared
     from hetsim.workload.logs.waits import Explained
 
 MEANING = {

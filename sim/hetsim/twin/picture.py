@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hetsim.experiment.twin import TwinForecast
+    from hetsim.twin.forecast import TwinForecast
 
 MOST = 25
 """Jobs and nodes that are drawn."""

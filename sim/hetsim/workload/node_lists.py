@@ -10,6 +10,8 @@ under `cluster.nodes` in a scenario file, and raises ScenarioError with file and
 
 from __future__ import annotations
 
+import re
+
 BUILTIN: dict[str, str] = {
     "gavel_gpus": "hetsim.workload.readers.gavel:nodes",
     "kubernetes_nodes": "hetsim.workload.readers.kubernetes:nodes",
@@ -18,3 +20,22 @@ BUILTIN: dict[str, str] = {
     "slurm_nodes": "hetsim.workload.readers.slurm:nodes",
     "swf_header": "hetsim.workload.readers.swf:nodes",
 }
+
+
+def hosts(text: str) -> list[str]:
+    """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
+    found: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        before, bracket, rest = part.partition("[")
+        inside, _, after = rest.partition("]")
+        if not bracket:
+            found.append(part)
+            continue
+        further = hosts(after) if after else [""]
+        for piece in inside.split(","):
+            low, dash, high = piece.partition("-")
+            numbers = [piece]
+            if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
+                numbers = [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
+            found += [f"{before}{number}{end}" for number in numbers for end in further]
+    return found

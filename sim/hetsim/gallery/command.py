@@ -14,7 +14,8 @@ from hetsim.cli.options import FOLDER, TELLING, WORKERS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hetsim.gallery import Entry, Outcome
+    from hetsim.gallery.entry import Entry
+    from hetsim.gallery.outcome import Outcome
 
 VERDICTS = {
     "(?P<judged>[0-9]+) of (?P=judged) figures are within the tolerance": "good",
@@ -54,8 +55,8 @@ def gallery(
     Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
     name, or the expected.yaml of an entry of your own, runs it. Exit code 1: a figure is outside its tolerance.
     """
-    from hetsim import gallery as galleries
     from hetsim.errors import UsageError
+    from hetsim.gallery import entry as catalogue
     from hetsim.gallery import outcome as outcomes
 
     if not names and not everything:
@@ -64,14 +65,14 @@ def gallery(
         ):  # fmt: skip
             if given:
                 raise UsageError(f"{option} is for entries that run: name one, or --all")
-        _list(galleries.entries(), as_json)
+        _list(catalogue.entries(), as_json)
         return
     if names and everything:
         raise UsageError("--all runs every entry; name none with it")
     if record and (short or as_recorded):
         raise UsageError("--record keeps what whole cases give; leave out --short and --recorded")
     chosen = _chosen(cases)
-    entries = galleries.entries() if everything else [galleries.entry(name) for name in names]
+    entries = catalogue.entries() if everything else [catalogue.entry(name) for name in names]
     for entry in entries:
         entry.inputs = inputs
     _check_axes(entries, chosen)
@@ -82,7 +83,7 @@ def gallery(
         if as_recorded:
             found = outcomes.recorded(entry)
         else:
-            found = galleries.run(entry, chosen, short=short, workers=workers, told=told, keep=record)
+            found = outcomes.run(entry, chosen, short=short, workers=workers, told=told, keep=record)
         done.append((entry, found, found.comparison()))
     if out is not None:
         _write(done, out, quiet)
@@ -212,8 +213,8 @@ def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, A
 
 def _write(done: list[tuple[Entry, Outcome, pd.DataFrame]], out: Path, quiet: bool) -> None:
     """CSV and pictures, each whole or not at all."""
+    from hetsim.gallery.picture import bars
     from hetsim.model.files import write_text, write_whole
-    from hetsim.plots.gallery import bars
 
     out.mkdir(parents=True, exist_ok=True)
     for entry, _, comparison in done:

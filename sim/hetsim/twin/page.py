@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetsim.model.files import write_whole
-from hetsim.report import twin
 from hetsim.report.html.elements import Section, items, page, picture, table, warnings
+from hetsim.twin import report
 
 if TYPE_CHECKING:
-    from hetsim.experiment.twin import TwinForecast
+    from hetsim.twin.forecast import TwinForecast
 
 
 def write_twin(
@@ -33,18 +33,18 @@ def twin_page(
 ) -> str:
     """The page as text."""
     from hetsim import __version__
-    from hetsim.plots.twin import twin as draw
+    from hetsim.twin.picture import twin as draw
 
     under = "Thin 90 %, thick 50 % of the samples, a dot for the median; a stroke: the start by time limits alone."
     what = "what is held, when waiting jobs start, when nodes are free"
     sections = [
         Section("Picture", picture(lambda: draw(told, other), what, under)),
-        Section("When waiting jobs start", table(twin.HEADS, twin.job_rows(told, now)) if told.jobs else ""),
-        Section("When nodes are free for maintenance", table(twin.FREE_HEADS, twin.free_rows(told, now))),
-        Section("What if", "" if other is None else items(twin.summary(other, now)[1:])
-                + table(twin.WHAT_IF_HEADS, twin.what_if_rows(told, other, now), changed)),
-        Section("How good the models were on the log", items(twin.error_lines(errors))),
+        Section("When waiting jobs start", table(report.HEADS, report.job_rows(told, now)) if told.jobs else ""),
+        Section("When nodes are free for maintenance", table(report.FREE_HEADS, report.free_rows(told, now))),
+        Section("What if", "" if other is None else items(report.summary(other, now)[1:])
+                + table(report.WHAT_IF_HEADS, report.what_if_rows(told, other, now), changed)),
+        Section("How good the models were on the log", items(report.error_lines(errors))),
         Section("Notes", warnings(notes)),
     ]  # fmt: skip
-    head = f"Forecast from {twin.moment(0.0, now)}"
-    return page(head, twin.summary(told, now), sections, f"Made by hetsim {__version__}.")
+    head = f"Forecast from {report.moment(0.0, now)}"
+    return page(head, report.summary(told, now), sections, f"Made by hetsim {__version__}.")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hetsim.experiment.from_log import Compared
+    from hetsim.traces.from_log import Compared
     from hetsim.workload.logs.waits import Explained
 
 SHORTEST = 1.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.cli import console
 
 if TYPE_CHECKING:
-    from hetsim.experiment.from_log import Compared
+    from hetsim.traces.from_log import Compared
     from hetsim.workload.logs.waits import Explained
     from hetsim.workload.traces import TaskTable
 
@@ -33,7 +33,7 @@ class Subject:
 
 def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[str, Any], table: TaskTable) -> Subject:
     """The scenario of a log: as given where it has a cluster, else on one that the log shows."""
-    from hetsim.experiment.from_log import POLICY, document_of, inferred_nodes
+    from hetsim.traces.from_log import POLICY, document_of, inferred_nodes
 
     if document is not None and "cluster" in document:
         whole = dict(document)
@@ -59,8 +59,8 @@ def told(
     subject: Subject, policy: str | None, simulate: bool, out: Path | None, quiet: bool
 ) -> tuple[Explained | None, Compared | None]:
     """Explain the recorded waits of a log; simulate and write what follows from them where asked."""
-    from hetsim.experiment.from_log import compare, variants
     from hetsim.scenario.scenario import load
+    from hetsim.traces.from_log import compare, variants
     from hetsim.workload.logs.recorded_log import jobs_of
     from hetsim.workload.logs.waits import explain
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +11,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from hetsim.plots.style import BLUE, DASHES, INK, PALETTE, figure, tidy, title
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
-    from hetsim.learning.training.train import Training
+    from hetsim.learning.agents.files import LearnedPolicy
 
 NAMES = {
     "slowdown": ("mean slowdown", -1.0), "response": ("mean response (s)", -1.0),
@@ -25,21 +27,21 @@ WIDE = 8.0
 """A range of costs beyond this factor is drawn on a logarithmic axis."""
 
 
-def learning_curve(training: Training) -> Figure:
+def learning_curve(policy: LearnedPolicy, curve: pd.DataFrame, beside: Mapping[str, float]) -> Figure:
     """Draw the curve of a training, the policy that was kept, and a line for every baseline."""
-    about = training.policy.training
+    about = policy.training
     parts = about["reward"]
     name, sign = NAMES[next(iter(parts))] if list(parts.values()) == [1.0] else ("weighted reward per task", 1.0)
     picture = figure(8.0, 4.5)
     ax = picture.add_subplot()
-    steps = training.curve["steps"].to_numpy()
-    values = sign * training.curve["reward_per_task"].to_numpy()
-    ax.plot(steps, values, "o-", color=BLUE, markersize=4, label=training.policy.agent)
+    steps = curve["steps"].to_numpy()
+    values = sign * curve["reward_per_task"].to_numpy()
+    ax.plot(steps, values, "o-", color=BLUE, markersize=4, label=policy.agent)
     at = int(np.flatnonzero(steps == about["kept_after"])[0])
     ax.plot(steps[at], values[at], "o", color=BLUE, markersize=10, markerfacecolor="none")
     ax.annotate(f"kept: {values[at]:.3g}", (steps[at], values[at]), xytext=(0, 9), textcoords="offset points",
                 ha="center", fontsize=9, color=INK)  # fmt: skip
-    others = {label: sign * value for label, value in training.beside.items()}
+    others = {label: sign * value for label, value in beside.items()}
     for number, (label, value) in enumerate(others.items()):
         style: Any = DASHES[1 + number % (len(DASHES) - 1)]
         color = PALETTE[1 + number % (len(PALETTE) - 1)]
@@ -58,5 +60,5 @@ def learning_curve(training: Training) -> Figure:
     ax.set_ylabel(f"{name}, validation runs", fontsize=9, color=INK)
     tidy(ax)
     ax.legend(fontsize=8.5, frameon=False, labelcolor=INK)
-    title(ax, f"{about['scenario']} · {training.policy.agent}")
+    title(ax, f"{about['scenario']} · {policy.agent}")
     return picture

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.experiment.twin import POLICY, SnapshotCluster, Twin, TwinForecast
 from hetsim.experiment.widening import SHARES as TOLD
 from hetsim.experiment.widening import Past, widening
 from hetsim.scenario.scenario import Overrides
+from hetsim.twin.forecast import POLICY, SnapshotCluster, Twin, TwinForecast
 from hetsim.workload.logs.history import ENOUGH, FEW, JobHistory
 from hetsim.workload.logs.inferred import limits_of
 from hetsim.workload.logs.recorded_log import HeldSteps, Jobs, jobs_of

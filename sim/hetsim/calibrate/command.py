@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from hetsim.calibrate.nccl_command import nccl
 from hetsim.cli import console
-from hetsim.cli.calibrate_nccl import nccl
 from hetsim.cli.options import FILE, FOLDER, JSON, PATH, QUIET
 from hetsim.cli.program import Verbs
 
@@ -134,10 +134,10 @@ def _from_tables(
     quiet: bool,
 ) -> None:  # fmt: skip
     """Write a profile of times that were measured elsewhere, and say how well each shape predicts them."""
+    from hetsim.calibrate import llm_command as language
     from hetsim.calibrate import tables as read
     from hetsim.calibrate.measure import from_elsewhere
     from hetsim.calibrate.shapes import shaped
-    from hetsim.cli import calibrate_llm as language
     from hetsim.experiment.directory import folder_name
     from hetsim.model.units import TIME
 
@@ -236,8 +236,8 @@ def _sizes(text: str) -> list[int]:
 def _measure(
     device: MeasuredDevice, sizes: list[int], repeats: int, targets: list[Path], as_json: bool, quiet: bool
 ) -> None:
+    from hetsim.calibrate.llm_command import write_profile
     from hetsim.calibrate.measure import link_profile, measure, service_profile
-    from hetsim.cli.calibrate_llm import write_profile
 
     found = measure(device, sizes, repeats, tell=lambda text: console.note(text, quiet))
     profiles = [service_profile(found), link_profile(found)]

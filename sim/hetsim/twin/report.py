@@ -12,8 +12,8 @@ import numpy as np
 from hetsim.report import terminal
 
 if TYPE_CHECKING:
-    from hetsim.experiment.twin import TwinForecast
-    from hetsim.experiment.twin_judge import JudgedForecasts
+    from hetsim.twin.forecast import TwinForecast
+    from hetsim.twin.judge import JudgedForecasts
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SHOWN = 20

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hetsim.model.files import write_whole
-from hetsim.report import recorded_waits, terminal
+from hetsim.report import terminal
 from hetsim.report.html.elements import Cell, Section, items, page, picture, table, warnings
+from hetsim.traces import waits_report
 
 if TYPE_CHECKING:
-    from hetsim.experiment.from_log import Compared
+    from hetsim.traces.from_log import Compared
     from hetsim.workload.logs.waits import Explained
 
 
@@ -27,20 +28,20 @@ def write_waits(
 def waits_page(name: str, explained: Explained, compared: Compared | None, notes: Iterable[str] = ()) -> str:
     """The page as text."""
     from hetsim import __version__
-    from hetsim.plots.recorded_waits import recorded_waits as draw
+    from hetsim.traces.waits_picture import recorded_waits as draw
 
     mean = terminal.several([explained.mean_wait], terminal.SECONDS)[0]
     of_capacity = f"{explained.capacity:,.6g} {explained.jobs.unit}"
     said = [f"Mean recorded wait {mean} over {len(explained.jobs):,} jobs, on {of_capacity}."]
-    said += [recorded_waits.conclusion(compared)] if compared is not None else []
+    said += [waits_report.conclusion(compared)] if compared is not None else []
     shares = [
-        [reason, Cell(f"{100 * share:.1f} %", share), recorded_waits.meaning(explained, reason)]
+        [reason, Cell(f"{100 * share:.1f} %", share), waits_report.meaning(explained, reason)]
         for reason, share in explained.shares.items()
     ]
     sections = [
         Section("Picture", picture(lambda: draw(explained, compared), "what was held, why jobs waited, and how long")),
         Section("Why jobs waited", table(["Reason", "Of all waiting", "Meaning"], shares)),
-        Section("What the log shows of its site", items(recorded_waits.inferred(explained))),
+        Section("What the log shows of its site", items(waits_report.inferred(explained))),
         Section("Recorded and simulated waits", "" if compared is None else _variants(compared)),
         Section("Notes", warnings(notes)),
     ]
@@ -57,5 +58,5 @@ def _variants(compared: Compared) -> str:
         both = [Cell("–" if math.isnan(r) else f"{r:.2f}", r) for r in (one.correlation, one.rank_correlation)]
         rows.append([Cell(str(number), number), one.name, Cell(f"{one.jobs:,}", one.jobs), *times, *both])
     titles = ["Step", "Scenario", "Jobs", "Recorded mean", "Simulated mean", "Correlation", "Of ranks"]
-    under = f"Waits under {recorded_waits.policy_of(compared)}, with one thing after the other taken in."
+    under = f"Waits under {waits_report.policy_of(compared)}, with one thing after the other taken in."
     return table(titles, rows, under)
