@@ -32,7 +32,7 @@ class TraceSpec:
         reader: Callable[..., TaskTable] = registry.entry("traces", self.format)
         with recorded_inputs() as inputs:
             table = reader(**self.parameters)
-        table.opened = tuple(inputs.opened)
+        table.opened = (*inputs.opened, *inputs.seen)
         return table
 
 
