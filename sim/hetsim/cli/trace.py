@@ -236,6 +236,7 @@ class _Waits:
         subject = recorded_waits.subject_of(Path(self.file), self.source, self.trace, self.table)
         explained, compared = recorded_waits.told(subject, self.policy, simulate, self.scenario, as_json)
         if explained is not None:
+            told.remarks += recorded_waits.not_explained(self.file, subject)
             told.mapping["waits"] = report.mapping(explained, compared, simulate)
             told.lines += report.lines(explained, compared, simulate)
             told.remarks += compared.notes if compared is not None and simulate else []
