@@ -229,6 +229,18 @@ def test_a_log_alone_is_explained_without_a_simulation(mapping: Path) -> None:
     assert "waits under" not in table.stdout
 
 
+def test_keys_that_explain_no_recorded_wait_are_named(mapping: Path) -> None:
+    """With their places; the rest of a mapping is as in a scenario."""
+    text = mapping.read_text() + "    time_scale: 2\nseed: 3\nhorizon: 9 d\n"
+    mapping.write_text(text)
+    done = run("trace", "validate", mapping, "--policy", "as_recorded")
+    assert done.exit_code == 0, done.stderr
+    line = text[: text.index("time_scale")].count("\n") + 1
+    place = f"{mapping}:{line}:5: workload.0.time_scale: not recognized: time_scale"
+    assert f"{place}; recorded waits are explained without it" in done.stderr
+    assert done.stderr.count("not recognized") == 1
+
+
 @pytest.mark.slow
 def test_gangs_that_stay_on_one_node_are_found_and_told_on_a_page(tmp_path: Path) -> None:
     """A log of fcfs on nodes of eight GPUs: gangs that may use several nodes would hardly wait."""

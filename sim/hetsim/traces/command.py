@@ -235,6 +235,7 @@ class _Waits:
         subject = waits_command.subject_of(Path(self.file), self.source, self.trace, self.table)
         explained, compared = waits_command.told(subject, self.policy, simulate, self.scenario, as_json)
         if explained is not None:
+            told.remarks += waits_command.not_explained(self.file, subject)
             told.mapping["waits"] = waits_report.mapping(explained, compared, simulate)
             told.lines += waits_report.lines(explained, compared, simulate)
             told.remarks += compared.notes if compared is not None and simulate else []

@@ -44,8 +44,19 @@ def subject_of(file: Path, document: Mapping[str, Any] | None, trace: Mapping[st
     if document is not None:
         entry = {key: value for key, value in _single(document).items() if key not in ("trace", "name")}
         entry = {"unfit": "leave_out", "span": "any", **entry}
-    name = str((document or {}).get("name", file.stem))
-    return Subject(table, document_of(name, trace, inferred_nodes(table), None, entry), True)
+    document = document or {}
+    name, policy = str(document.get("name", file.stem)), document.get("policy")
+    return Subject(table, {**document, **document_of(name, trace, inferred_nodes(table), policy, entry)}, True)
+
+
+def not_explained(file: str, subject: Subject) -> list[str]:
+    """What is to be said of keys of a scenario that say nothing of recorded waits."""
+    from hetsim.scenario.file.document import read
+    from hetsim.scenario.readers import VALIDATE, not_understood
+    from hetsim.scenario.scenario import load
+
+    unknown = not_understood(load(subject.document), VALIDATE)
+    return [f"{read(Path(file)).addressed(one)}; recorded waits are explained without it" for one in unknown]
 
 
 def _single(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -29,6 +29,7 @@ from hetsim.policy.contract import Scheduler
 from hetsim.policy.remaining import rows_of
 from hetsim.scenario import overrides as setting
 from hetsim.scenario.file import document as documents
+from hetsim.scenario.readers import TWIN, not_understood
 from hetsim.scenario.scenario import Overrides, assignments, from_document
 from hetsim.workload.logs.history import ArrivalTimes, JobHistory, RunTimes
 from hetsim.workload.logs.recorded_log import HeldOverTime
@@ -138,6 +139,10 @@ class Twin:
             setting.apply(described, assignments(overrides))
             _pin(described, pinned)  # after all that may replace the site
             loaded = from_document(described, Path())
+            unknown = not_understood(loaded, TWIN)
+            if unknown:
+                text = "a forecast has its own jobs, times, arrivals and horizon"
+                raise ScenarioError([replace(one, message=f"{one.message}; {text}") for one in unknown])
             self.run: RunInput = loaded.build()
             self._policy = loaded.policies.scheduler
         if type(self.run.scheduler).prepare is not Scheduler.prepare:
