@@ -39,7 +39,8 @@ from hetsim.engine.queues.sources import Sources
 from hetsim.errors import UsageError
 from hetsim.model.faults import Maintenance
 from hetsim.model.record import Record
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Scheduler
 
 YOUNG = 300_000
