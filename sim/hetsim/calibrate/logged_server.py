@@ -73,7 +73,7 @@ class Server:
         }
 
     def refused(self) -> str | None:
-        """What of the step stands in the way of fitting it."""
+        """The parts of the step that prevent fitting it."""
         step = self.service.step
         if step.decode is not None or step.prefill is not None:
             return "its step is a table; give a line (fixed, per_prompt_token, per_context_token) or a roofline to fit"

@@ -65,7 +65,7 @@ class StepProfile:
 
 
 def is_step_profile(names: list[str]) -> bool:
-    """Are these the columns of step times by prompt and batch size?"""
+    """Return True if these are the columns of step times by prompt and batch size."""
     known = PickedColumns.bare(names)
     return all(any(one in known for one in wanted) for wanted in (PROMPT, BATCH, PREFILL, DECODE))
 

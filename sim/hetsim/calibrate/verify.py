@@ -46,7 +46,7 @@ class RealClock:
 
 @dataclass(frozen=True)
 class ServiceProfile:
-    """What a service profile says of its stages."""
+    """The stages of a service profile."""
 
     upload: FittedLine | StageTable
     compute: FittedLine | StageTable

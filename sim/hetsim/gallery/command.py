@@ -94,7 +94,7 @@ def gallery(
 
 
 def _print(done: list[tuple[Entry, Outcome, pd.DataFrame]], as_json: bool) -> None:
-    """What came out of entries, compared with what was published."""
+    """Print the outcome of entries, compared with the published figures."""
     if as_json:
         console.as_json([_json(entry, found, table) for entry, found, table in done])
     else:

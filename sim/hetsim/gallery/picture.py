@@ -64,7 +64,7 @@ def _across(table: FiguresTable, axes: list[str]) -> str | None:
 
 
 def _varies(axis: pd.Series) -> bool:
-    """Has an axis a value in every row, and several of them?"""
+    """Return True if an axis has a value in every row, and several different ones."""
     return bool(axis.notna().all()) and axis.nunique() > 1
 
 

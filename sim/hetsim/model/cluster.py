@@ -1,4 +1,4 @@
-"""What a cluster is made of: nodes with CPU cores and accelerators, their links, power and ways of sharing.
+"""Parts of a cluster: nodes with CPU cores and accelerators, links, power, sharing.
 
 Everything here is a description and never changes during a run; the engine keeps the changing state.
 Times are seconds, sizes bytes, rates bytes per second, power watts.  CPU cores are counted in thousandths
@@ -351,7 +351,7 @@ class Partition:
 
     @property
     def limited(self) -> bool:
-        """Is there a limit on what its jobs hold at once?"""
+        """Return True if there is a limit on what its jobs occupy at once."""
         return self.max_gpus is not None or self.max_cpus is not None or self.max_nodes is not None
 
     def __repr__(self) -> str:
@@ -492,7 +492,7 @@ class Cluster:
 
     @property
     def priced(self) -> bool:
-        """Does anything here cost money?"""
+        """Return True if anything here costs money."""
         return any(price != FREE for price in self.prices)
 
     def price_of(self, kind: str) -> float:

@@ -61,7 +61,7 @@ def limit_of(size: int) -> int:
 
 
 class _Limited(io.RawIOBase):
-    """What comes out of a compressed file, up to its limit."""
+    """The contents of a compressed file, up to its limit."""
 
     def __init__(self, path: Path, size: int):
         self._path, self._size = path, size

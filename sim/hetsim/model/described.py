@@ -49,7 +49,7 @@ def with_default(sentence: str, default: Any) -> str:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """What the strings below a model's fields say, those of its base classes included."""
+    """Texts below a model's fields, those of its base classes included."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
         said = _of_module(base.__module__).get(base.__qualname__, {})

@@ -89,7 +89,7 @@ class Fusion:
 
 
 def fusion_of(tasks: Tasks, rows: Iterable[int], readers: Sequence[int], writers: Sequence[int]) -> Fusion:
-    """What tasks launched as one in this order read, write and keep inside.
+    """Items that tasks launched as one in this order read, write and keep inside.
 
     readers, writers: tasks that (still) have to read and write each item, these among them (`users_of_items`).
     Cost: linear in what they read and write.

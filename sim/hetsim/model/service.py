@@ -141,7 +141,7 @@ class LanguageService:
         return sum(kind.prefillers for kind in self.kinds)
 
     def kind_on(self, device: DeviceType) -> ReplicaKind:
-        """What its replicas are on this type of device."""
+        """The kind of its replicas on this type of device."""
         position = next(k for k, mode in enumerate(self.shape.modes) if mode.type is device)
         return self.kinds[position]
 

@@ -255,7 +255,7 @@ class Mode:
         return self.gpus * self.share / WHOLE if self.gpus else self.cpus
 
     def allows(self, node: int) -> bool:
-        """Is the mode allowed to use this node?"""
+        """Return True if the mode is allowed to use this node."""
         return self.nodes is None or bool(self.nodes >> node & 1)
 
     def span_rate(self, devices: Sequence[Device]) -> float:
@@ -276,7 +276,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """What it costs to stop and resume: seconds to save and restore, bytes of state, checkpoints.
+    """Costs of stopping: seconds to save and restore, bytes of state, checkpoints.
 
     A task with `state` bytes also needs the time to move them between host and device.  With `interval` work is
     safe only at multiples of it (computed seconds at nominal rate): a stop that keeps saves the state at once, a
@@ -367,7 +367,7 @@ class Item:
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What kernels do, by row and mode: for launches of several as one (`hetsim.model.fusion`).
+    """Work of kernels by row and mode: for launches of several as one (`hetsim.model.fusion`).
 
     Seconds of launching (`overhead`), of the operations alone and of the memory traffic alone: a kernel takes the
     overhead and the greater of the other two.  `bytes`: that traffic.  NaN where the work is not known.

@@ -1,4 +1,4 @@
-"""What every device, node or type did over time, as shades."""
+"""Every device, node or type over time, as shades."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several policies made of the same load over time: GPUs, queue and fragmentation; or batches."""
+"""Several policies on the same load over time: GPUs, queue and fragmentation; or batches."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """What some run has; GPUs held and busy are one panel where they are the same in every run."""
+    """Panels that some run has; GPUs held and busy are one where they are equal in every run."""
     names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
     if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")

@@ -1,4 +1,4 @@
-"""What a sweep shows: a metric along one key, or over two of them."""
+"""Pictures of a sweep: a metric along one key, or over two of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy author imports: the contract, list scheduling, queues."""
+"""Names for authors of policies: the contract, list scheduling, queues."""
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement

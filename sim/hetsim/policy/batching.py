@@ -138,7 +138,7 @@ class Counter:
         self.asked = False
 
     def due(self, now: float, releases: int) -> bool:
-        """May the last answer no longer hold?"""
+        """Return True if the last answer may no longer hold."""
         queue = self.queue
         waiting = len(queue)
         if not waiting:

@@ -411,7 +411,7 @@ class LaunchSeen(Protocol):
 
 
 class Changes(Protocol):
-    """What tells a policy that keeps what it found whether that still holds."""
+    """Changes since an earlier look, for policies that keep results while they hold."""
 
     @property
     def releases(self) -> int:
@@ -495,7 +495,7 @@ class View(Protocol):
         ...
 
     def fits(self, mode: Mode, placement: Placement | None = None, tasks: Sequence[Task] = ()) -> bool:
-        """Does a mode fit somewhere, or just there (with the data of these tasks), now?"""
+        """Return True if a mode fits somewhere, or on that place, now (with the tasks' data)."""
         ...
 
     def together(self, rows: Sequence[int]) -> tuple[Task, ...] | None:
@@ -504,7 +504,7 @@ class View(Protocol):
         ...
 
     def holds(self, tasks: Task | Sequence[Task], placement: Placement) -> bool:
-        """Is there room for the data the task reads and writes there, besides its own memory?"""
+        """Return True if there is room for the task's data there, besides its own memory."""
         ...
 
     def over_limit(self, task: Task) -> bool:
@@ -610,7 +610,7 @@ class View(Protocol):
         ...
 
     def in_use(self, item: int, device: Device) -> bool:
-        """Does a launch, or a copy under way, need an item on this accelerator?"""
+        """Return True if a launch, or a copy under way, needs an item on this accelerator."""
         ...
 
     def fork(

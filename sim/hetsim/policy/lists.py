@@ -207,7 +207,7 @@ class ListScheduler(Scheduler):
         return None
 
     def _next_in_order(self, view: View, closed: int) -> Start | Reject | Annotate | Task | None:
-        """What to decide about the head on nodes that are not closed; itself if it does not fit, None if there is none.
+        """The decision about the head on open nodes; itself if it does not fit, None if none.
 
         Not a generator: one inside another is resumed twice for each decision.
         """

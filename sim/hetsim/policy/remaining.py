@@ -39,7 +39,7 @@ class RemainingProblem:
 
 
 class Progress:
-    """What has become of the tasks of a problem so far.
+    """The progress of a problem's tasks so far.
 
     Cost: O(1) a hook; `rest` is linear in the tasks that have not ended and what they read.
     """
@@ -82,7 +82,7 @@ class Progress:
         finish: Callable[[Task], float] | None = None,
         wanted: Callable[[int], bool] | None = None,
     ) -> RemainingProblem:
-        """What has not started, as a problem.
+        """The tasks that have not started, as a problem.
 
         Running tasks occupy their lanes until they end, when the tasks that wait for them arrive; stopped ones come
         with the part that they have left.
@@ -120,7 +120,7 @@ class Progress:
         return RemainingProblem(problem, rows, list(left_out))
 
     def _can_run(self, row: int, up: Container[DeviceType]) -> bool:
-        """Has a row a mode that is allowed on one of these types?"""
+        """Return True if a row has a mode that is allowed on one of these types."""
         modes = self.problem.tasks.shapes[self.problem.tasks.shape[row]].modes
         task = self._tasks.get(row)
         allowed = range(len(modes)) if task is None or task.allowed is None else task.allowed

@@ -44,7 +44,7 @@ class RequestQueue(Protocol):
 
     @property
     def over(self) -> bool:
-        """Has the last request of the stream arrived?"""
+        """Return True if the last request of the stream has arrived."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What became of each group of tasks, as text: made from the tables of `hetsim.results.one_run.groups`."""
+"""Groups of tasks as text: made from the tables of `hetsim.results.one_run.groups`."""
 
 from __future__ import annotations
 

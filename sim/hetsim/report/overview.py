@@ -162,7 +162,7 @@ def asked(outcome: Outcome, metrics: Iterable[str]) -> list[str]:
 
 
 def _method(outcome: Outcome) -> list[str]:
-    """What the values after ± mean, and how the runs were treated."""
+    """The meaning of the values after ±, and how the runs were treated."""
     if not isinstance(outcome, Replications):
         return []
     said = list(outcome.remarks)
@@ -255,7 +255,7 @@ def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
 
 
 def _replicas(figures: Figures) -> list[list[str]]:
-    """What the replicas of language models held and did."""
+    """Rows on the replicas of language models."""
     rows = []
     if figures.told("kv_used_mean"):
         rows.append(["KV blocks", f"{figures.text('kv_used_mean')} used, maximum {figures.text('kv_used_max')}"])

@@ -172,7 +172,7 @@ def units_of(metric: str) -> tuple[Unit, ...]:
 
 
 def metric_name(metric: str) -> str:
-    """What people call a metric."""
+    """The displayed name of a metric."""
     found = declaration(metric)
     return found.title if found and "{" not in found.name else metric.removesuffix("_j").replace("_", " ")
 

@@ -28,7 +28,7 @@ def sealed(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def unsealed(path: Path) -> dict[str, Any]:
-    """What `sealed` was given; OSError if the file cannot be read.
+    """The contents that `sealed` was given; OSError if the file cannot be read.
 
     DamagedFile if it is not what `sealed` wrote, UsageError if it has the format of another hetsim.
     """

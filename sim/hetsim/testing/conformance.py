@@ -363,7 +363,7 @@ class WatchedScheduler(Scheduler):
             simulation.at(later, partial(self.look_between, simulation, every))
 
     def _counted(self, view: View) -> bool:
-        """Can what is free be counted from what runs?"""
+        """Return True if free amounts can be counted from the running tasks."""
         return not (self._set or view.items)
 
     def _note(self, decision: Decision) -> None:
@@ -444,7 +444,7 @@ def _facts(task: Task) -> tuple[Any, ...]:
 
 
 def other_hash_seed(factories: Sequence[Any], systems: Sequence[System] | None = None) -> list[ContractBreach]:
-    """Run the policies in a fresh process with another hash seed: is anything different?
+    """Run the policies in a fresh process with another hash seed and compare.
 
     A factory is a function without arguments or a subclass of PolicyTestCase; one process serves all of them.
     """

@@ -1,4 +1,4 @@
-"""What jobs that share a link do to each other, in closed form: no message is an event.
+"""Delays of jobs that share a link, in closed form: no message is an event.
 
 Each of N jobs computes for `own` seconds and then sends for `spent` seconds if nothing delays it, again and again.  It
 can use the part `share` of the link, less than all where the link is wider than its network cards.  Jobs that send at
@@ -51,7 +51,7 @@ def delays(
     own: np.ndarray, spent: np.ndarray, share: np.ndarray, rule: Contention = "random",
     before: LinkDelays | None = None, more: np.ndarray | None = None, caps: np.ndarray | None = None,
 ) -> LinkDelays:  # fmt: skip
-    """What jobs meet on a link; O(N³) simple operations for N jobs.
+    """Delays of jobs on a link; O(N³) simple operations for N jobs.
 
     before: a first pass, by which each job sends for `more` seconds longer than `spent`, other links included; caps:
     share of the link that a job (row) can use among a number of others (column), where other links limit it."""

@@ -1,4 +1,4 @@
-"""What jobs that share several links do to each other, from the joint distribution of which of them send.
+"""Delays of jobs that share several links, from the joint distribution of the senders.
 
 States are the sets of jobs that send at once; in each the jobs have their max-min fair rates.  A Markov chain over
 these sets: exact for exponential times, close for others, as on one link the form of times does not count at all.

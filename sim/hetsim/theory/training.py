@@ -176,7 +176,7 @@ class TrainingMachine:
 
     @property
     def share(self) -> float:
-        """What one rank has of its node's cards while all use them."""
+        """The share of its node's cards that a rank has while all ranks use them."""
         return self.card * min(self.cards, self.each) / self.each
 
 
@@ -248,7 +248,7 @@ def pipeline_seconds(stages: int, micro_batches: int, forward: float, backward: 
 
 
 def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> dict[str, Phase]:
-    """What the ranks of a step send each other, by what for.
+    """Messages among the ranks in a step, by purpose.
 
     Tensor-parallel ranks lie side by side, then the data-parallel ranks of a stage, then the stages.
     """
@@ -358,7 +358,7 @@ def step_pipeline(model: Transformer, plan: ParallelPlan, machine: TrainingMachi
 def step(
     model: Transformer, plan: ParallelPlan, machine: TrainingMachine, across: Callable[[Phase], float] | None = None
 ) -> StepSeconds:
-    """What a step takes on this machine, with its links to itself.
+    """Time and traffic of a step on this machine, with its links to itself.
 
     across: seconds of a phase on the links between nodes; those on `machine.card` unless given.
     """

@@ -142,7 +142,7 @@ class Memory:
         return place
 
     def end(self, place: int, reward: float, left: float) -> None:
-        """What came of it, and the discount of what comes after."""
+        """Note the reward of the last step, and the discount of the steps after it."""
         self.rewards[place], self.left[place] = reward, left
 
     def draw(self, count: int, random: np.random.Generator) -> np.ndarray:

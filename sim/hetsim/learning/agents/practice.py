@@ -1,4 +1,4 @@
-"""What an agent is given to learn from: episodes, one after the other, and a listener for its progress."""
+"""Material for an agent: episodes one after the other, and a listener for its progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.learning.observation.window import Layout
 
 @dataclass
 class AgentState:
-    """What an agent goes on from: arrays by name, and numbers and texts as JSON has them."""
+    """The state of an agent: arrays by name, and numbers and texts as JSON has them."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
@@ -85,6 +85,6 @@ class Trainer:
         random.bit_generator.state = resumed.facts["random"]
 
     def state(self, further: dict[str, np.ndarray]) -> AgentState:
-        """What training can go on from, with further arrays of the agent."""
+        """The state from which training can continue, with further arrays of the agent."""
         facts = {**self.counts, "random": self.random.bit_generator.state}
         return AgentState({**arrays_of(self.network), **self.adam.state(), **further}, facts)

@@ -1,4 +1,4 @@
-"""What the settings of agents may be; `hetsim.train` checks them before it trains."""
+"""Valid settings of agents; `hetsim.train` checks them before it trains."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Gate(Scheduler):
         return self.inner.replica(wanted, view)
 
     def schedule(self, view: View) -> Iterator[Decision]:
-        """What the scheduler decides; it is asked again at every change, since newcomers must be seen."""
+        """Decisions of the scheduler, which is called at every change to see newcomers."""
         for decision in self.inner.schedule(view):
             if isinstance(decision, Wait):
                 decision = Wait(decision.until)

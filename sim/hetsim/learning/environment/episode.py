@@ -271,7 +271,7 @@ class Episodes:
         return len(self.mask) - 1 if self.mask[-1] else int(self.mask.argmax())
 
     def plain(self) -> int:
-        """What a simple policy does: the oldest task that fits starts, on the first type."""
+        """Act as a simple policy does: the oldest task that fits starts, on the first type."""
         return int(self.mask.argmax())
 
     def _go(self) -> None:

@@ -65,7 +65,7 @@ class Observation:
             )
 
     def observe(self, acting: Acting, vector: np.ndarray | None) -> Any:
-        """What is seen now: an array, or a mapping of names to arrays."""
+        """The present observation: an array, or a mapping of names to arrays."""
         raise NotImplementedError
 
     def checked(self, acting: Acting, vector: np.ndarray | None) -> Any:

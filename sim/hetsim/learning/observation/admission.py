@@ -1,4 +1,4 @@
-"""What a learner of admission observes: the task in question, and the system that it would join.
+"""Observations of admission: the task in question, and the system that it would join.
 
 The environment (`hetsim.learning.environment.admission`) and the policy that runs what was learned
 (`hetsim_policies.learning`) both use it.  It is told what an admission policy is told: which task asks, which tasks

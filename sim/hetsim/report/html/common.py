@@ -1,4 +1,4 @@
-"""What pages about runs, comparisons and sweeps share."""
+"""Parts that pages about runs, comparisons and sweeps share."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def policy_option(label: str, value: Any = None) -> str:
 
 
 def policy_text(label: str, value: Any = None) -> str:
-    """What the command line takes for a policy."""
+    """A policy as the command line takes it."""
     return written(label, value) or label
 
 

@@ -151,7 +151,7 @@ def _replications(found: Comparison) -> int | None:
 
 
 def _policy(outcome: Any) -> Any:
-    """What stands under `policy:` in the scenario of a run."""
+    """The value of `policy:` in the scenario of a run."""
     import yaml
 
     text = first_of(outcome).scenario

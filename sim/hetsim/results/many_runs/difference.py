@@ -1,4 +1,4 @@
-"""What differs between two runs: which tasks, which groups of them, and the first decision.
+"""Differences of two runs: which tasks, which groups of them, and the first decision.
 
 Tasks are matched by their id.  A run is not compared with itself: what is looked for is what another policy, another
 cluster or another release did to the same tasks.
@@ -235,7 +235,7 @@ def _device_decisions(run: Result) -> pd.DataFrame:
 
 
 def _labels(a: Result, b: Result) -> tuple[str, str]:
-    """What tells the two apart: their policies, or their directories, or their numbers."""
+    """Labels that tell the two apart: their policies, directories or numbers."""
     for one, other in (
         (a.policy, b.policy),
         (a.name, b.name),

@@ -18,7 +18,7 @@ from hetsim.results.statistics import student_interval
 
 
 class Several(Protocol):
-    """What is read of several runs; `Replications` have it."""
+    """The part of several runs that is read here; `Replications` have it."""
 
     @property
     def results(self) -> list[Result]: ...

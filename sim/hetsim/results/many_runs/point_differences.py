@@ -72,7 +72,7 @@ def _pairs(
 
 
 def _identical(values: np.ndarray) -> bool:
-    """Are all rows the same?"""
+    """Return True if all rows are the same."""
     return bool(((values == values[:1]) | (np.isnan(values) & np.isnan(values[:1]))).all())
 
 

@@ -93,13 +93,13 @@ class Replications:
         return pd.DataFrame.from_dict(self._rows, orient="index").sort_index().rename_axis("replication")
 
     def _column(self, name: str) -> pd.Series:
-        """What is kept under that name, by replication; missing where it is not."""
+        """Values kept under that name, by replication; missing where there are none."""
         numbers = sorted(self._rows)
         kept = [self._rows[number].get(name, math.nan) for number in numbers]
         return pd.Series(kept, index=pd.Index(numbers, name="replication"), name=name)
 
     def keeps(self, metric: str) -> bool:
-        """Are there values of this metric?"""
+        """Return True if there are values of this metric."""
         return not metric.startswith("_") and any(metric in row for row in self._rows.values())
 
     def column(self, metric: str) -> pd.Series:
@@ -204,7 +204,7 @@ class Replications:
 
     @property
     def replays(self) -> bool:
-        """Does a trace come as it was recorded?"""
+        """Return True if a trace comes as it was recorded."""
         return bool(self.results) and "" in self.results[0].record.input.traces
 
     @property

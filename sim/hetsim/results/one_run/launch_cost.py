@@ -1,4 +1,4 @@
-"""What each launch costs: the share that it held × the price × the time that it held it."""
+"""The cost of each launch: its share × the price × the time that it occupied it."""
 
 from __future__ import annotations
 

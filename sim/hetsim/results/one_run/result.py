@@ -90,7 +90,7 @@ class Result:
     # A loaded run has tables but no record until one is needed.
     @cached_property
     def record(self) -> Record:
-        """What the engine wrote down (of a loaded run: read and rebuilt on first use)."""
+        """The record that the engine wrote (of a loaded run: read and rebuilt on first use)."""
         assert self.saved is not None
         return store.load_record(self.saved)
 
@@ -316,7 +316,7 @@ class Result:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """What a reader must know before believing the figures."""
+        """Warnings to be read before the figures."""
         found = []
         if self.error:
             found.append(f"the run failed, these are its tables up to then: {self.error}")
@@ -411,7 +411,7 @@ class Result:
 
 
 def html_table(title: str, rows: dict[str, str], warnings: Iterable[str]) -> str:
-    """What notebooks show of a result."""
+    """The HTML table that notebooks show of a result."""
     from html import escape
 
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())

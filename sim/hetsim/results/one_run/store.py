@@ -114,7 +114,7 @@ class Kept(Run, Protocol):
     @property
     def warnings(self) -> list[str]: ...
     def to_json(self) -> dict[str, Any]:
-        """What summary.json holds."""
+        """The contents of summary.json."""
         ...
 
 
@@ -228,7 +228,7 @@ def _numbers_as_json(note: Any) -> Any:
 
 
 def _numbers_from_json(note: Any) -> Any:
-    """What `_numbers_as_json` was given (of NaN: None)."""
+    """Undo `_numbers_as_json` (None becomes NaN)."""
     if isinstance(note, dict):
         return {key: _numbers_from_json(value) for key, value in note.items()}
     if isinstance(note, list):
@@ -273,7 +273,7 @@ def _save_record(record: Record, folder: Path) -> None:
 
 @dataclass
 class Saved:
-    """What the directory of a run says of it before a table is read."""
+    """The directory of a run before a table is read."""
 
     directory: Path
     files: dict[str, str]

@@ -87,7 +87,7 @@ def whole_gpu_steps(result: Run) -> tuple[np.ndarray, np.ndarray, np.ndarray, np
 
 
 def _whole(table: ModeTable, cluster: Cluster) -> bool:
-    """Does every task take whole GPUs, on nodes with one type that serves one launch at a time?"""
+    """Return True if every task takes whole GPUs of one type a node, one launch at a time."""
     types = [{device.type.name for device in node.accelerators} for node in cluster.nodes]
     single = all(len(names) < 2 for names in types) and any(types)
     plain = all(device.type.streams == 1 for device in cluster.devices if device.local >= 0)
