@@ -1,7 +1,7 @@
 """The clock: a heap of timers, in SimPy's order (time, priority, insertion), run to the next round.
 
 A `Timer` is fired by calling `timer.then(timer)`, which costs half of a SimPy Timeout.  SimPy's events, processes and
-resources work beside them in the same heap (`hetsim.engine.kernel.environment`), where somebody asks for that.
+resources work beside them in the same heap (`hetsim.engine.kernel.environment`), where a caller asks for them.
 
 Same-instant order is the heap's second key: FINISH < FAULT < ARRIVAL < TIMER, where TIMER is SimPy's NORMAL;
 a round comes when the next entry is strictly later.  "Instant" means equal float.
@@ -61,7 +61,7 @@ class Clock:
         self.feed: Timer = Timer()
         self._stale = 0
         self.environment: Any = None
-        """SimPy's, once somebody has asked for it."""
+        """SimPy's, once a caller has asked for it."""
 
     @property
     def now(self) -> float:
