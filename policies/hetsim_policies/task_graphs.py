@@ -88,5 +88,5 @@ def bottom_levels(tasks: Tasks) -> list[float]:
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         for position, mode in enumerate(shape.modes):
-            best[rows] = np.fmin(best[rows], tasks.time[rows, position] + mode.fixed)
+            best[rows] = np.fmin(best[rows], mode.computing(1, tasks.time[rows, position]))
     return upward(best, [dict.fromkeys(earlier, 0.0) for earlier in before], topological(before))

@@ -53,7 +53,7 @@ def _services(problem: PlanProblem) -> np.ndarray:
     for shape in tasks.shapes:
         rows = np.flatnonzero(tasks.shape == shape.index)
         for position, mode in enumerate(shape.modes):
-            times = tasks.time[rows, position] + mode.fixed
+            times = mode.computing(1, tasks.time[rows, position])
             faster = times < best[rows]
             best[rows[faster]] = times[faster]
             width[rows[faster]] = mode.width

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from hetsim.model.ragged import Ragged
 
 if TYPE_CHECKING:
     from hetsim.model.units import Bytes, Part, Seconds
+
+Times = TypeVar("Times", float, np.ndarray)
 
 CLOSE = 1e-9
 """Intervals by which a time may miss a checkpoint and still end with it."""
@@ -115,8 +117,20 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
     return [*found, "cluster"]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComputeTime:
+    """Seconds that a launch computes besides its tasks' own times, by their number."""
+
+    fixed: Seconds = 0.0
+    """Time once a batch."""
+
+    def base(self, count: int) -> float:
+        """Seconds of a launch of a number of tasks: they rise with the number, and by no larger factor."""
+        return self.fixed
+
+
 @dataclass(frozen=True, eq=False)
-class Mode:
+class Mode(ComputeTime):
     """A device type, and what a launch occupies there.  Interned: compared by identity.
 
     `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
@@ -142,10 +156,8 @@ class Mode:
     """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
     exchange: Exchange | None = None
     """What its nodes send each other, and the step that it is part of, where that is known."""
-    fixed: float = 0.0
-    """Seconds that a launch computes besides its tasks' own times: of one task, where `table` tells them by size."""
     table: StageTable | None = None
-    """Measured seconds by batch size, in place of `fixed`."""
+    """Measured seconds by batch size, in place of those of `ComputeTime`."""
     upload: StageTime | StageTable = field(default_factory=StageTime)
     download: StageTime | StageTable = field(default_factory=StageTime)
     batch_limit: int = 1
@@ -173,6 +185,8 @@ class Mode:
     cores that may use any number of nodes.  None in all other modes."""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
+    single: float = field(init=False)
+    """`base(1)`: what a launch of one task computes besides the task's own time."""
 
     def __post_init__(self) -> None:
         bound = self.partition
@@ -185,6 +199,7 @@ class Mode:
         object.__setattr__(self, "unit", self._made_of())
         nothing_else = not (self.millicores or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
+        object.__setattr__(self, "single", self.base(1))
 
     def _made_of(self) -> Mode | None:
         parts = self.node_count if self.node_count > 1 else self.millicores // MILLI
@@ -205,9 +220,9 @@ class Mode:
 
     def base(self, count: int) -> float:
         """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
-        return self.fixed if self.table is None else self.table.of(count)
+        return super().base(count) if self.table is None else self.table.of(count)
 
-    def computing(self, size: int, own: float, left: float = 1.0) -> float:
+    def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
         """Seconds that a launch of a number of tasks computes.
 
         `own`: of its tasks, what is left of each; `left`: the largest part left of one of them.  The one place that
@@ -215,23 +230,22 @@ class Mode:
         """
         return self.base(size) * left + own
 
-    def stages(self, size: int, own: float, factors: Sequence[float] = (1.0, 1.0, 1.0)) -> BatchTimes:
+    def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
         """Seconds of the stages of a launch, bytes aside; on cores nothing is uploaded or downloaded."""
-        up, compute, down = factors
         if self.on_cpu:
-            return BatchTimes(0.0, self.computing(size, own) * compute, 0.0)
-        return BatchTimes(self.upload.of(size) * up, self.computing(size, own) * compute, self.download.of(size) * down)
+            return BatchTimes(0.0, self.computing(size, own, left), 0.0)
+        return BatchTimes(self.upload.of(size), self.computing(size, own, left), self.download.of(size))
 
     @property
     def min_base(self) -> float:
         """Minimum of `base` over all batch sizes."""
-        return self.fixed if self.table is None else self.table.least(self.batch_limit)
+        return self.single if self.table is None else self.table.least(self.batch_limit)
 
     @property
     def min_share(self) -> float:
         """Minimum of `base(n) / n` over all batch sizes n."""
         if self.table is None:
-            return self.fixed / max(1, self.batch_limit)
+            return self.base(self.batch_limit) / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)
 
     @property
@@ -488,6 +502,13 @@ class Tasks:
         """Number of tasks as results count them: the stages of a request are one."""
         return len(self) if self.staged is None else self.staged.count
 
+    def computing(self, times: np.ndarray) -> np.ndarray:
+        """Seconds that each task computes alone, by mode, from `time` or `estimate`; inf beyond its modes."""
+        single = np.full((len(self.shapes), times.shape[1]), math.inf)
+        for row, shape in zip(single, self.shapes, strict=True):
+            row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]
+        return times + single[self.shape]
+
     def name(self, index: int) -> Any:
         """The id of a row: the source's own, or the row number."""
         if self.id is None:
@@ -626,20 +647,29 @@ class Task:
         column = self._table.writes
         return () if column is None else column[self.index]
 
+    def estimate_at(self, position: int) -> float:
+        """Estimated seconds of computing in the mode at a position of its shape, from scratch and alone."""
+        return self.estimates[position] + self.shape.modes[position].single
+
+    def estimate_in(self, mode: Mode) -> float:
+        """The same in one of its modes."""
+        return self.estimates[self.shape.position[mode]] + mode.single
+
+    def remaining_in(self, mode: Mode) -> float:
+        """Those of its work that is still to be done; 0 once the estimate is overrun."""
+        return self.estimate_in(mode) * (1.0 - self.done)
+
     @property
     def shortest_estimate(self) -> float:
         """Estimated time on its best mode, from scratch."""
         modes = self.shape.modes
         if len(modes) == 1:
-            return self.estimates[0] + modes[0].fixed
-        return min(self.estimates[i] + modes[i].fixed for i in (self.allowed or range(len(modes))))
+            return self.estimates[0] + modes[0].single
+        return min(self.estimate_at(i) for i in (self.allowed or range(len(modes))))
 
     @property
     def shortest_remaining(self) -> float:
         """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
-        modes = self.shape.modes
-        if len(modes) == 1:
-            return (self.estimates[0] + modes[0].fixed) * (1.0 - self.done)
         return self.shortest_estimate * (1.0 - self.done)
 
     def modes_by_speed(self) -> Sequence[int]:
@@ -647,8 +677,7 @@ class Task:
         count = len(self.shape.modes)
         if count == 1:
             return (0,)
-        modes, estimates = self.shape.modes, self.estimates
-        return sorted(self.allowed or range(count), key=lambda i: estimates[i] + modes[i].fixed)
+        return sorted(self.allowed or range(count), key=self.estimate_at)
 
     def __repr__(self) -> str:
         return f"task {self.id}"

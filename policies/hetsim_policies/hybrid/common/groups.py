@@ -53,13 +53,13 @@ class TaskKind:
         self.seen += 1
         self.arrived += 1
         for position in self.positions:
-            self.total[position] += task.estimates[position] + self.modes[position].fixed
+            self.total[position] += task.estimate_at(position)
 
     def wait(self, task: Task, sign: int) -> None:
         """A task waits (1), or waits no longer (-1)."""
         self.waiting += sign
         for position in self.positions:
-            seconds = (task.estimates[position] + self.modes[position].fixed) * (1.0 - task.done)
+            seconds = task.estimate_at(position) * (1.0 - task.done)
             self.queued[position] = self.queued[position] + sign * seconds if self.waiting else 0.0
 
     def expected(self, position: int, coming: float) -> float:
@@ -202,7 +202,7 @@ class DeviceGroup:
 
 def seconds_of(task: Task, position: int) -> float:
     """Estimated seconds that a task has left in a mode."""
-    return (task.estimates[position] + task.modes[position].fixed) * (1.0 - task.done)
+    return task.remaining_in(task.modes[position])
 
 
 def lanes_of(device: Device, node: Node) -> int:
