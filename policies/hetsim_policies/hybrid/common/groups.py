@@ -85,7 +85,7 @@ class GroupedTask:
         mode = self.kind.modes[position]
         self.type = mode.type
         self.width = mode.width
-        self.seconds = seconds_of(self.task, position)
+        self.seconds = self.task.remaining_in(self.task.modes[position])
 
 
 class DeviceGroup:
@@ -144,7 +144,7 @@ class DeviceGroup:
 
     def best(self, task: Task, kind: TaskKind) -> int:
         """The mode in which a task of a kind would take least time here."""
-        return min(self.hosts(kind), key=lambda position: (seconds_of(task, position), position))
+        return min(self.hosts(kind), key=lambda position: (task.remaining_in(task.modes[position]), position))
 
     # Waiting and running tasks --------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class DeviceGroup:
 
     def start(self, entry: GroupedTask, mode: Mode, now: float) -> None:
         entry.type, entry.width = mode.type, mode.width
-        entry.end = now + seconds_of(entry.task, entry.kind.modes.index(mode))
+        entry.end = now + entry.task.remaining_in(mode)
         self.running[entry.task.index] = entry.task
         self.used[mode.type] += mode.width
         heappush(self._running_ends(mode.type), (entry.end, entry.task.index))
@@ -198,11 +198,6 @@ class DeviceGroup:
         while ends and ends[0][1] not in self.running:
             heappop(ends)
         return ends
-
-
-def seconds_of(task: Task, position: int) -> float:
-    """Estimated seconds that a task has left in a mode."""
-    return task.remaining_in(task.modes[position])
 
 
 def lanes_of(device: Device, node: Node) -> int:
