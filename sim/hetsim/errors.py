@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MAX_PROBLEMS = 20
+"""Problems of a file named one by one; the rest is counted."""
+
 
 class HetsimError(Exception):
     """Anything hetsim reports to its user; `exit_code` is that of the command line."""
@@ -125,7 +128,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def several(given: Any, name: str, what: str) -> Iterable[Any]:
-    """The argument, if it has several items; UsageError that says what it must be where it has none or is a text."""
+    """Return an argument that has several items; UsageError for any other."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UsageError(f"{name} must be {what}, not {given!r}")
     return given

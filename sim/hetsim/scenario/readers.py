@@ -2,7 +2,8 @@
 
 The engine reads every key.  Other readers (the models of `hetsim.queueing`, the bound of `hetsim size`, what planners
 prove) say in one table which keys they take into account, or know to change nothing of what they say.  What has no row
-none of them understands.  `tests/test_readers.py` holds that each key of the schema has a row, and each row a key.
+none of them understands.  `tests/scenario/test_readers.py` holds that each key of the schema has a row, and each row a
+key.
 """
 
 from __future__ import annotations
