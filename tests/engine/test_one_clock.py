@@ -15,7 +15,8 @@ from hetsim.model.tasks import ComputeTime, Mode, Shape, Tasks
 HAND_MADE = {
     "queueing/matching.py": "a second opinion, held against the clock there",
     "testing/witness.py": "a second implementation",
-    "model/tasks.py": "the clock", "model/task.py": "the same of one task", "model/fusion.py": "of several tasks it is the largest",
+    "model/tasks.py": "the clock", "model/task.py": "the same of one task",
+    "model/fusion.py": "of several tasks it is the largest",
     "policy/remaining.py": "the inverse: own times from what is left",
     "engine/launching/sketches.py": "as `durations.work`, of every launch",
     "engine/views/node_availability.py": "the same", "engine/control/starts.py": "the same",
