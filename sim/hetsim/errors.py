@@ -127,6 +127,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f'; did you mean "{near[0]}"?' if near else ""
 
 
+def several(given: Any, name: str, what: str) -> Iterable[Any]:
+    """Return an argument that has several items; UsageError for any other."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{name} must be {what}, not {given!r}")
+    return given
+
+
 def visible(text: str) -> str:
     """Write what a terminal would obey, or show in another order, as Python writes it; the rest of a text stays."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -71,7 +71,7 @@ class ErLs(AssigningScheduler):
     def _job(self, task: Task, mode: Mode, view: View) -> LineTask:
         line = self._line[mode.type]
         need = self.need(mode) * max(1, mode.gpus)
-        seconds = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        seconds = task.remaining_in(mode)
         return LineTask(task, mode, None, (line,), need, line.free_at(need, view.now), seconds)
 
     def _possible(self, job: LineTask, view: View) -> bool:

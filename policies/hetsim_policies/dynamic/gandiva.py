@@ -148,5 +148,5 @@ def _left(task: Task, view: View) -> float:
     """The part of a running task that is still to be done."""
     placement = view.launch_of(task).placement
     assert placement is not None
-    whole = placement.mode.fixed + task.estimates[task.shape.position[placement.mode]]
+    whole = task.estimate_in(placement.mode)
     return view.remaining(task) / whole if whole > 0 else 0.0

@@ -159,7 +159,7 @@ class HeteroPrio(Scheduler):
         if self.spoliation and there < here and task.shape.preemptible:
             self._misplaced[side].setdefault(task.shape, {})[task.index] = task
             mode = placement.mode
-            gain = mode.fixed + task.estimates[task.shape.position[mode]] - there
+            gain = task.estimate_in(mode) - there
             heappush(self._worth[side], (-(view.now + gain * (1.0 - task.done)), task.index, task.ticket, task))
         return Start(task, placement)
 
@@ -206,7 +206,7 @@ class HeteroPrio(Scheduler):
         """Seconds from a start there now to the end, without what it has done since it started."""
         mode = placement.mode
         stages = view.stages((task,), placement)
-        compute = (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
+        compute = task.remaining_in(mode)
         return max(stages.ready, stages.write_back) + stages.upload + compute + stages.download
 
 
@@ -216,7 +216,7 @@ def best_times(task: Task) -> tuple[float, float]:
     for position in task.modes_by_speed():
         mode = task.modes[position]
         side = CORES if mode.on_cpu else ACCELERATORS
-        best[side] = min(best[side], mode.fixed + task.estimates[position])
+        best[side] = min(best[side], task.estimate_at(position))
     return best[CORES], best[ACCELERATORS]
 
 

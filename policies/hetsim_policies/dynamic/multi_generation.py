@@ -96,7 +96,7 @@ class MultiGeneration(Scheduler):
     def ways(self, task: Task) -> list[tuple[float, int]]:
         """Gain and position of the modes that the budget allows."""
         positions = task.allowed or range(len(task.modes))
-        seconds = {p: task.estimates[p] + task.modes[p].fixed for p in positions}
+        seconds = {p: task.estimate_at(p) for p in positions}
         seconds = {p: value for p, value in seconds.items() if math.isfinite(value)}
         price = {p: self._price(task.modes[p]) * value for p, value in seconds.items()}
         most = self.budget * min(price.values()) * (1 + ROUNDING)

@@ -91,7 +91,7 @@ class SharingByTable(ListScheduler):
         for position in alone_modes(task):
             mode = task.modes[position]
             if is_shared(mode):
-                seconds = task.estimates[position] * (1.0 - task.done) + mode.fixed
+                seconds = task.estimates[position] * (1.0 - task.done) + mode.single
                 best = min(best, empty_at(mode, view) - view.now + seconds)
                 continue
             shadow = view.earliest_fit(task, mode)

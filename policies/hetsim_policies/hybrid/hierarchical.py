@@ -49,7 +49,7 @@ from hetsim.policy import (
     View,
     Wait,
 )
-from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups, seconds_of
+from hetsim_policies.hybrid.common.groups import DeviceGroup, GroupedTask, Grouping, TaskKind, make_groups
 from hetsim_policies.hybrid.common.nesting import check_nested
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
 from hetsim_policies.hybrid.common.part_view import PartView
@@ -524,7 +524,7 @@ class Hierarchical(Scheduler):
             if other is group:
                 continue
             entry = self._of[next(reversed(other.of_kind[kind.number]))]
-            here = seconds_of(entry.task, position)
+            here = entry.task.remaining_in(entry.task.modes[position])
             own = entry.seconds * entry.width
             there = other.wait_for(entry.type, entry.width, view.now, own) + entry.seconds
             if (self.moves == "always" or here < there) and there > latest:

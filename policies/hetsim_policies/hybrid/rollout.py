@@ -372,4 +372,4 @@ def quantile_of_t(share: float, freedom: int) -> float:
 
 def _size(task: Task) -> float:
     """Devices × time, in the mode in which that is least."""
-    return min(max(mode.width, 1e-9) * (mode.fixed + task.estimates[i]) for i, mode in enumerate(task.modes))
+    return min(max(mode.width, 1e-9) * task.estimate_at(i) for i, mode in enumerate(task.modes))

@@ -308,13 +308,7 @@ class GapView:
 
 def fastest(tasks: Tasks) -> np.ndarray:
     """The estimated time of every task in its fastest mode."""
-    seconds = np.full(len(tasks), np.inf)
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        fixed = np.array([mode.fixed for mode in shape.modes])
-        if len(rows):
-            seconds[rows] = (tasks.estimate[rows, : len(fixed)] + fixed).min(axis=1)
-    return seconds
+    return tasks.computing(tasks.estimate).min(axis=1)
 
 
 def _classes(tasks: Tasks) -> list[str]:

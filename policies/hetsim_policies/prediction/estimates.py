@@ -119,15 +119,10 @@ def _by_name(values: dict[str, Any], names: list[str]) -> np.ndarray:
 
 def log_estimate(task: Task) -> float:
     """Of the whole task, in its fastest mode."""
-    shortest = min(estimate + mode.fixed for estimate, mode in zip(task.estimates, task.modes, strict=False))
+    shortest = min(map(task.estimate_at, range(len(task.modes))))
     return math.log(max(shortest, SHORTEST))
 
 
 def log_estimates(tasks: Tasks) -> np.ndarray:
     """The same by row."""
-    shortest = np.empty(len(tasks))
-    for shape in tasks.shapes:
-        rows = tasks.shape == shape.index
-        fixed = np.array([mode.fixed for mode in shape.modes])
-        shortest[rows] = (tasks.estimate[rows, : len(fixed)] + fixed).min(axis=1)
-    return np.log(np.maximum(shortest, SHORTEST))
+    return np.log(np.maximum(tasks.computing(tasks.estimate).min(axis=1), SHORTEST))

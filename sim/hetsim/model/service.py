@@ -37,7 +37,7 @@ class Service:
     """A stream of requests that are served in batches.
 
     `rows` are its rows of `Tasks`, in order of arrival; they alone have the service's shape.  A batch of n in mode j
-    computes for `shape.modes[j].fixed` plus the sum of its requests' own times, which for most services are all
+    computes for `shape.modes[j].base` plus the sum of its requests' own times, which for most services are all
     `per_item[j]`; uploads and downloads are those of the mode.  `slo` is the relative deadline of each request.
     `noise` is the relative standard deviation of every stage time of a batch (normal, cut off at a tenth).
     """

@@ -131,20 +131,29 @@ class Task:
         column = self._table.writes
         return () if column is None else column[self.index]
 
+    def estimate_at(self, position: int) -> float:
+        """Estimated seconds in the mode at a position of its shape, from scratch."""
+        return self.estimates[position] + self.shape.modes[position].single
+
+    def estimate_in(self, mode: Mode) -> float:
+        """The same in one of its modes."""
+        return self.estimates[self.shape.position[mode]] + mode.single
+
+    def remaining_in(self, mode: Mode) -> float:
+        """Those of its work that is still to be done; 0 once the estimate is overrun."""
+        return self.estimate_in(mode) * (1.0 - self.done)
+
     @property
     def shortest_estimate(self) -> float:
         """Estimated time on its best mode, from scratch."""
         modes = self.shape.modes
         if len(modes) == 1:
-            return self.estimates[0] + modes[0].fixed
-        return min(self.estimates[i] + modes[i].fixed for i in (self.allowed or range(len(modes))))
+            return self.estimates[0] + modes[0].single
+        return min(self.estimate_at(i) for i in (self.allowed or range(len(modes))))
 
     @property
     def shortest_remaining(self) -> float:
         """Estimated time still to run on its best mode; 0 once the estimate is overrun."""
-        modes = self.shape.modes
-        if len(modes) == 1:
-            return (self.estimates[0] + modes[0].fixed) * (1.0 - self.done)
         return self.shortest_estimate * (1.0 - self.done)
 
     def modes_by_speed(self) -> Sequence[int]:
@@ -152,8 +161,7 @@ class Task:
         count = len(self.shape.modes)
         if count == 1:
             return (0,)
-        modes, estimates = self.shape.modes, self.estimates
-        return sorted(self.allowed or range(count), key=lambda i: estimates[i] + modes[i].fixed)
+        return sorted(self.allowed or range(count), key=self.estimate_at)
 
     def __repr__(self) -> str:
         return f"task {self.id}"

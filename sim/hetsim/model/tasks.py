@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from hetsim.model.ragged import Ragged
 
 if TYPE_CHECKING:
     from hetsim.model.units import Bytes, Part, Seconds
+
+Times = TypeVar("Times", float, np.ndarray)
 
 CLOSE = 1e-9
 """Intervals by which a time may miss a checkpoint and still end with it."""
@@ -112,8 +114,20 @@ def enclosures(devices: Sequence[Device]) -> list[str]:
     return [*found, "cluster"]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComputeTime:
+    """Seconds that a launch computes besides its tasks' own times, by their number."""
+
+    fixed: Seconds = 0.0
+    """Time once a batch."""
+
+    def base(self, count: int) -> float:
+        """Seconds for a number of tasks: they rise with it, by no larger factor."""
+        return self.fixed
+
+
 @dataclass(frozen=True, eq=False)
-class Mode:
+class Mode(ComputeTime):
     """A device type, and what a launch occupies there.  Interned: compared by identity.
 
     `gpus` counts the accelerators of a launch and `share` is what it takes of each (millionths; WHOLE unless
@@ -139,10 +153,8 @@ class Mode:
     """Number of nodes of a launch, above 1: as many different nodes, each with an equal part of everything."""
     exchange: Exchange | None = None
     """What its nodes send each other, and the step that it is part of, where that is known."""
-    fixed: float = 0.0
-    """Seconds that a launch computes besides its tasks' own times: of one task, where `table` tells them by size."""
     table: StageTable | None = None
-    """Measured seconds by batch size, in place of `fixed`."""
+    """Measured seconds by batch size, in place of those of `ComputeTime`."""
     upload: StageTime | StageTable = field(default_factory=StageTime)
     download: StageTime | StageTable = field(default_factory=StageTime)
     batch_limit: int = 1
@@ -170,6 +182,8 @@ class Mode:
     cores that may use any number of nodes.  None in all other modes."""
     bare: bool = field(init=False)
     """One whole accelerator of any node and nothing else, neither host nor its memory: the commonest demand by far."""
+    single: float = field(init=False)
+    """`base(1)`: what a launch of one task computes besides the task's own time."""
 
     def __post_init__(self) -> None:
         bound = self.partition
@@ -182,6 +196,7 @@ class Mode:
         object.__setattr__(self, "unit", self._made_of())
         nothing_else = not (self.millicores or self.memory or self.gpu_memory) and bound is None
         object.__setattr__(self, "bare", self.gpus == 1 and self.share == WHOLE and nothing_else)
+        object.__setattr__(self, "single", self.base(1))
 
     def _made_of(self) -> Mode | None:
         parts = self.node_count if self.node_count > 1 else self.millicores // MILLI
@@ -202,9 +217,9 @@ class Mode:
 
     def base(self, count: int) -> float:
         """Seconds that a launch of a number of tasks computes besides its tasks' own times."""
-        return self.fixed if self.table is None else self.table.of(count)
+        return super().base(count) if self.table is None else self.table.of(count)
 
-    def computing(self, size: int, own: float, left: float = 1.0) -> float:
+    def computing(self, size: int, own: Times, left: float = 1.0) -> Times:
         """Seconds that a launch of a number of tasks computes.
 
         `own`: of its tasks, what is left of each; `left`: the largest part left of one of them.  The one place that
@@ -212,23 +227,22 @@ class Mode:
         """
         return self.base(size) * left + own
 
-    def stages(self, size: int, own: float, factors: Sequence[float] = (1.0, 1.0, 1.0)) -> BatchTimes:
+    def stages(self, size: int, own: float, left: float = 1.0) -> BatchTimes:
         """Seconds of the stages of a launch, bytes aside; on cores nothing is uploaded or downloaded."""
-        up, compute, down = factors
         if self.on_cpu:
-            return BatchTimes(0.0, self.computing(size, own) * compute, 0.0)
-        return BatchTimes(self.upload.of(size) * up, self.computing(size, own) * compute, self.download.of(size) * down)
+            return BatchTimes(0.0, self.computing(size, own, left), 0.0)
+        return BatchTimes(self.upload.of(size), self.computing(size, own, left), self.download.of(size))
 
     @property
     def min_base(self) -> float:
         """Minimum of `base` over all batch sizes."""
-        return self.fixed if self.table is None else self.table.least(self.batch_limit)
+        return self.single if self.table is None else self.table.least(self.batch_limit)
 
     @property
     def min_share(self) -> float:
         """Minimum of `base(n) / n` over all batch sizes n."""
         if self.table is None:
-            return self.fixed / max(1, self.batch_limit)
+            return self.base(self.batch_limit) / max(1, self.batch_limit)
         return self.table.min_per_item(self.batch_limit)
 
     @property
@@ -484,6 +498,13 @@ class Tasks:
     def request_count(self) -> int:
         """Number of tasks as results count them: the stages of a request are one."""
         return len(self) if self.staged is None else self.staged.count
+
+    def computing(self, times: np.ndarray) -> np.ndarray:
+        """Compute seconds by task and mode, from `time` or `estimate`; else inf."""
+        single = np.full((len(self.shapes), times.shape[1]), math.inf)
+        for row, shape in zip(single, self.shapes, strict=True):
+            row[: len(shape.modes)] = [mode.single for mode in shape.modes[: len(row)]]
+        return times + single[self.shape]
 
     def name(self, index: int) -> Any:
         """The id of a row: the source's own, or the row number."""

@@ -176,7 +176,7 @@ class Progress:
             if task.done > 0:
                 stopping = task.shape.stopping
                 size[position] = stopping.state + (0.0 if stopping.input_saved else size[position])
-                fixed = np.array([mode.fixed for mode in modes])
+                fixed = np.array([mode.single for mode in modes])
                 width = len(modes)
                 time[position, :width] = np.maximum(0.0, (fixed + time[position, :width]) * (1 - task.done) - fixed)
             if task.allowed is not None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hetsim.report import terminal
 from hetsim.results.declared import has_direction
-from hetsim.results.many_runs.replications import Replications
+from hetsim.results.many_runs.replications import ENERGY, Replications
 from hetsim.results.one_run import metric_sets
 from hetsim.results.one_run.forecasts import forecasts
 from hetsim.results.one_run.load import offered_load
@@ -210,7 +210,7 @@ def _facts(outcome: Outcome, figures: Figures) -> list[list[str]]:
     if figures.told("jain") and figures.told("rho_p95"):
         rows.append(["fairness", f"Jain {figures.text('jain')} over users; ρ {figures.text('rho_p95')} (p95)"])
     if figures("energy_j")[0] > 0:
-        joules, halves = zip(figures("energy_j"), figures("energy_idle_j"), strict=True)
+        joules, halves = zip(*map(figures, ENERGY), strict=True)
         total, idle = terminal.several(joules, terminal.JOULES, halves)
         rows.append(["energy", f"{total} (idle {idle})"])
     if figures.told("cost"):

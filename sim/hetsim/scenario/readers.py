@@ -61,27 +61,18 @@ BELOW = {
     "@": "distribution value mean cv median sigma low high shape scale branches branches.weight branches.mean values "
          "weights path column unit name parameters parameters.* loc",
     "%": "SIZE table batch time unit where where.* between extrapolate quantiles quantiles.* samples",
-    "communication": "pattern bytes every largest overlap",
-    "data": "name size home",
-    "layouts": "memory positions slices",
-    "network": "curve download duplex in latency out profile upload",
-    "nvlink": "curve latency profile rate",
-    "partition": "column names names.* others",
+    "communication": "pattern bytes every largest overlap", "data": "name size home", "time_limit": "factor",
+    "layouts": "memory positions slices", "nvlink": "curve latency profile rate", "users": "count name weight zipf",
+    "network": "curve download duplex in latency out profile upload", "partition": "column names names.* others",
     "partitions": "* *.accounts *.default *.default_time *.max_cpus *.max_gpus *.max_nodes *.max_time *.nodes *.tier "
                   "*.users",
     "peak": "bandwidth blocks clock flops launch_overhead link matrix_flops memory multiprocessors registers "
             "register_granularity registers_per_thread shared_memory shared_memory_granularity shared_memory_per_block "
             "shared_memory_reserved threads threads_per_block warp warp_granularity warps_to_saturate",
-    "pipeline": "devices items profile replication training",
-    "power": "idle busy sleep wake",
-    "price": "up asleep",
-    "prices": "* *.up *.asleep",
-    "racks": "nodes oversubscription uplink uplinks uplinks.*",
-    "replications": "confidence max metric precision",
-    "resample": "block by gpu_demand",
+    "pipeline": "devices items profile replication training", "power": "idle busy sleep wake", "price": "up asleep",
+    "prices": "* *.up *.asleep", "racks": "nodes oversubscription uplink uplinks uplinks.*",
+    "replications": "confidence max metric precision", "resample": "block by gpu_demand",
     "span_speeds": "island switch node rack cluster",
-    "time_limit": "factor",
-    "users": "count name weight zipf",
     "work": "bytes efficiency flops kernels launch launch.block launch.grid launch.registers launch.shared_memory "
             "launch_overhead share steps",
 }  # fmt: skip

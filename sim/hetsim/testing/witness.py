@@ -382,7 +382,7 @@ class _Lives:
 
 
 def _alone(task: Task, position: int) -> float:
-    return task.estimates[position] + task.modes[position].fixed
+    return task.estimates[position] + task.modes[position].single
 
 
 def _types(node: Any) -> list[Any]:

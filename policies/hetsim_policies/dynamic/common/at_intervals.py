@@ -54,8 +54,7 @@ class IntervalJob:
 
     def estimate(self, gpus: int) -> float:
         """Estimated seconds of the whole job on the packed layout."""
-        mode = self.sizes[gpus]
-        return mode.fixed + self.task.estimates[self.task.shape.position[mode]]
+        return self.task.estimate_in(self.sizes[gpus])
 
     def left(self, gpus: int, done: float) -> float:
         """Estimated seconds from `done` to the end on `gpus` GPUs over the fewest nodes."""

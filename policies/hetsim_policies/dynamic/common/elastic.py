@@ -168,7 +168,7 @@ class Elastic(Scheduler):
 
     @staticmethod
     def _find_speed(task: Task, mode: Mode) -> float:
-        own = mode.fixed + task.estimates[task.shape.position[mode]]
+        own = task.estimate_in(mode)
         return max(SLOWEST, task.shortest_estimate / own) if own > 0 else 1.0
 
     def sizes(self, task: Task) -> Sizes:

@@ -84,7 +84,7 @@ class RoundJob:
 
     def seconds(self, position: int) -> float:
         """Estimated time of the whole job in a mode."""
-        return max(SHORTEST, self.task.estimates[position] + self.task.modes[position].fixed)
+        return max(SHORTEST, self.task.estimate_at(position))
 
     def left(self, view: View) -> float:
         """The part that is still to be done, by estimate; an overrun job has a hundredth left."""

@@ -24,7 +24,7 @@ def asked_of(task: Task) -> tuple[DeviceType, float] | None:
     for position in task.modes_by_speed():
         mode = task.modes[position]
         if not mode.on_cpu:
-            return mode.type, mode.gpu_share * (mode.fixed + task.estimates[position])
+            return mode.type, mode.gpu_share * task.estimate_at(position)
     return None
 
 

@@ -6,7 +6,7 @@ import math
 
 from hetsim.model.cluster import DeviceType
 from hetsim.model.task import Task
-from hetsim_policies.hybrid.common.planned_steps import LATE, LaneForecast, PlannedJob, PlannedLane, computing
+from hetsim_policies.hybrid.common.planned_steps import LATE, LaneForecast, PlannedJob, PlannedLane
 
 
 class Movable:
@@ -49,5 +49,5 @@ class Movable:
 
 def least(task: Task, kind: DeviceType) -> float:
     """Seconds that a task computes at least on a lane of a type at nominal rate; inf where it has no mode there."""
-    times = [computing(task, mode) for mode in task.modes if mode.type is kind]
+    times = [task.remaining_in(mode) for mode in task.modes if mode.type is kind]
     return min(times, default=math.inf) * (1 - LATE)

@@ -22,7 +22,6 @@ from hetsim_policies.hybrid.common.planned_steps import (
     LaneForecast,
     PlannedJob,
     PlannedLane,
-    computing,
 )
 
 
@@ -187,7 +186,7 @@ class Board:
         heapq.heappush(self._due, (view.now + job.seconds, job.row, view.now))
         self._idle = None
         for mode in job.task.modes:
-            seconds = computing(job.task, mode)
+            seconds = job.task.remaining_in(mode)
             if seconds * (1 - LATE) < job.seconds:
                 there = self.faster.setdefault(mode.type, {})
                 there[job.row] = min(seconds, there.get(job.row, math.inf))

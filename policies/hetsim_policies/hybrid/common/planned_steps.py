@@ -16,12 +16,6 @@ from hetsim.model.plan import Placement, can_host
 from hetsim.model.task import Task
 from hetsim.model.tasks import Mode
 
-
-def computing(task: Task, mode: Mode) -> float:
-    """Estimated seconds to compute what a task has left, in a mode, on idle devices of nominal rate."""
-    return (mode.fixed + task.estimates[task.shape.position[mode]]) * (1.0 - task.done)
-
-
 ENOUGH = 3
 """Tasks that were as late, for their mean to say something."""
 LATE = 1e-9

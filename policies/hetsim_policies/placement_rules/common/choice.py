@@ -33,7 +33,7 @@ def equally_fast(task: Task) -> Iterator[list[Mode]]:
     last = None
     for position in task.modes_by_speed():
         mode = task.modes[position]
-        what = (task.estimates[position] + mode.fixed, mode.gpus, mode.share)
+        what = (task.estimate_at(position), mode.gpus, mode.share)
         if group and what != last:
             yield group
             group = []

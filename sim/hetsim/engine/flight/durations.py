@@ -19,7 +19,7 @@ def work(launch: Launch) -> float:
     mode, tasks = launch.placement.mode, launch._tasks
     if launch.terms is None and tasks and len(tasks) == 1 and mode.curve is None and launch.fusion is None:
         task = tasks[0]
-        return (mode.fixed + task._time[launch.position]) * (1.0 - task._done)
+        return (mode.single + task._time[launch.position]) * (1.0 - task._done)
     return _seconds(launch, False)
 
 

@@ -70,7 +70,7 @@ class Forecast:
         mode, known = placement.mode, self.state.steady and task._launch is None
         if known and mode.curve is None and task.shape not in self._fleets:
             left = 1.0 - task.done
-            return mode.fixed * left + task.estimates[task.shape.position[mode]] * left
+            return mode.computing(1, task.estimates[task.shape.position[mode]] * left, left)
         return self.stages((task,), placement).total
 
     def stages(self, tasks: Sequence[Task], placement: Placement) -> StageEstimate:

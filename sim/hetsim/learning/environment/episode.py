@@ -358,9 +358,6 @@ def scheduler_of(episodes: Episodes, choice: Choice, name: str = "trained") -> t
 def typical_time(run: RunInput) -> float:
     """The mean estimated time of the tasks of a run, each in its fastest mode, in seconds."""
     tasks = run.tasks
-    fixed = np.full((len(tasks.shapes), tasks.estimate.shape[1]), math.inf)
-    for number, shape in enumerate(tasks.shapes):
-        fixed[number, : len(shape.modes)] = [mode.fixed for mode in shape.modes]
-    times = (tasks.estimate + fixed[tasks.shape]).min(axis=1)
+    times = tasks.computing(tasks.estimate).min(axis=1)
     times = times[np.isfinite(times) & (times > 0)]
     return float(times.mean()) if len(times) else 1.0

@@ -384,7 +384,7 @@ class Window(Scheduler):
             mode = modes[position]
             kind = self._number.get(mode.type.name)
             if kind is not None:
-                time = max((task.estimates[position] + mode.fixed) * left, SHORTEST)
+                time = max(task.estimate_at(position) * left, SHORTEST)
                 width = mode.width / self._capacity[kind]
                 at = kind * len(PAIR)
                 pairs[at : at + len(PAIR)] = 1.0, 0.0, math.log(time / scale), math.log(time / shortest), width

@@ -210,10 +210,7 @@ def gather(values: np.ndarray, shape: np.ndarray) -> np.ndarray | float:
 
 
 def _constant(mode: Mode) -> float:
-    if mode.on_cpu:
-        return mode.fixed
-    stages = mode.upload.fixed + mode.upload.per_item + mode.download.fixed + mode.download.per_item
-    return mode.fixed + stages
+    return mode.stages(1, 0.0).total
 
 
 def _upload_rate(mode: Mode) -> float:

@@ -170,7 +170,7 @@ def _foreseen(tasks: Tasks, table: ModeTable, wide: bool) -> bool:
 
 
 def _alone(mode: Mode, wide: bool) -> bool:
-    if mode.batch_limit > 1 and mode.fixed:
+    if mode.batch_limit > 1 and mode.single:
         return False
     if mode.on_cpu:
         return mode.millicores % MILLI == 0 if wide else mode.millicores == MILLI

@@ -116,7 +116,7 @@ def check_chances(tasks: Tasks, faults: list[Faults], cluster: Cluster, horizon:
         if shape.stopping.interval < math.inf:
             enough[rows] = SELDOM
         for position, mode in enumerate(shape.modes):
-            whole, interval = tasks.time[rows, position] + mode.fixed, shape.stopping.interval
+            whole, interval = mode.computing(1, tasks.time[rows, position]), shape.stopping.interval
             stretch = np.minimum(whole, interval)
             again = stretch + np.where(whole > interval, shape.stopping.restore, 0.0)
             hopeless = np.isfinite(stretch) & (again > longest[mode.type.name])

@@ -35,11 +35,11 @@ def offered_load(tasks: Tasks, cluster: Cluster) -> float:
     Each task counts in its fastest mode, by estimate; inf if all arrive at once.
     """
     work = {"cores": 0.0, "accelerators": 0.0}
+    by_mode = tasks.computing(tasks.estimate)
     for number, shape in enumerate(tasks.shapes):
-        rows = tasks.estimate[tasks.shape == number][:, : len(shape.modes)]
-        if not len(rows):
+        times = by_mode[tasks.shape == number][:, : len(shape.modes)]
+        if not len(times):
             continue
-        times = np.where(np.isfinite(rows), rows + [mode.fixed for mode in shape.modes], np.inf)
         fastest = np.argmin(times, axis=1)
         for position, mode in enumerate(shape.modes):
             mine = times[fastest == position, position]

@@ -142,10 +142,10 @@ class ModeBook:
             share=share,
             memory=way.memory or 0,
             gpu_memory=0 if on_cpu else gpu_memory,
-            fixed=way.compute.fixed if way.compute.measured is None else way.compute.measured.of(1),
+            **way.compute.given,
             table=way.compute.measured,
-            upload=way.upload.measured or StageTime(way.upload.fixed, way.upload.per_item),
-            download=way.download.measured or StageTime(way.download.fixed, way.download.per_item),
+            upload=way.upload.measured or way.upload.made(),
+            download=way.download.measured or way.download.made(),
             batch_limit=batch_limit,
         )
 

@@ -142,12 +142,7 @@ def hopeless_deadlines(tasks: Tasks) -> tuple[list[str], bool]:
     """
     if tasks.deadline is None or not len(tasks):
         return [], False
-    fastest = np.full(len(tasks), np.inf)
-    for shape in tasks.shapes:
-        rows = np.flatnonzero(tasks.shape == shape.index)
-        fixed = np.array([mode.fixed for mode in shape.modes])
-        if len(rows):
-            fastest[rows] = (tasks.time[rows][:, : len(fixed)] + fixed).min(axis=1)
+    fastest = tasks.computing(tasks.time).min(axis=1)
     if tasks.staged is not None:  # a request is late or not, and none of its stages by itself
         staged = tasks.staged.stage >= 0
         fastest[staged] = np.where(tasks.staged.last, tasks.staged.alone, 0.0)[staged]

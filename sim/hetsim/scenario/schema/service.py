@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
 from hetsim.model.service import ResultCache
-from hetsim.model.tasks import StageTime
+from hetsim.model.tasks import ComputeTime, StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Positive, Seconds
 from hetsim.scenario.fields import Model, OneOrMany, Short
 from hetsim.scenario.file.profile_files import included
@@ -27,7 +27,8 @@ class StageSpec(MeasuredSpec, Mirror):
     """Seconds of a transfer: `fixed` once a batch, `per_item` for each of its requests; or measured ones (`table`)."""
 
 
-class ComputeStage(MeasuredSpec):
+@keys_of(ComputeTime)
+class ComputeStage(MeasuredSpec, Mirror):
     """Seconds of computing: `fixed` once a batch, `per_item` for each of its requests (drawn, if a distribution); or
     measured ones (`table`).
 
@@ -36,8 +37,6 @@ class ComputeStage(MeasuredSpec):
 
     per_item: TimeDistribution | None = None
     """Time for each request of the batch, a quantity or a distribution."""
-    fixed: Seconds = 0.0
-    """Time once a batch."""
     per_prompt_token: Seconds = 0.0
     """Time for each token of a request's prompt."""
     per_output_token: Seconds = 0.0
@@ -115,7 +114,7 @@ def _check_table(way: VariantSpec, name: str) -> None:
     table = stage.measured
     if table is None:
         return
-    for key in ("per_item", "fixed"):
+    for key in dict.fromkeys(("per_item", *stage.KEYS)):
         if key in stage.model_fields_set:
             raise KeyProblem(name, f"a table and {key} cannot stand together; the table is the time of the whole batch")
     largest = table.sizes[-1]
