@@ -16,6 +16,7 @@ from hetsim.scenario.building.streams import Context, TaskStream
 from hetsim.scenario.file.document import Path_, key_of
 from hetsim.scenario.schema import language_model as llm_schema
 from hetsim.scenario.schema.batch_tables import remarks
+from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.costs.roofline import DEVICES
 from hetsim.workload.rows.text_rows import MAX_PROBLEMS
@@ -65,7 +66,8 @@ class ServedLanguage:
             text = f"{device.name} must not be shared (sharing: exclusive, streams: 1)"
             raise self._fail(key, f"a replica keeps its devices to itself; {text}")
         name = self.name if not number else f"{self.name} on {device.name}"
-        mode = self.context.modes.mode(device, gpus=service.gpus, gpu_memory=device.memory or 0, name=name)
+        held = Demand.model_construct(gpus=service.gpus, gpu_memory=device.memory)
+        mode = self.context.modes.mode(device, held, name=name)
         if self.context.modes.fits(mode):
             blocks_of(service, device, self)
         elif number:

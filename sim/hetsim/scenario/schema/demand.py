@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
-from hetsim.model.units import Bytes, Count, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
+from hetsim.model.units import Bytes, Count, Degree, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
 from hetsim.scenario.fields import Model, OneOrMany, Short, unknown
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.tokens import Tokens
@@ -36,9 +36,6 @@ Time = Annotated[
     Annotated[TimeDistribution, Tag("<distribution>")] | Annotated[Speedup, Tag("<speedup>")],
     Discriminator(_speedup_or_not),
 ]
-
-
-NodeCount = Annotated[Count, Field(le=1_000_000)]
 
 
 def _check_gpus(value: float | None) -> float | None:
@@ -113,7 +110,7 @@ class User(Model):
 class Users(Model):
     """`count` users u0, u1, ...; with `zipf: s` the k-th sends a share proportional to k^-s."""
 
-    count: Annotated[Count, Field(le=1_000_000)]
+    count: Degree
     """How many users, named u0, u1 and so on."""
     zipf: NotNegative = 0.0
     """Exponent s of shares proportional to k^-s; 0, all alike, unless given."""
@@ -137,17 +134,6 @@ UserMix = Annotated[
 
 
 Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
-
-
-def span_speeds(*demands: Any) -> SpanSpeeds | None:
-    """The rates by level that the first of these demands to say anything of spans gives."""
-    for demand in demands:
-        if demand.span_speeds is not None:
-            speeds: SpanSpeeds = demand.span_speeds
-            return speeds
-        if demand.span_speed is not None:
-            return None
-    return None
 
 
 class PartitionColumn(Model):
@@ -184,7 +170,7 @@ class Held(Model):
     """Steps of the profile, a whole number, or a distribution that is rounded; 1 unless given."""
     efficiency: Annotated[Fraction, AfterValidator(_efficiency)] | None = None
     """Share of a device's best rates that the profile reaches, 50% unless given."""
-    nodes: NodeCount | None = None
+    nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
     cpus: NotNegative | None = None
     """Cores held; 1 on cores and 0 on GPUs unless given."""
@@ -238,6 +224,16 @@ class TaskMode(Held):
         _check_share(self.work, self.gpus)
         check_nodes(self, self.device == "cpu")
         return self
+
+    def within(self, demand: Demand) -> TaskMode:
+        """The mode of a task with this demand: what it does not say itself is as the task says."""
+        said = {key for key in Held.model_fields.keys() | {"span"} if getattr(self, key) is not None}
+        found = {key: getattr(demand, key) for key, other in INHERITED.items() if not said & {key, other}}
+        found["gpus"] = self.gpus or demanded_share(self.work) or demand.gpus
+        whole = self.model_copy(update=found)
+        if whole.gpu_memory is None and whole.profile is not None:
+            return whole.model_copy(update={"gpu_memory": profile_use(whole).gpu_memory})
+        return whole
 
 
 def check_nodes(demand: TaskMode | Demand, on_cores: bool) -> None:
@@ -457,12 +453,14 @@ RIVALS = (
 )
 """Keys that say the same in two ways: a class that gives one replaces both of its entry."""
 
-PROFILE_KEYS = ("profile", "batch", "steps", "efficiency")
+INHERITED = {
+    **dict.fromkeys(("batch", "steps", "efficiency", "cpus", "memory", "gpu_memory", "span", "upload", "download")),
+    "nodes": "span", "slice": "gpus", "span_speed": "span_speeds", "span_speeds": "span_speed",
+}
+"""What a mode has of its task, unless it says that itself, or the key that says the same in another way."""
 
 
-def profile_use(demand: Demand | TaskMode, default: Demand | None = None) -> profiles.ProfileUse:
-    """The profile that a demand names, with its parameters, or those of `default` where it gives none."""
-    values = {key: getattr(demand, key) for key in PROFILE_KEYS}
-    if default is not None:
-        values = {key: getattr(default, key) if value is None else value for key, value in values.items()}
+def profile_use(demand: Demand | TaskMode) -> profiles.ProfileUse:
+    """The profile that a demand names, with its parameters."""
+    values = {key: getattr(demand, key) for key in profiles.ProfileUse.model_fields}
     return profiles.ProfileUse.model_validate({key: v for key, v in values.items() if v is not None})
