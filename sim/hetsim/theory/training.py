@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from hetsim.model.bandwidth import BandwidthCurve
 from hetsim.model.exchange import Phase, StepPipeline
 from hetsim.theory.collectives import Rate, at_most, message, rate_at, ring_over_nodes
+
+if TYPE_CHECKING:
+    from hetsim.model.units import Degree
 
 Recomputation = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
@@ -102,24 +105,34 @@ class Transformer:
         return 3 * forward + again + 6 * samples * s * h * self.vocabulary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ParallelPlan:
     """How a step is divided: degrees of parallelism, micro-batches, schedule."""
 
-    batch: int
-    micro_batch: int = 1
-    tensor: int = 1
-    pipeline: int = 1
-    data: int = 1
+    batch: Degree
+    """Samples of a step, over all GPUs."""
+    micro_batch: Degree = 1
+    """Samples that go through a pipeline at once."""
+    tensor: Degree = 1
+    """Degree of tensor parallelism."""
+    pipeline: Degree = 1
+    """Stages of the pipeline."""
+    data: Degree = field(default=1, metadata={"optional": True})
+    """Degree of data parallelism; what the GPUs leave unless given."""
     schedule: Schedule = "1f1b"
-    chunks: int = 1
+    """Order of the micro-batches in the pipeline."""
+    chunks: Degree = 1
+    """Parts of its layers that a stage of an interleaved pipeline has."""
     recomputation: Recomputation = "none"
+    """Which activations are computed again for the backward pass."""
     sequence_parallel: bool = False
+    """Do tensor-parallel ranks divide the remaining activations too?"""
     sharded_optimizer: bool = False
-    experts: int = 1
+    """Do data-parallel ranks divide the state of the optimizer?"""
+    experts: Degree = 1
     """Degree of expert parallelism: the number of data-parallel ranks that divide the experts."""
-    buckets: int = 1
-    """Parts in which gradients are reduced; all but the last overlap the last backward pass."""
+    buckets: Degree = 1
+    """Parts in which gradients are reduced, all but the last during the backward pass; 1, no overlap, unless given."""
 
     @property
     def gpus(self) -> int:

@@ -302,20 +302,17 @@ def language_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
                     for kind, mode in stream.replica_modes
                     if mode in shape.modes
                 ),
-                block=16 if service.kv is None else service.kv.block,
                 token_bytes=0 if service.kv is None else service.kv.per_token or 0,
-                max_num_batched_tokens=service.max_num_batched_tokens,
                 max_sequences=service.max_sequences,
                 max_output=0 if service.max_output_tokens == "exact" else service.max_output_tokens,
-                timeout=math.inf if service.timeout is None else service.timeout,
                 swap=service.preemption == "swap",
-                scaling=service.autoscale,
                 prefix_block=0 if service.prefix_cache is None else service.prefix_cache.tokens,
-                ttft=math.inf if service.slo.ttft is None else service.slo.ttft,
-                tpot=math.inf if service.slo.tpot is None else service.slo.tpot,
-                request_delay=service.network.request + service.front_end,
-                response_delay=service.network.response,
+                request_delay=service.network.request_delay + service.front_end,
+                response_delay=service.network.response_delay,
                 key=key_of((*stream.path, "service")),
+                **({} if service.kv is None else service.kv.given),
+                **service.given,
+                **service.slo.given,
             )
         )
     return found

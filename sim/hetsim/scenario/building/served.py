@@ -154,7 +154,7 @@ class DrawnService:
         size_in, size_out = (0.0 if c is None else float(c.min()) for c in (stream.bytes_in, stream.bytes_out))
         alone = [_stages(mode, 1, 0.0, size_in, size_out).total for mode in modes]
         least = min(rest + shortest for rest, (shortest, _) in zip(alone, own, strict=True))
-        away = self.service.network.request + self.service.network.response
+        away = sum(self.service.network.given.values())
         shortest = math.inf if stream.deadline is None else float(np.nanmin(stream.deadline))
         if shortest < least + away:
             text = f"no request can meet it: a batch of one takes {1e3 * least:.4g} ms on an idle device"
@@ -251,19 +251,19 @@ def services_of(streams: list[TaskStream], starts: np.ndarray, rank: np.ndarray,
         limit = np.nanmin(stream.deadline) if stream.deadline is not None else math.inf
         found.append(
             Service(
-                stream.name,
-                shape,
-                rows,
-                tuple((times[0] if alike else times.mean(axis=0)).tolist()),  # a mean of equals may be off by a bit
-                float(limit),
-                stream.service.noise,
-                alike,
-                _average(tasks.bytes_in, rows),
-                _average(tasks.bytes_out, rows),
-                None if kept is None else kept.made(),
-                stream.service.network.request,
-                stream.service.network.response,
+                name=stream.name,
+                shape=shape,
+                rows=rows,
+                # A mean of equals may be off by a bit.
+                per_item=tuple((times[0] if alike else times.mean(axis=0)).tolist()),
+                slo=float(limit),
+                noise=stream.service.noise,
+                alike=alike,
+                bytes_in=_average(tasks.bytes_in, rows),
+                bytes_out=_average(tasks.bytes_out, rows),
+                cache=None if kept is None else kept.made(),
                 policy_key="policy.batching" if stream.service.batching is None else key_of((*stream.path, *OWN)),
+                **stream.service.network.given,
             )
         )
     return found

@@ -24,6 +24,7 @@ from hetsim.model.units import (
     Bytes,
     BytesPerSecond,
     Count,
+    Degree,
     Name,
     Positive,
     Seconds,
@@ -207,7 +208,7 @@ class NodeNetworkSpec(Model):
         return self
 
 
-@keys_of(DeviceType, streams=Annotated[Count, Field(le=1_000_000)], power=Powered, preemption=Preempted)
+@keys_of(DeviceType, streams=Degree, power=Powered, preemption=Preempted)
 class Accelerator(Mirror):
     """`count` equal accelerators of a node."""
 
@@ -241,15 +242,14 @@ class Accelerator(Mirror):
         return value
 
 
-class Cpu(Model):
+@keys_of(DeviceType, "speed", "power", power=Powered)
+class Cpu(Mirror):
     """The cores of a node, where they differ from the default."""
+
+    FIRST: ClassVar = ("type",)
 
     type: Name = "cpu"
     """Name of the type of these cores."""
-    speed: Positive = 1.0
-    """How many times as fast as the core for which cpu_time is given."""
-    power: Powered = Power()
-    """Watts of each core, 0 unless given."""
     price: Priced | None = None
     """What each core costs, as 0.03/h; that under cluster.prices, or nothing, unless given."""
     peak: NamedPeak | None = None
@@ -301,7 +301,7 @@ class Nodes(Mirror):
 class Racks(Model):
     """Racks of nodes, and the uplinks by which each is joined to the others."""
 
-    nodes: Annotated[Count, Field(le=1_000_000)] | None = None
+    nodes: Degree | None = None
     """Nodes in a rack, in their order: racks r0, r1, ...; those that name their `rack` themselves unless given."""
     uplink: Annotated[BytesPerSecond, Field(gt=0)] | None = None
     """Bytes per second out of each rack, and as many into it; no limit unless given."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from hetsim.errors import KeyProblem
-from hetsim.model.service import ResultCache
+from hetsim.model.service import ResultCache, Service
 from hetsim.model.tasks import StageTime
 from hetsim.model.units import Bytes, Count, Fraction, Name, NotNegative, Positive, Seconds
 from hetsim.scenario.fields import Model, OneOrMany, Short
@@ -138,13 +138,9 @@ class ResultCacheSpec(Mirror):
     """Exponent of their popularity: the k-th has a share proportional to k^-zipf."""
 
 
-class FrontEndSpec(Model):
+@keys_of(Service, "request_delay", "response_delay")
+class FrontEndSpec(Mirror):
     """Delays between the front end and the node that serves: of a request there, of a response back."""
-
-    request: Seconds = 0.0
-    """Time of a request from the front end to the node."""
-    response: Seconds = 0.0
-    """Time of a response back to the front end."""
 
 
 @inline_of(VariantSpec, "name")
