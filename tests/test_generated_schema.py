@@ -19,12 +19,12 @@ from hetsim.model.step_times import LinearSteps
 from hetsim.model.tasks import Item, SpanSpeeds, StageTime, Stopping
 from hetsim.scenario.generated import Keys, Mirror
 from hetsim.scenario.schema.whole import ScenarioModel, json_schema
-from hetsim.theory.training import ParallelPlan
+from hetsim.theory.training import ParallelPlan, Transformer
 from hetsim.workload.costs.step_costs import Efficiency
 
 ONCE = {
     DeviceType, Link, NodeSpec, Partition, Power, Preemption, Price, Sharing, Autoscaling, ResultCache, LinearSteps,
-    SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service,
+    SpanSpeeds, StageTime, Stopping, Efficiency, Item, LanguageService, Maintenance, ParallelPlan, Service, Transformer,
 }  # fmt: skip
 
 

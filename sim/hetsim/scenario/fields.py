@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
 from hetsim.errors import UnknownName, suggestion
 from hetsim.model.described import Described
+from hetsim.model.units import Name
 
 
 class Model(Described):
@@ -43,5 +44,9 @@ class Short:
         return {"anyOf": [full, self.schema if self.schema is not None else full["items"]]}
 
 
+_ONE_NAME = Short(lambda value: [value] if isinstance(value, str | int) else value, {"type": "string"})
+Names = Annotated[tuple[Name, ...], _ONE_NAME]
+SomeNames = Annotated[tuple[Name, ...], Field(min_length=1), _ONE_NAME]
+"""Several names, or one of them alone."""
 OneOrMany = Short(lambda value: [value] if isinstance(value, dict) else value)
 """One mapping where a list of them may stand."""

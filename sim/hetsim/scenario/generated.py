@@ -89,6 +89,7 @@ def inline_of(other: type[BaseModel], *but: str) -> Callable[[type[M]], type[M]]
         if name not in but
     }
     base = create_model(other.__name__, __base__=Mirror, __module__=other.__module__, **keys)
+    base.INLINED = other
     return lambda model: _based(model, base)
 
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from hetsim.model.bandwidth import BandwidthCurve
+from hetsim.model.cluster import NO_KEY
 from hetsim.model.exchange import Phase, StepPipeline
+from hetsim.model.tasks import OPTIONAL
 from hetsim.theory.collectives import Rate, at_most, message, rate_at, ring_over_nodes
 
 if TYPE_CHECKING:
@@ -51,16 +53,21 @@ class Block:
     """Is the first matrix of the vocabulary the last one too?"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Transformer:
-    """A decoder: `hidden` is the width of its layers, `sequence` the tokens of a sample."""
+    """A decoder by its figures."""
 
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int
-    vocabulary: int
-    block: Block | None = None
+    layers: Degree = field(metadata=OPTIONAL)
+    """Number of layers."""
+    hidden: Degree = field(metadata=OPTIONAL)
+    """Width of a layer, which has 12 hidden² weights."""
+    heads: Degree = field(metadata=OPTIONAL)
+    """Attention heads of a layer."""
+    sequence: Degree
+    """Tokens of a sample."""
+    vocabulary: Degree = field(metadata=OPTIONAL)
+    """Tokens that there are."""
+    block: Block | None = field(default=None, metadata=NO_KEY)
     """What its layers are made of, where that is not 12 hidden² weights: a GPT."""
 
     @property
@@ -117,7 +124,7 @@ class ParallelPlan:
     """Degree of tensor parallelism."""
     pipeline: Degree = 1
     """Stages of the pipeline."""
-    data: Degree = field(default=1, metadata={"optional": True})
+    data: Degree = field(default=1, metadata=OPTIONAL)
     """Degree of data parallelism; what the GPUs leave unless given."""
     schedule: Schedule = "1f1b"
     """Order of the micro-batches in the pipeline."""

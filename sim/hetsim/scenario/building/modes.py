@@ -118,8 +118,8 @@ class ModeBook:
         return known
 
     def served(
-        self, device: DeviceType, way: VariantSpec, service: str, gpu_memory: int, batch_limit: int, several: bool
-    ) -> Mode:
+        self, device: DeviceType, way: VariantSpec, gpu_memory: int, batch_limit: int, several: bool
+    ) -> Mode:  # fmt: skip
         """A mode of a service on a type of device: its own, never shared with another entry."""
         on_cpu = device.kind == "cpu"
         gpus = 0.0 if on_cpu else way.gpus or 1.0
@@ -136,8 +136,8 @@ class ModeBook:
             gpu_memory=0 if on_cpu else gpu_memory,
             fixed=way.compute.fixed if way.compute.measured is None else way.compute.measured.of(1),
             table=way.compute.measured,
-            upload=way.upload.measured or StageTime(way.upload.fixed, way.upload.per_item),
-            download=way.download.measured or StageTime(way.download.fixed, way.download.per_item),
+            upload=way.upload.measured or way.upload.made(),
+            download=way.download.measured or way.download.made(),
             batch_limit=batch_limit,
         )
 

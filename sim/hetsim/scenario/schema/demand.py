@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
@@ -9,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
 from hetsim.model.units import Bytes, Count, Degree, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
-from hetsim.scenario.fields import Model, OneOrMany, Short, unknown
+from hetsim.scenario.fields import Model, OneOrMany, Short, SomeNames, unknown
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.tokens import Tokens
 from hetsim.scenario.schema.training import Communication, TrainingSpec
@@ -38,8 +39,8 @@ Time = Annotated[
 ]
 
 
-def _check_gpus(value: float | None) -> float | None:
-    if value is not None and value > 1 and value != int(value):
+def _check_gpus(value: float) -> float:
+    if value > 1 and value != int(value):
         raise ValueError(f"{value:g} GPUs: a fraction is below 1 (of one GPU), more GPUs are whole")
     return value
 
@@ -153,11 +154,20 @@ PartitionOf = Annotated[
 ]
 
 
-def _devices(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+class Occupied(Model):
+    """What a launch holds: keys of modes, tasks and variants of a service."""
+
+    cpus: NotNegative | None = None
+    """Cores held; 1 on cores and 0 on GPUs unless given."""
+    gpus: Annotated[Positive, AfterValidator(_check_gpus)] | None = None
+    """GPUs held: a whole number, or a share of one below 1; 1 on GPUs unless given."""
+    memory: Bytes | None = None
+    """Host memory held, none unless given."""
+    gpu_memory: Bytes | None = None
+    """Memory held on each GPU, none unless given."""
 
 
-class Held(Model):
+class Held(Occupied):
     """What a mode and a task hold, and how their times are computed: keys that both share."""
 
     work: Work | None = None
@@ -172,16 +182,8 @@ class Held(Model):
     """Share of a device's best rates that the profile reaches, 50% unless given."""
     nodes: Degree | None = None
     """Number of nodes of a job; cpus, gpus and memory are then those on each.  1 unless given."""
-    cpus: NotNegative | None = None
-    """Cores held; 1 on cores and 0 on GPUs unless given."""
-    gpus: Positive | None = None
-    """GPUs held: a whole number, or a share of one below 1; 1 on GPUs unless given."""
     slice: Name | None = None
     """Profile of the MIG slice held, such as 2g.20gb, in place of gpus; any that is large enough unless given."""
-    memory: Bytes | None = None
-    """Host memory held, none unless given."""
-    gpu_memory: Bytes | None = None
-    """Memory held on each GPU, none unless given."""
     span_speed: Part | None = None
     """Rate of a gang over several nodes, 1 unless given."""
     span_speeds: Speeds | None = None
@@ -190,8 +192,6 @@ class Held(Model):
     """Time of the upload alone on an idle link, none unless given."""
     download: Seconds | None = None
     """Time of the download alone on an idle link, none unless given."""
-
-    _gpus = field_validator("gpus")(_check_gpus)
 
 
 class TaskMode(Held):
@@ -294,7 +294,7 @@ class Demand(Held):
     """Parallel training of a transformer, from which times and memory are computed for the GPUs of the job."""
     communication: Communication | None = None
     """What the ranks of a job send each other, by which its times grow; nothing unless given."""
-    devices: Annotated[list[Name], Short(_devices, {"type": "string"}), Field(min_length=1)] | None = None
+    devices: SomeNames | None = None
     """Types and kinds of devices for which `work`, `profile` or `training` is computed; all with a known peak unless
     given."""
     span: Literal["node", "any", "recorded"] | None = None
@@ -460,7 +460,7 @@ INHERITED = {
 """What a mode has of its task, unless it says that itself, or the key that says the same in another way."""
 
 
-def profile_use(demand: Demand | TaskMode) -> profiles.ProfileUse:
+def profile_use(demand: Held) -> profiles.ProfileUse:
     """The profile that a demand names, with its parameters."""
-    values = {key: getattr(demand, key) for key in profiles.ProfileUse.model_fields}
-    return profiles.ProfileUse.model_validate({key: v for key, v in values.items() if v is not None})
+    given = {one.name: getattr(demand, one.name) for one in fields(profiles.ProfileUse)}
+    return profiles.ProfileUse(**{key: value for key, value in given.items() if value is not None})

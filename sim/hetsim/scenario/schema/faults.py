@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -11,11 +11,9 @@ from hetsim.errors import KeyProblem
 from hetsim.model.faults import Maintenance
 from hetsim.model.files import record_input
 from hetsim.model.units import Fraction, Name, Positive
-from hetsim.scenario.fields import Model, Short
+from hetsim.scenario.fields import Model, Names, SomeNames
 from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.workload.distributions import TimeDistribution
-
-Names = Annotated[list[Name], Short(lambda value: [value] if isinstance(value, str) else value, {"type": "string"})]
 
 
 @keys_of(Maintenance)
@@ -27,7 +25,7 @@ class MaintenanceSpec(Mirror):
 
     FIRST: ClassVar = ("nodes",)
 
-    nodes: Names = Field(min_length=1)
+    nodes: SomeNames
     """Names of the nodes that go down, or ranges n[0-3] or patterns n* of them."""
 
 

@@ -11,7 +11,7 @@ from hetsim.model.service import LanguageService
 from hetsim.model.step_times import LinearSteps, RooflineSteps
 from hetsim.model.units import Bytes, Count, Degree, Name, Seconds
 from hetsim.scenario.fields import Model, Short
-from hetsim.scenario.file.profile_files import included
+from hetsim.scenario.file.profile_files import Profiled, included
 from hetsim.scenario.generated import Mirror, keys_of
 from hetsim.scenario.schema.cluster import NamedPeak
 from hetsim.scenario.schema.replicas import AlsoOn, Autoscale, Disaggregated
@@ -58,7 +58,7 @@ LIMITS = {
 
 
 @keys_of(LanguageService, *LIMITS, **LIMITS)
-class LanguageModel(Mirror):
+class LanguageModel(Profiled):
     """A language model served by replicas, each on `gpus` devices of one node (the step times are for that number).
 
     `model` are the bytes of weights of one replica, which lie there when the run starts; what is left of the devices'
@@ -66,6 +66,7 @@ class LanguageModel(Mirror):
     keys and values take, as far as they are not given: an estimate from published figures.
     """
 
+    SECTION: ClassVar = "service"
     FIRST: ClassVar = (
         "kind", "profile", "step", "gpu", "tensor_parallel", "device", "gpus", "replicas", "also_on", "model",
         "memory_share", "kv", "max_num_batched_tokens", "max_num_seqs", "max_output_tokens", "timeout", "preemption",
@@ -74,8 +75,6 @@ class LanguageModel(Mirror):
 
     kind: Literal["llm"]
     """llm: a language model that answers token by token."""
-    profile: str | None = None
-    """A file of `hetsim calibrate` with whatever is not given here, relative to the scenario."""
     step: StepTime
     """Time of a step on that number of GPUs; estimated from model, gpu and tensor_parallel unless given."""
     gpu: NamedPeak | None = None
@@ -123,7 +122,7 @@ class LanguageModel(Mirror):
     @model_validator(mode="before")
     @classmethod
     def _with_profile(cls, value: Any, info: ValidationInfo) -> Any:
-        found = included(value, "service", cls, info)
+        found = included(value, cls.SECTION, cls, info)
         return _estimated(found) if isinstance(found, dict) else found
 
     @property

@@ -23,21 +23,14 @@ EFFICIENCY, PASSES = 0.703, 2.51
 """Fitted to twelve published steps of Megatron-LM on A100 (docs/background/validation.md)."""
 
 
-class TransformerSpec(Model):
+@keys_of(training.Transformer)
+class TransformerSpec(Mirror):
     """A decoder by its figures, or by its name."""
+
+    FIRST: ClassVar = ("name",)
 
     name: Name | None = None
     """A model of `hetsim list models`, such as llama-2-70b, in place of its figures."""
-    layers: Degree | None = None
-    """Number of layers."""
-    hidden: Degree | None = None
-    """Width of a layer, which has 12 hidden² weights."""
-    heads: Degree | None = None
-    """Attention heads of a layer."""
-    sequence: Degree
-    """Tokens of a sample."""
-    vocabulary: Degree | None = None
-    """Tokens that there are."""
 
     @model_validator(mode="after")
     def _whole(self) -> TransformerSpec:
@@ -61,8 +54,8 @@ class TransformerSpec(Model):
     def described(self) -> training.Transformer:
         """What its training is computed from."""
         if self.name is None:
-            assert self.layers and self.hidden and self.heads and self.vocabulary
-            return training.Transformer(self.layers, self.hidden, self.heads, self.sequence, self.vocabulary)
+            given: training.Transformer = self.made()
+            return given
         found = architectures.MODELS[self.name]
         size = found.head_size or found.hidden // found.heads
         width, kept = found.heads * size, 2 * (found.kv_heads or found.heads) * size
