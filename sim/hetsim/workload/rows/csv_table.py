@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn, Protocol
 
 from hetsim.errors import suggestion
 from hetsim.model.units import shown
-from hetsim.workload.rows.job_log import JobLog
-from hetsim.workload.rows.text_rows import NUMBER, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, RowProblems, numbered_lines
 
 LONGEST_LINE = 16_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+class ReadFile(Protocol):
+    """A file that is read row by row, and what is wrong with its rows."""
+
+    path: Path
+    row_problems: RowProblems
+
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        """Stop at once, with everything that is known to be wrong."""
+        ...
 
 
 class CsvTable:
@@ -22,15 +34,16 @@ class CsvTable:
 
     def __init__(
         self,
-        log: JobLog,
+        log: ReadFile,
         needed: tuple[str, ...],
         optional: tuple[str, ...] = (),
         separator: str = ",",
         header: tuple[str, ...] | None = None,
+        longest: int = LONGEST_LINE,
     ):
         self.log = log
         self.separator = separator
-        self.rows = ((number, line) for number, line in numbered_lines(log.path, LONGEST_LINE) if line.strip())
+        self.rows = ((number, line) for number, line in numbered_lines(log.path, longest) if line.strip())
         self.text = ""
         """The row as it stands in the file."""
         if header is None:
@@ -43,8 +56,9 @@ class CsvTable:
             log.fail("is empty")
         self.width = len(header)
         known = {name.casefold(): place for place, name in enumerate(header)}
-        self.places = [known.get(name.casefold()) for name in (*needed, *optional)]
-        self.has = {name: name.casefold() in known for name in (*needed, *optional)}
+        self.names = (*needed, *optional)
+        self.places = [known.get(name.casefold()) for name in self.names]
+        self.has = {name: name.casefold() in known for name in self.names}
 
     def _check(self, header: tuple[str, ...], line: int, needed: tuple[str, ...]) -> None:
         lower = [name.casefold() for name in header]
