@@ -126,7 +126,7 @@ class RoundScheduler(Scheduler):
         self.rule = rule
         self.mid_round = mid_round
         self.jobs: dict[int, RoundJob] = {}
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._held: dict[int, None] = {}
         """Accelerators that replicas of language models keep."""
         self._kinds: dict[str, int] = {}
@@ -165,10 +165,7 @@ class RoundScheduler(Scheduler):
         self.finished(task)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
         self._stale = True
 
     def schedule(self, view: View) -> Iterator[Decision]:
@@ -262,7 +259,7 @@ class RoundScheduler(Scheduler):
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop those that make room, start the others."""
         self._held = held_by_replicas(view)
-        room = RoundRoom(view.cluster, {**self._down, **self._held})
+        room = RoundRoom(view.cluster, dict.fromkeys(self._down) | self._held)
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
             if job.mode >= 0 and not self._may_stop(job, view):

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NoReturn, Protocol
 
 from hetsim.errors import suggestion
 from hetsim.model.units import shown
-from hetsim.workload.rows.text_rows import NUMBER, RowProblems, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, ReadFile, numbered_lines
 
 LONGEST_LINE = 16_000_000
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-
-
-class ReadFile(Protocol):
-    """A file that is read row by row, and what is wrong with its rows."""
-
-    path: Path
-    row_problems: RowProblems
-
-    def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Stop at once, with everything that is known to be wrong."""
-        ...
 
 
 class CsvTable:

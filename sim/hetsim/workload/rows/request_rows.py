@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -31,7 +31,7 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Fraction, Seconds, shown
 from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, RowProblems, numbered_lines
+from hetsim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, ReadFile, numbered_lines
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000
@@ -111,7 +111,7 @@ class _Kept:
             self.ends.append(0)
 
 
-class RequestRows:
+class RequestRows(ReadFile):
     """Rows of one file, cut (by the fields of `RequestCut`) and gathered into a table.
 
     `labels` names what the texts of a row are (`class` or `user`), `numbers` its further columns.  `from_first`:
@@ -126,12 +126,11 @@ class RequestRows:
         numbers: tuple[str, ...] = (),
         from_first: bool = False,
     ):
-        self.path = path
+        super().__init__(path)
         self.cut = cut = RequestCut(**given)
         self.labels = labels
         self.numbers = numbers
         self.from_first = from_first
-        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
         self.read = 0
         """Rows seen so far, those outside the window included."""
@@ -154,12 +153,6 @@ class RequestRows:
                 yield number, text
         if not any_line:
             raise ScenarioError(Problem("is empty", file=str(self.path)))
-
-    def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Stop at once, with everything that is known to be wrong."""
-        self.row_problems.add(message, line)
-        self.row_problems.fail_if_any()
-        raise AssertionError
 
     def table(self, rows: Iterator[Request]) -> TaskTable:
         """Everything that the cut leaves of the rows; ScenarioError with all that is wrong with them."""
