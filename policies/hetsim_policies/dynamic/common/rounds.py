@@ -23,7 +23,7 @@ round; within a round linear in the waiting jobs after each release.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -259,7 +259,7 @@ class RoundScheduler(Scheduler):
     def _change_hands(self, view: View) -> Iterator[Decision]:
         """Choose the jobs of this round, stop those that make room, start the others."""
         self._held = held_by_replicas(view)
-        room = RoundRoom(view.cluster, dict.fromkeys(self._down) | self._held)
+        room = RoundRoom(view.cluster, self._down | self._held.keys())
         free = dict(zip(self._kinds, self._capacity(view.cluster).tolist(), strict=True))
         for job in self.jobs.values():
             if job.mode >= 0 and not self._may_stop(job, view):
@@ -365,7 +365,7 @@ class RoundScheduler(Scheduler):
 class RoundRoom:
     """Devices of the coming round, as if all jobs but those kept were stopped."""
 
-    def __init__(self, cluster: Cluster, down: dict[int, None]):
+    def __init__(self, cluster: Cluster, down: Collection[int]):
         self.cluster = cluster
         self.nodes = [node for node in cluster.nodes if node.cpu.index not in down]
         self.left = {d.index: d.type.streams * WHOLE for node in self.nodes for d in node.accelerators

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator,
 from hetsim.errors import KeyProblem, UnknownName
 from hetsim.model.tasks import SpanSpeeds, Stopping
 from hetsim.model.units import Bytes, Count, Degree, Flag, Fraction, Name, NotNegative, Number, Part, Positive, Seconds
-from hetsim.scenario.fields import Model, OneOrMany, Short, SomeNames, unknown
+from hetsim.scenario.fields import MAPPING, VALUE, VALUE_OR_MAPPING, Model, OneOrMany, Short, SomeNames, unknown
 from hetsim.scenario.generated import Keys, Mirror, keys_of
 from hetsim.scenario.schema.tokens import Tokens
 from hetsim.scenario.schema.training import Communication, TrainingSpec
@@ -66,11 +66,7 @@ class Factor(Model):
     """How many times the task's own fastest time."""
 
 
-def _factor_or_not(value: Any) -> str:
-    return "<factor>" if isinstance(value, dict | Factor) else "<time>"
-
-
-Limit = Annotated[Annotated[Seconds, Tag("<time>")] | Annotated[Factor, Tag("<factor>")], Discriminator(_factor_or_not)]
+Limit = Annotated[Annotated[Seconds, VALUE] | Annotated[Factor, MAPPING], VALUE_OR_MAPPING]
 
 
 @keys_of(Stopping)
@@ -125,13 +121,10 @@ def _users(value: Any) -> Any:
     return value
 
 
+_UserList = Annotated[list[User], Field(min_length=1), VALUE]
 UserMix = Annotated[
-    Annotated[
-        Annotated[list[User], Field(min_length=1), Tag("<list>")] | Annotated[Users, Tag("<count>")],
-        Discriminator(lambda value: "<list>" if isinstance(value, list) else "<count>"),
-    ],
-    Short(_users, {"type": "integer"}),
-]
+    Annotated[_UserList | Annotated[Users, MAPPING], VALUE_OR_MAPPING], Short(_users, {"type": "integer"})
+]  # fmt: skip
 
 
 Speeds = Annotated[SpanSpeeds, Keys(SpanSpeeds)]
@@ -148,10 +141,7 @@ class PartitionColumn(Model):
     """Partition of tasks for which something else stands there; they are rejected unless given."""
 
 
-PartitionOf = Annotated[
-    Annotated[Name, Tag("<name>")] | Annotated[PartitionColumn, Tag("<column>")],
-    Discriminator(lambda value: "<column>" if isinstance(value, dict | PartitionColumn) else "<name>"),
-]
+PartitionOf = Annotated[Annotated[Name, VALUE] | Annotated[PartitionColumn, MAPPING], VALUE_OR_MAPPING]
 
 
 class Occupied(Model):
