@@ -17,7 +17,7 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a worker has a core: more threads only wait for one another
 TESTS = Path(__file__).parent
 SOURCES = TESTS.parent / "sim" / "hetsim"
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), *sorted({str(file.parent) for file in TESTS.glob("*/test_*.py")})]  # tests share pieces
 if "PYTHONPATH" in os.environ:  # of a test that starts a process in a folder of its own, too
     places = os.environ["PYTHONPATH"].split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(place) for place in places)
@@ -77,7 +77,7 @@ class Backwards:
     """
 
     def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-        return LastFirst.from_parent(parent, path=path) if path == TESTS else None
+        return LastFirst.from_parent(parent, path=path) if TESTS in (path, path.parent) else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None]:
@@ -86,7 +86,7 @@ class Backwards:
 
 
 class LastFirst(pytest.Dir):
-    """A folder whose last module comes first."""
+    """A folder whose last module, or folder, comes first."""
 
     def collect(self) -> list[pytest.Item | pytest.Collector]:
         return [*super().collect()][::-1]

@@ -1,6 +1,12 @@
-"""Plain language: a task, job, node, policy or request is "it" in what the sources say."""
+"""Plain language: a task, job, node, policy or request is "it" in what the sources say; names say what a thing is.
 
+    python tests/test_language.py       writes tests/language.csv where names and docstrings have become plainer
+"""
+
+import ast
+import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,3 +45,95 @@ def test_such_words_are_found(line: str) -> None:
 
 def test_parts_of_words_are_not_meant() -> None:
     assert not found("the whole, this one, where, help, whose_turn = 1; users who wait")
+
+
+# Names and docstrings, counted by file ------------------------------------------------------------------------------
+
+COUNTS = ROOT / "tests" / "language.csv"
+"""What was there when counting began, by file and kind; `python tests/test_language.py` writes what has become less."""
+PERSON_PARTS = frozenset(
+    {"who", "whom", "whoever", "nobody", "everybody", "somebody", "anybody", "he", "him", "his", "himself"}
+)
+BOUND_PARTS = frozenset({"most", "least"})
+BARE = frozenset({"found", "of", "told", "left", "known", "whole", "held"})
+FIELD = re.compile(r"^(least_outstanding|least_contention|least_loaded|least_squares|least_slack|_?LeastOutstanding)$")
+"""Names of policies and of the field."""
+
+
+def names_of(tree: ast.AST) -> Iterator[str]:
+    """Names that a file gives: functions, classes and variables; keyword parameters are free."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def first_lines(tree: ast.AST) -> Iterator[str]:
+    """The first line of each docstring."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    for text in (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)):
+        if text:
+            yield text.splitlines()[0]
+
+
+def counted(text: str) -> dict[str, int]:
+    """How often a file has each kind of what is to go; kinds that it has not are left out."""
+    tree = ast.parse(text)
+    names = [(name, set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))) for name in names_of(tree)]
+    lines = list(first_lines(tree))
+    kinds = {
+        "bare name": sum(name in BARE for name, _ in names),
+        "person in a name": sum(bool(parts & PERSON_PARTS) for _, parts in names),
+        "most or least in a name": sum(bool(parts & BOUND_PARTS) and not FIELD.match(name) for name, parts in names),
+        "docstring is a question": sum(line.rstrip().endswith("?") for line in lines),
+        "docstring begins with What": sum(line.startswith("What ") for line in lines),
+        "first line above 80": sum(len(line) > 80 for line in lines),
+    }
+    return {kind: count for kind, count in kinds.items() if count}
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("policies", "sim"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def now_counted() -> dict[tuple[str, str], int]:
+    rows = ((path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in sources())
+    return {(name, kind): count for name, text in rows for kind, count in counted(text).items()}
+
+
+def allowed() -> dict[tuple[str, str], int]:
+    with COUNTS.open(encoding="utf-8", newline="") as stream:
+        return {(row["file"], row["kind"]): int(row["count"]) for row in csv.DictReader(stream)}
+
+
+def test_names_and_docstrings_only_become_plainer() -> None:
+    """No file has more of them than the table says; a file that is new has none."""
+    most = allowed()
+    more = {key: (most.get(key, 0), count) for key, count in now_counted().items() if count > most.get(key, 0)}
+    assert not more, f"say what it is (CONTRIBUTING.md, Rules); file and kind, allowed and counted: {more}"
+
+
+def test_what_is_counted() -> None:
+    code = f'''"""Why?"""
+def nobody_leaves(most_jobs, found):
+    """What {"long " * 20}line."""
+    left = least_outstanding = 1
+'''
+    kinds = ("bare name", "person in a name", "docstring is a question", "docstring begins with What")
+    assert counted(code) == dict.fromkeys((*kinds, "first line above 80"), 1)
+
+
+def write() -> None:
+    """Write the table anew; no count rises."""
+    before, now = allowed() if COUNTS.exists() else {}, now_counted()
+    with COUNTS.open("w", encoding="utf-8", newline="") as stream:
+        rows = csv.writer(stream, lineterminator="\n")
+        rows.writerow(("file", "kind", "count"))
+        for key, count in sorted(now.items()):
+            rows.writerow((*key, min(count, before.get(key, count) if before else count)))
+
+
+if __name__ == "__main__":
+    write()

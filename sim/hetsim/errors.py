@@ -11,6 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MAX_PROBLEMS = 20
+"""Problems of a file named one by one; the rest is counted."""
+
 
 class HetsimError(Exception):
     """Anything hetsim reports to its user; `exit_code` is that of the command line."""

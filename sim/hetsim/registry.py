@@ -24,7 +24,7 @@ OTHER_KINDS = ("reward", "observation", "metric")
 POLICY_GROUP = "hetsim.policies"
 _TABLES = {
     "arrivals": ("hetsim.arrivals", "hetsim.workload.arrivals"),
-    "clusters": ("hetsim.clusters", "hetsim.workload.readers.node_lists"),
+    "clusters": ("hetsim.clusters", "hetsim.workload.node_lists"),
     "traces": ("hetsim.traces", "hetsim.workload.traces"),
 }
 

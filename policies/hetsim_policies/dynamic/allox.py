@@ -27,7 +27,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Decision, Scheduler, Start, View
 
 

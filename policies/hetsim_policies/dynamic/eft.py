@@ -15,7 +15,7 @@ cores and fractions.
 from __future__ import annotations
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.earliest import EarliestLine
 

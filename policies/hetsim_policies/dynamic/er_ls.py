@@ -21,7 +21,8 @@ from math import sqrt
 
 from hetsim.model.cluster import Cluster, DeviceType
 from hetsim.model.plan import can_host
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.lines import AssigningScheduler, DeviceLine, LineTask
 

@@ -23,7 +23,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, ListScheduler, Move, Scheduler, Start, Stop, View, Wait, claims_of
 from hetsim_policies.dynamic.common.pairs import Pair, back_to, is_fraction, pairs, place_alone

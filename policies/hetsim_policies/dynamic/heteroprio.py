@@ -26,7 +26,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View
 from hetsim_policies.dynamic.common.lines import first_place
 from hetsim_policies.task_graphs import bottom_levels

@@ -24,7 +24,8 @@ from typing import Any
 
 from hetsim.model.cluster import MILLI, WHOLE, Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Mode, Shape, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.lines import refuse_parts_of_nodes
 

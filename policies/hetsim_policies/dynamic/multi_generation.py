@@ -23,7 +23,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hetsim.errors import Problem, ScenarioError
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, View
 from hetsim_policies.dynamic.common.prices import check_costs, prices
 

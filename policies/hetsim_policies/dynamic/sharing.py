@@ -23,7 +23,8 @@ from typing import Annotated
 from pydantic import Field
 
 from hetsim.model.cluster import WHOLE
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import (
     WAIT_FOR_CHANGE,
     WAIT_FOR_READY,

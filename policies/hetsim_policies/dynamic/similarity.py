@@ -18,7 +18,7 @@ import math
 from typing import Literal
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy import Discipline, ListScheduler, View
 from hetsim_policies.orders import fcfs
 

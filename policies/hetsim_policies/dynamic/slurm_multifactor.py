@@ -31,7 +31,8 @@ from pydantic import Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     EVERYWHERE,

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Discipline, PlacementRule, View
 from hetsim_policies.dynamic.common.preemptive import PreemptiveList

@@ -37,7 +37,8 @@ from pydantic import AfterValidator, Field
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,

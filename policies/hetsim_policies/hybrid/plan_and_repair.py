@@ -35,7 +35,8 @@ from pydantic import Field
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Plan
-from hetsim.model.tasks import Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Shape
 from hetsim.policy import (
     Decision,
     Fetch,

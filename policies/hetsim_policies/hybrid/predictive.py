@@ -39,7 +39,8 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.cluster import Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Mode, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Annotate,

@@ -34,7 +34,7 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Task
+from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of

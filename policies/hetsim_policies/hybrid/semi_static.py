@@ -30,7 +30,8 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement, lane_names
-from hetsim.model.tasks import Mode, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Tasks
 from hetsim.model.units import Seconds
 from hetsim.policy import (
     Decision,

@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 ENOUGH_ARRIVALS = 20
 """Arrivals below which nothing is drawn: the mean gap of fewer is known to no better than a quarter."""

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 
 ENOUGH = 5
 """Tasks that have ended, below which nothing is said."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from hetsim.calibrate.columns import PickedColumns
 from hetsim.errors import ScenarioError
-from hetsim.workload.costs import latency_table
+from hetsim.workload.mapped import latency_table
 from hetsim.workload.mapped.cells import bounded, plain
 from hetsim.workload.mapped.propose import form_of
 from hetsim.workload.mapped.rows import FileRows, fail, rows_of, tidied

@@ -10,7 +10,7 @@ import click
 from hetsim.cli import console
 from hetsim.cli.options import BY, FOLDER, RUNNING, SCENARIO, Share
 from hetsim.cli.run import default_directory
-from hetsim.experiment.options import StudyKeywords
+from hetsim.experiment.options import StudyKeywords, StudyOptions
 
 USUAL = ("fcfs", "fcfs_skip", "sjf")
 """Compared with the scenario's own policy where none are named."""
@@ -72,6 +72,7 @@ def compare(
     if best is None and (probability is not None or delta is not None):
         raise UsageError("--probability and --delta belong to a selection: add --best METRIC")
     checked(by)
+    StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     chosen: Any = named_policies(policies)
     loaded = load(scenario, options["overrides"] if chosen else ())
     chosen = chosen or _default_policies(loaded.raw)

@@ -66,7 +66,7 @@ def partition(
     candidate.
     """
     from hetsim.theory.partition import pipeline_partition, unlike_partition
-    from hetsim.workload.readers.layer_profiles import read_profile
+    from hetsim.workload import measurements
 
     if bool(levels) == bool(devices):
         raise click.UsageError("give either --level (equal devices) or --device (unlike ones)")
@@ -82,7 +82,7 @@ def partition(
     room = math.inf if memory is None else _size("--memory", memory)
     joined = [_level(text) for text in levels]
     groups = _groups(devices)
-    cuts = read_profile(profile)
+    cuts = measurements.reader("layers")(profile)
     _known(cuts, groups, profile)
     if joined:
         found = pipeline_partition(

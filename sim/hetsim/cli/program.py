@@ -37,13 +37,13 @@ VERBS = {
     "tune": "hetsim.cli.tune:tune",
     "size": "hetsim.cli.size:size",
     "plan": "hetsim.cli.plan:plan",
-    "twin": "hetsim.cli.twin:twin",
-    "trace": "hetsim.cli.trace:trace",
-    "calibrate": "hetsim.cli.calibrate:calibrate",
+    "twin": "hetsim.twin.command:twin",
+    "trace": "hetsim.traces.command:trace",
+    "calibrate": "hetsim.calibrate.command:calibrate",
     "train": "hetsim.cli.train:train",
     "schema": "hetsim.cli.schema:schema",
     "report": "hetsim.cli.report:report",
-    "gallery": "hetsim.cli.gallery:gallery",
+    "gallery": "hetsim.gallery.command:gallery",
 }
 """Name of each verb and where its command is, in the order of the help; loaded when asked for."""
 

@@ -70,6 +70,7 @@ def run(
     from hetsim.results.one_run.result import Result
 
     _check(metrics, by, batched or precision is not None)
+    StudyOptions(audit=options["audit"])  # so that loading the scenario is watched too
     loaded = prepare(scenario, policy, options.pop("overrides"))
     if precision is not None:
         if batched or out is not None:
@@ -88,7 +89,9 @@ def run(
     with console.making(out, folder, options["cache"], as_json, quiet) as options["progress"]:
         outcome: Result | Replications
         if checked_amount(loaded, options["replications"]).most == 1 and options["shard"] is None:
-            chosen = StudyOptions(seed=options["seed"], check=options["check"], progress=options["progress"])
+            chosen = StudyOptions(
+                seed=options["seed"], check=options["check"], audit=options["audit"], progress=options["progress"]
+            )
             outcome = one_run(loaded, chosen)
         else:
             outcome = replicate(loaded, metrics=metrics, by=by, **options)

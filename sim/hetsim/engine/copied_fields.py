@@ -20,7 +20,7 @@ from hetsim.engine.queues.sources import Sources
 from hetsim.engine.resources.occupancy import GpuState
 from hetsim.engine.resources.slices import GpuSlices
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), range, type(Ellipsis), type(NotImplemented)})
 SHARED = (type, ModuleType, BuiltinFunctionType, Enum, np.generic, np.dtype, PurePath, date, timedelta)

@@ -24,7 +24,8 @@ from hetsim.engine.queues.queue import Queue
 from hetsim.engine.rehearsal import problem_of
 from hetsim.errors import HetsimError, InvariantError, RunError, UsageError
 from hetsim.model.record import LAUNCH_RUNNING, NOT_ARRIVED, UNFINISHED, Record, RunInput
-from hetsim.model.tasks import Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Tasks
 from hetsim.policy.contract import Decision, Imagined, PlanProblem, Scheduler
 from hetsim.policy.iterating import Foreseen
 

@@ -218,7 +218,7 @@ def size(
     overload, seed = "", study_options.seed
     if least is None and aim.below:
         bottom, overload = _first_sustained(loaded, aim, over, top, seed)
-    with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check)) as study:
+    with begun(study_options, Setup((loaded,), (aim.metric,), study_options.check, study_options.audit)) as study:
         search = _Search(
             study, key=over, target=aim, confidence=confidence, seed=seed, first=replications, least=bottom, most=top,
             tell=tell,

@@ -250,6 +250,9 @@ class Study:
                     raise RunError(f"{LOST}; try fewer workers")
                 outcome = self._here(series, number)  # which raises, with the tables up to the failure
             series.add(outcome)
+            if outcome.unknown and series.runs is None and outcome.unknown not in self._told_unknown:
+                self._told_unknown.add(outcome.unknown)
+                warnings.warn(f"{outcome.unknown}; runs that do have unknown inputs", UnknownInputs, stacklevel=2)
             if series.refused:
                 series.goal = series.likely = len(series.taken)
             if made:

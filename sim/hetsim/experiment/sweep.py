@@ -381,7 +381,7 @@ def plan_sweep(
     kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
     check = study_options.check
     plan = SweepPlan(
-        base=base, setup=Setup((base,), tuple(kept), check), keys=keys, rows=given, amount=amount,
+        base=base, setup=Setup((base,), tuple(kept), check, study_options.audit), keys=keys, rows=given, amount=amount,
         identity=Identity(check), metrics=names, options=study_options,
     )  # fmt: skip
     if sample == "sobol" and n is not None and n & (n - 1):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hetsim.errors import InvariantError, RunError, ScenarioError, UsageError
 from hetsim.experiment.identity import Identity, Signature, differences, fingerprint, signature, undeclared
 from hetsim.experiment.workers import unpacked
-from hetsim.model.files import recorded_inputs
+from hetsim.model.files import recorded_inputs, watch_opens
 from hetsim.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -33,11 +33,15 @@ SHELF = 4
 
 @dataclass(frozen=True)
 class Setup:
-    """What all runs of a study have in common: the scenarios that jobs vary, further metrics, checks."""
+    """What all runs of a study have in common: the scenarios that jobs vary, further metrics, checks.
+
+    audit: workers watch what runs open; this process does since it was asked to.
+    """
 
     scenarios: tuple[Scenario, ...]
     metrics: tuple[str, ...] = ()
     check: bool = False
+    audit: bool = False
 
 
 @dataclass(frozen=True)
@@ -265,6 +269,8 @@ def work(packed: bytes, job: RunJob) -> RunOutcome:
         setup, expected = unpacked(packed)
         if expected is not None and expected != fingerprint():
             raise UsageError(f"a worker is not like this machine: {differences(expected, fingerprint())}")
+        if setup.audit:
+            watch_opens()
         _setups[digest] = setup
         if len(_setups) > SHELF:
             _setups.popitem(last=False)

@@ -52,8 +52,8 @@ def cdf(
                 drawstyle="steps-post", linewidth=1.6, **look)  # fmt: skip
     _x_axis(ax, everything, column)
     if not everything.any():
-        told = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
-        ax.text(0.5, 0.5, told, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=MUTED)
+        reason = f"{column.replace('_', ' ')} is 0 for all" if len(everything) else "none has come to its end"
+        ax.text(0.5, 0.5, reason, transform=ax.transAxes, ha="center", va="center", fontsize=9, color=MUTED)
         ax.set_xticks([])  # there is nothing to read off
     ax.set_ylim(0, 101)
     ax.set_ylabel("tasks (%)", fontsize=9, color=INK)
@@ -78,15 +78,15 @@ def labeled(results: Any) -> dict[str, Result]:
         return dict(results)
     if hasattr(results, "tasks"):
         results = [results]
-    found: dict[str, Result] = {}
+    by_label: dict[str, Result] = {}
     for result in results:
         label = describe(result) or "run"
-        if label in found:
+        if label in by_label:
             label = f"{label} · seed {result.seed} · replication {result.replication}"
-        found[label] = result
-    if not found:
+        by_label[label] = result
+    if not by_label:
         raise UsageError("there is no run to draw")
-    return found
+    return by_label
 
 
 def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
@@ -99,8 +99,8 @@ def _values(result: Result, column: str) -> tuple[np.ndarray, int]:
     values = table[column].to_numpy(dtype=float)
     missing = np.isnan(values)
     pending = int((missing & (table["status"].cat.codes.to_numpy() == UNFINISHED)).sum())
-    known = np.sort(values[~missing])
-    return known, len(known) + pending
+    ascending = np.sort(values[~missing])
+    return ascending, len(ascending) + pending
 
 
 def _thinned(count: int) -> np.ndarray:

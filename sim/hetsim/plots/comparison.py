@@ -60,8 +60,8 @@ def comparison(found: Comparison) -> Figure:
         tidy(panel, grid="x")
         panel.tick_params(axis="y", length=0)
         panel.set_title(metric_name(metric) + (f" ({unit})" if unit else ""), fontsize=10, loc="left", color=INK)
-    told = f"means, with {found.confidence * 100:g} % intervals" if (found.pairs["n"] > 1).any() else "one run of each"
+    note = f"means, with {found.confidence * 100:g} % intervals" if (found.pairs["n"] > 1).any() else "one run of each"
     best = "; orange: shown to be better than all others" if any(found.winners.values()) else ""
-    picture.text(1.0, 0.0, told + best, ha="right", va="bottom", fontsize=8, color=MUTED)
+    picture.text(1.0, 0.0, note + best, ha="right", va="bottom", fontsize=8, color=MUTED)
     picture.set_layout_engine("constrained", rect=(0, 0.05, 1, 0.95))
     return picture

@@ -56,9 +56,9 @@ def _of_run(result: Result) -> Figure:
     above, below = picture.subfigures(2, 1, height_ratios=[1.5, 1], squeeze=False)[:, 0]
     upper, lower = above.subplots(2, 1, sharex=True)
     timeline(result, (upper, lower))
-    left, right = below.subplots(1, 2, sharey=True)
+    left_axes, right = below.subplots(1, 2, sharey=True)
     waits = np.nan_to_num(result.measured.column("wait")).any()
-    for ax, column in ((left, "response"), (right, "wait" if waits else "slowdown")):
+    for ax, column in ((left_axes, "response"), (right, "wait" if waits else "slowdown")):
         cdf({column: result}, column, ax)
         ax.set_title(ax.get_title(loc="left"), loc="left", fontsize=9)
     right.set_ylabel("")
@@ -75,9 +75,9 @@ def _of_replications(runs: Replications) -> Figure:
     upper, lower = above.subplots(2, 1, sharex=True)
     timeline(first, (upper, lower))
     title(upper, f"{upper.get_title(loc='left')} · replication 0 of {len(runs)}")
-    left, right = below.subplots(1, 2)
-    cdf({"response": first}, "response", left)
-    left.set_title(left.get_title(loc="left"), loc="left", fontsize=9)
+    left_axes, right = below.subplots(1, 2)
+    cdf({"response": first}, "response", left_axes)
+    left_axes.set_title(left_axes.get_title(loc="left"), loc="left", fontsize=9)
     _spread(runs, right)
     return picture
 
@@ -89,11 +89,11 @@ def _spread(runs: Replications, ax: Axes) -> None:
     values = runs.values[DEFAULT_METRIC]
     factor, unit = fitting(values.tolist(), SECONDS)
     ax.plot(values.index, values / factor, "o", color=BLUE, markersize=4, alpha=0.8)
-    found = runs.interval(DEFAULT_METRIC) if values.notna().sum() > 1 else None
-    if found is not None and math.isfinite(found.mean):
-        mean, half = found.mean / factor, found.half_width / factor
+    interval = runs.interval(DEFAULT_METRIC) if values.notna().sum() > 1 else None
+    if interval is not None and math.isfinite(interval.mean):
+        mean, half = interval.mean / factor, interval.half_width / factor
         ax.axhline(mean, color=INK, linewidth=1)
-        ax.axhspan(found.low / factor, found.high / factor, color=MUTED, alpha=0.18, linewidth=0)
+        ax.axhspan(interval.low / factor, interval.high / factor, color=MUTED, alpha=0.18, linewidth=0)
         ax.set_title(f"mean {with_unit(pair(mean, half), unit)} (95 %)", loc="left", fontsize=9)
     ax.set_ylim(0, 1.08 * values[np.isfinite(values)].max() / factor if np.isfinite(values).any() else 1)
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))

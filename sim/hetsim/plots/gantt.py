@@ -137,8 +137,8 @@ def _draw(ax: Axes, bars: pd.DataFrame, row: np.ndarray) -> list[Patch]:
     lost = bars["outcome"].isin(["lost"]).to_numpy()
     edge = "white" if len(bars) < 2000 else "none"
     # Held, but no stage at work: waiting for a link, saving or restoring state.
-    held = bar_boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
-    ax.add_collection(PolyCollection(held, facecolors=OVERHEAD_COLOR, edgecolors="none", zorder=1))
+    decided_boxes = bar_boxes(bars["decided"].to_numpy(), bars["end"].to_numpy(), row, 0.12)
+    ax.add_collection(PolyCollection(decided_boxes, facecolors=OVERHEAD_COLOR, edgecolors="none", zorder=1))
     for name, first, last, color in STAGES:
         begin, end = bars[first].to_numpy(dtype=float), bars[last].to_numpy(dtype=float)
         end = np.where(np.isnan(end), bars["end"].to_numpy(), end)

@@ -53,8 +53,8 @@ def groups(table: pd.DataFrame, metrics: Iterable[str] | None = None) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     legend_above(picture, handles, labels)
     if any(table[metric, "half_width"].notna().any() for metric in chosen):
-        told = "means over replications, with intervals"
-        panels[-1].annotate(told, (1.0, -0.22), xycoords="axes fraction", ha="right", va="top", fontsize=8,
+        subtitle = "means over replications, with intervals"
+        panels[-1].annotate(subtitle, (1.0, -0.22), xycoords="axes fraction", ha="right", va="top", fontsize=8,
                             color=MUTED, annotation_clip=False)  # fmt: skip
     return picture
 
@@ -70,11 +70,11 @@ def _short(name: str) -> str:
 def _bars(ax: Axes, part: pd.DataFrame, names: list[str], policies: list[str], metric: str) -> None:
     width = 0.8 / len(policies)
     means = part["mean"].to_numpy(dtype=float)
-    known = means[np.isfinite(means) & (means > 0)]
-    log = len(known) > 0 and known.max() > WIDE * known.min()
+    positive = means[np.isfinite(means) & (means > 0)]
+    log = len(positive) > 0 and positive.max() > WIDE * positive.min()
     units = units_of(metric)
-    factor, unit = (1.0, "") if log and units == SECONDS else fitting(known.tolist(), units)
-    least = known.min() / factor / 3 if log else 0.0
+    factor, unit = (1.0, "") if log and units == SECONDS else fitting(positive.tolist(), units)
+    least = positive.min() / factor / 3 if log else 0.0
     for number, policy in enumerate(policies):
         where = np.arange(len(names)) + (number - (len(policies) - 1) / 2) * width
         of_policy = part.xs(policy, level="policy").reindex(names)

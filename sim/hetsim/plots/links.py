@@ -29,16 +29,16 @@ def links(result: Result, ax: Axes | None = None, *, bins: int = 160) -> Axes:
     Returns: the axes.
     Raises: UsageError: no job sends anything between nodes.
     """
-    found = series(result.record)
-    if not found:
+    columns = series(result.record)
+    if not columns:
         raise UsageError("no job here sends anything between nodes; `training` or `communication` would tell what")
     end = result.end or 1.0
     edges = np.linspace(0.0, end, bins + 1)
     names, table = link_names(result.record.input.cluster), result.links.set_index("link")
-    order = sorted(found, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
+    order = sorted(columns, key=lambda link: (-table["shared"][names[link]], -table["utilization"][names[link]], link))
     shown = order[:MAX_ROWS]
-    busy = np.array([averaged(found[link][0], found[link][1], edges, end) for link in shown])
-    shared = np.array([averaged(found[link][0], found[link][2] > 1, edges, end) for link in shown])
+    busy = np.array([averaged(columns[link][0], columns[link][1], edges, end) for link in shown])
+    shared = np.array([averaged(columns[link][0], columns[link][2] > 1, edges, end) for link in shown])
     if ax is None:
         ax = figure(9, 1.9 + 0.26 * max(len(shown), 4)).add_subplot()
     mesh = ax.pcolormesh(

@@ -43,9 +43,9 @@ def over_time(results: Result | Iterable[Result] | Mapping[str, Result]) -> Figu
     picture = figure(9.5, 1.0 + 1.45 * len(names))
     panels = picture.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for name, ax in zip(names, panels, strict=True):
-        for label, found in lines.items():
-            if name in found:
-                ax.plot((edges[:-1] + edges[1:]) / 2, found[name], linewidth=1.4, **looks[label])
+        for label, columns in lines.items():
+            if name in columns:
+                ax.plot((edges[:-1] + edges[1:]) / 2, columns[name], linewidth=1.4, **looks[label])
         _dress(ax, name, end, means_told(edges))
     for ax in panels[:-1]:
         ax.set_xlabel("")
@@ -63,28 +63,28 @@ def _lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
     table = run.timeline
     cluster = run.record.input.cluster
     gpus, time = sum(device.type.kind != "cpu" for device in cluster.devices), table["time"].to_numpy()
-    found = {"tasks waiting": table["waiting"].to_numpy(dtype=float)}
+    columns = {"tasks waiting": table["waiting"].to_numpy(dtype=float)}
     if gpus:
         # Several launches in flight on one GPU do not hold more than all of it.
-        found["GPUs held (%)"] = np.minimum(100 * table["allocated_gpus"].to_numpy() / gpus, 100.0)
-        found["GPUs busy (%)"] = np.minimum(100 * table["busy_gpus"].to_numpy() / gpus, 100.0)
+        columns["GPUs held (%)"] = np.minimum(100 * table["allocated_gpus"].to_numpy() / gpus, 100.0)
+        columns["GPUs busy (%)"] = np.minimum(100 * table["busy_gpus"].to_numpy() / gpus, 100.0)
     else:
         cores = sum(node.cpus for node in cluster.nodes)
-        found["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
-    means = {name: averaged(time, values, edges, run.end) for name, values in found.items()}
+        columns["cores busy (%)"] = 100 * table["busy_cores"].to_numpy() / max(cores, 1)
+    means = {name: averaged(time, values, edges, run.end) for name, values in columns.items()}
     fragmented = run.fragmentation_between(edges) if gpus else np.array([])
     return means | ({"fragmentation (%)": 100 * fragmented} if np.nan_to_num(fragmented).any() else {})
 
 
 def _panels(lines: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
     """What some run has; GPUs held and busy are one panel where they are the same in every run."""
-    names = [name for name in _PANELS if any(name in found for found in lines.values())]
-    if len(names) > 1 and not any(np.nan_to_num(found["tasks waiting"]).any() for found in lines.values()):
+    names = [name for name in _PANELS if any(name in columns for columns in lines.values())]
+    if len(names) > 1 and not any(np.nan_to_num(columns["tasks waiting"]).any() for columns in lines.values()):
         names.remove("tasks waiting")
-    pairs = [(found.get("GPUs held (%)"), found.get("GPUs busy (%)")) for found in lines.values()]
+    pairs = [(columns.get("GPUs held (%)"), columns.get("GPUs busy (%)")) for columns in lines.values()]
     same = [
-        held is not None and busy is not None and np.allclose(held, busy, atol=0.5, equal_nan=True)
-        for held, busy in pairs
+        occupied is not None and busy is not None and np.allclose(occupied, busy, atol=0.5, equal_nan=True)
+        for occupied, busy in pairs
     ]
     if all(same):
         names.remove("GPUs held (%)")
@@ -153,5 +153,5 @@ def _batch_lines(run: Result, edges: np.ndarray) -> dict[str, np.ndarray]:
         "GPU time a batch": (rows["upload_start"], rows["compute_end"] - rows["compute_start"]),
         "latency": (done["arrival"], done["response"]),
     }
-    found = {name: binned_statistic(*columns, bins=edges).statistic for name, columns in means.items()}
-    return found | {"requests served a second": np.histogram(done["finish"], edges)[0] / np.diff(edges)}
+    binned = {name: binned_statistic(*columns, bins=edges).statistic for name, columns in means.items()}
+    return binned | {"requests served a second": np.histogram(done["finish"], edges)[0] / np.diff(edges)}

@@ -52,8 +52,8 @@ def power(result: Result, ax: Axes | None = None, *, bins: int = 200) -> Axes:
     time_axis(ax, 0.0, result.end or 1.0, told=means_told(edges))
     tidy(ax)
     spent = float((total * np.diff(edges)).sum()) if result.end > 0 else 0.0
-    told = energy(spent) if total.any() else "no power is given"
-    title(ax, f"{short(describe(result), 70)} · {told}")
+    subtitle = energy(spent) if total.any() else "no power is given"
+    title(ax, f"{short(describe(result), 70)} · {subtitle}")
     handles, labels = ax.get_legend_handles_labels()
     if labels:
         ax.legend(handles[::-1], labels[::-1], frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))

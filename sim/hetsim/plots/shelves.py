@@ -45,10 +45,10 @@ def shelves(result: Result, ax: Axes | None = None, *, guess: float | None = Non
     if ax is None:
         ax = figure(10, min(14.0, 1.9 + 0.3 * max(len(lanes), 3))).add_subplot()
     begin, end, row = (bars[name].to_numpy(dtype=float) for name in ("compute_start", "compute_end", "row"))
-    left, legend = np.ones(len(bars), dtype=bool), []
+    remaining, legend = np.ones(len(bars), dtype=bool), []
     for name, above, color in CLASSES:
-        chosen = left & (end - begin > above * guess * (1 + ROUNDING))
-        left &= ~chosen
+        chosen = remaining & (end - begin > above * guess * (1 + ROUNDING))
+        remaining &= ~chosen
         if chosen.any():
             boxes = bar_boxes(begin[chosen], end[chosen], row[chosen], 0.4)
             ax.add_collection(PolyCollection(boxes, facecolors=color, edgecolors="white", linewidths=0.5, zorder=2))

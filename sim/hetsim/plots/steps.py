@@ -49,19 +49,19 @@ def averaged(time: np.ndarray, value: np.ndarray, edges: np.ndarray, end: float)
     area = np.concatenate([[0.0], np.cumsum(value * np.diff(time, append=end))])
     inside = np.minimum(edges, end)
     span = np.diff(inside)
-    whole = np.diff(np.interp(inside, np.append(time, end), area))
-    return np.divide(whole, span, out=np.full(len(span), np.nan), where=span > 0)
+    area_between = np.diff(np.interp(inside, np.append(time, end), area))
+    return np.divide(area_between, span, out=np.full(len(span), np.nan), where=span > 0)
 
 
 def highest(time: np.ndarray, value: np.ndarray, edges: np.ndarray) -> np.ndarray:
     """The greatest value of steps in each interval between the edges; 0 before the first step."""
     before = np.searchsorted(time, edges, side="right") - 1
-    found = np.where(before[:-1] >= 0, value[np.maximum(before[:-1], 0)], 0.0)
+    greatest = np.where(before[:-1] >= 0, value[np.maximum(before[:-1], 0)], 0.0)
     last = np.searchsorted(time, edges[-1], side="left")
     inside = np.searchsorted(edges, time[:last], side="right") - 1
     seen = inside >= 0
-    np.maximum.at(found, inside[seen], value[:last][seen])
-    return found
+    np.maximum.at(greatest, inside[seen], value[:last][seen])
+    return greatest
 
 
 def draw_steps(

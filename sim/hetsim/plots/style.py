@@ -69,9 +69,9 @@ def save(picture: Axes | Figure, file: str | Path, **options: Any) -> None:
     Parameters: picture: what a function of `hetsim.plots` gave; file: its suffix says the format; options: those of
         matplotlib's `savefig`, such as dpi.
     """
-    found = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
-    assert found is not None
-    found.savefig(file, **options)
+    drawn = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
+    assert drawn is not None
+    drawn.savefig(file, **options)
 
 
 def own_axes(ax: Axes | None, width: float = 9.0, height: float = 4.5) -> Axes:
@@ -114,14 +114,14 @@ def look(number: int) -> dict[str, Any]:
 
 def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """How each of several lines is drawn.  Beyond MAX_LINES they are thin and grey, under one label."""
-    found = {}
+    looks = {}
     for number, label in enumerate(labels):
         if number < MAX_LINES or len(labels) == MAX_LINES + 1:
-            found[label] = {**look(number), "label": plain(short(label)), "zorder": 2}
+            looks[label] = {**look(number), "label": plain(short(label)), "zorder": 2}
         else:
             more = f"{len(labels) - MAX_LINES} more" if number == MAX_LINES else None
-            found[label] = {"color": "#BBBBBB", "linestyle": "-", "label": more, "zorder": 1}
-    return found
+            looks[label] = {"color": "#BBBBBB", "linestyle": "-", "label": more, "zorder": 1}
+    return looks
 
 
 def time_axis(ax: Axes, low: float, high: float, label: str = "time", told: str = "") -> Unit:
@@ -166,9 +166,9 @@ def possible(metric: str, values: np.ndarray, factor: float = 1.0) -> tuple[floa
 
     Its values have the last word, so that nothing is cut off.  Intervals are drawn no farther than this.
     """
-    known = values[np.isfinite(values)]
-    share = units_of(metric) == PERCENT and not (known * factor > 1 + 1e-9).any()
-    return (-np.inf if (known < 0).any() else 0.0), (1 / factor if share else np.inf)
+    finite = values[np.isfinite(values)]
+    share = units_of(metric) == PERCENT and not (finite * factor > 1 + 1e-9).any()
+    return (-np.inf if (finite < 0).any() else 0.0), (1 / factor if share else np.inf)
 
 
 def legend_above(picture: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:

@@ -134,14 +134,14 @@ def _bar(value: float, half: float, limits: tuple[float, float]) -> list[list[fl
 
 def _spans(x: float, y: float, bars: Mapping[str, list[list[float]]]) -> list[Span]:
     """The bars of a point, from end to end."""
-    found = []
+    spans = []
     if "xerr" in bars:
         (low,), (high,) = bars["xerr"]
-        found.append(((x - low, y), (x + high, y)))
+        spans.append(((x - low, y), (x + high, y)))
     if "yerr" in bars:
         (low,), (high,) = bars["yerr"]
-        found.append(((x, y - low), (x, y + high)))
-    return found
+        spans.append(((x, y - low), (x, y + high)))
+    return spans
 
 
 def _keep_possible(ax: Axes, axis: str, limits: tuple[float, float], values: np.ndarray) -> None:
@@ -179,12 +179,12 @@ def _name_points(
 
     taken = [(x - MARKER, y - MARKER, x + MARKER, y + MARKER) for x, y in map(placed, marks)]
     bars = [(*placed(begin), *placed(end)) for begin, end in spans]
-    left, bottom, right, top = (np.asarray(ax.bbox.extents) * 72 / figure.dpi).tolist()
+    left_edge, bottom, right, top = (np.asarray(ax.bbox.extents) * 72 / figure.dpi).tolist()
     for across, up, text, best in sorted(points, key=lambda point: (not point[3], point[0]))[:MAX_NAMED]:
         text = short(text, 32)
         free = [
             (box, shift, side) for box, shift, side in _beside(*placed((across, up)), 5.0 * len(text))
-            if left <= box[0] and bottom <= box[1] and box[2] <= right and box[3] <= top
+            if left_edge <= box[0] and bottom <= box[1] and box[2] <= right and box[3] <= top
             and not any(_overlap(box, other) for other in taken)
         ]  # fmt: skip
         clear = [one for one in free if not any(_overlap(one[0], bar) for bar in bars)]

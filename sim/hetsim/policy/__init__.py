@@ -2,7 +2,8 @@
 
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.backfilling import Backfilling, Demand, demand_fits_nowhere, demand_of, fits_nowhere
 from hetsim.policy.batching import (
     Batching,

@@ -15,7 +15,8 @@ from typing import ClassVar, NamedTuple
 
 from hetsim.errors import PolicyError
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import BatchTimes, Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import BatchTimes, Mode
 from hetsim.policy.contract import Reject, Start, View
 from hetsim.policy.request_queue import RequestQueue, Requests
 

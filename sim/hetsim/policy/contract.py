@@ -16,7 +16,8 @@ from hetsim.errors import Problem, ScenarioError, UsageError
 from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Placement, Plan
 from hetsim.model.slices import Layout, Slice
-from hetsim.model.tasks import Item, Mode, Shape, Task, Tasks
+from hetsim.model.task import Task
+from hetsim.model.tasks import Item, Mode, Shape, Tasks
 from hetsim.policy.iterating import WantedReplica
 from hetsim.policy.request_queue import RequestQueue, Requests
 

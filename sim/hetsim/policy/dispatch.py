@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 from typing import Any
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.batching import Batching, Counter, ask
 from hetsim.policy.contract import Decision, Pause, View
 

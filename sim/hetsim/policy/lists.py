@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import WAITING, Shape, Task
+from hetsim.model.task import WAITING, Task
+from hetsim.model.tasks import Shape
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import (
     WAIT_FOR_CHANGE,

@@ -18,7 +18,8 @@ from hetsim.errors import UsageError
 from hetsim.model.cluster import MILLI, Cluster, Device, DeviceType
 from hetsim.model.plan import Plan, Step, lane_names
 from hetsim.model.record import COMPLETED
-from hetsim.model.tasks import RUNNING, Mode, Task, Tasks
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode, Tasks
 from hetsim.policy.contract import PlanProblem, View
 from hetsim.policy.planned import PlannedScheduler
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from hetsim.model.plan import Placement
 from hetsim.model.service import Service
-from hetsim.model.tasks import BatchTimes, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import BatchTimes
 
 
 @dataclass(repr=False, eq=False, slots=True)

@@ -136,12 +136,12 @@ def law_of(distribution: Any) -> Law:
 
 def mixed(parts: Iterable[tuple[float, Law]]) -> Law:
     """One of several, by their weights."""
-    known = [(weight, law) for weight, law in parts if weight > 0]
-    if all(law == known[0][1] for _, law in known):
-        return known[0][1]
-    total = sum(weight for weight, _ in known)
-    mean = sum(weight * law.mean for weight, law in known) / total
-    second = sum(weight * law.mean**2 * (1 + law.scv) for weight, law in known) / total
+    positive = [(weight, law) for weight, law in parts if weight > 0]
+    if all(law == positive[0][1] for _, law in positive):
+        return positive[0][1]
+    total = sum(weight for weight, _ in positive)
+    mean = sum(weight * law.mean for weight, law in positive) / total
+    second = sum(weight * law.mean**2 * (1 + law.scv) for weight, law in positive) / total
     return Law(mean, second / mean**2 - 1, "general")
 
 
@@ -190,7 +190,7 @@ class Facts:
     def customers(self) -> list[Customers]:
         from hetsim.scenario.building.streams_and_items import entry_names
 
-        found = []
+        classes = []
         names = entry_names(self.scenario.document.data.get("workload") or [])
         for number, entry in enumerate(self.model.workload):
             key, name = f"workload.{number}", names[number] or f"stream{number}"
@@ -202,8 +202,8 @@ class Facts:
             for demand, weight, where in kinds:
                 if weight > 0:
                     label, law, priority = demand.class_ or name, self._law(demand), demand.priority or 0.0
-                    found.append(Customers(label, rate * weight / total, demand, where, law, priority))
-        return found
+                    classes.append(Customers(label, rate * weight / total, demand, where, law, priority))
+        return classes
 
     @property
     def rate(self) -> float:
@@ -326,9 +326,9 @@ class Facts:
         return self.suppose("all tasks run in one mode on equal devices", False, key, ", ".join(modes[:4]))
 
     def sizes_known(self) -> bool:
-        known = all(one.law is not None for one in self.customers)
-        shown = self.law.shown if known else ""
-        return self.suppose("times are drawn from a distribution", known, self.time_key, shown)
+        all_known = all(one.law is not None for one in self.customers)
+        shown = self.law.shown if all_known else ""
+        return self.suppose("times are drawn from a distribution", all_known, self.time_key, shown)
 
     @property
     def time_key(self) -> str:
@@ -408,13 +408,13 @@ class Facts:
         spread = law.mean * (1 + law.scv)
         relaxation = 5 * spread if bounded else spread / 2 / max(distance**2, 1e-9)
         warm, lasts = self.warmup, self.lasts
-        known = not math.isnan(warm)
+        is_finite = not math.isnan(warm)
         self.suppose(
-            "the start is forgotten: warm-up of 3 relaxation times", not known or warm >= 3 * relaxation, "warmup",
-            f"{seconds(warm) if known else 'auto'}, relaxation time {seconds(relaxation)}", soft=True,
+            "the start is forgotten: warm-up of 3 relaxation times", not is_finite or warm >= 3 * relaxation, "warmup",
+            f"{seconds(warm) if is_finite else 'auto'}, relaxation time {seconds(relaxation)}", soft=True,
             error=self.transient(relaxation),
         )  # fmt: skip
-        warm = warm if known else 0.0
+        warm = warm if is_finite else 0.0
         self.suppose(
             "the run is long: 30 relaxation times", lasts - warm >= 30 * relaxation, "horizon", seconds(lasts - warm),
             soft=True, error=self.transient(relaxation),
@@ -443,8 +443,8 @@ class Facts:
         import numpy as np
 
         arrival = self.input.tasks.arrival
-        known = arrival[np.isfinite(arrival)]
-        return float(known.max()) if len(known) else 0.0
+        finite = arrival[np.isfinite(arrival)]
+        return float(finite.max()) if len(finite) else 0.0
 
     # Transfers
 

@@ -111,12 +111,12 @@ def _delay(facts: Facts) -> Match:
     if not facts.arrivals(("poisson", "renewal", "deterministic")):
         return _result(facts, model)
     moves = _moves(facts)
-    known = _common(facts)
+    understood = _common(facts)
     facts.open_door()
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
-    if not known:
+    if not understood:
         return _result(facts, model)
     law, compute, servers = facts.law, facts.law, facts.servers
     if moves:
@@ -127,11 +127,11 @@ def _delay(facts: Facts) -> Match:
     rate = facts.rate
     if not facts.steady(rate * law.mean, servers, law):
         return _result(facts, model)
-    found = _delay_system(facts, rate, law, servers)
+    prediction = _delay_system(facts, rate, law, servers)
     if law.kind == "general" and servers == 1 and order == "blind":
-        found = replace(found, wait_above=None, response_above=None)
-    rows = _rows(facts, found, rate * compute.mean, order == "fcfs")
-    return _result(facts, found.model, found, rows)
+        prediction = replace(prediction, wait_above=None, response_above=None)
+    rows = _rows(facts, prediction, rate * compute.mean, order == "fcfs")
+    return _result(facts, prediction.model, prediction, rows)
 
 
 def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Prediction:
@@ -141,14 +141,14 @@ def _delay_system(facts: Facts, rate: float, law: Law, servers: int) -> Predicti
             return queues.mmc(rate, law.mean, servers)
         if servers == 1:
             return general.md1(rate, law.mean) if law.kind == "constant" else general.mg1(rate, law.mean, law.scv)
-        found = general.allen_cunneen(rate, law.mean, servers, 1.0, law.scv)
-        return replace(found, model=f"M/G/{servers} (Allen and Cunneen)")
+        prediction = general.allen_cunneen(rate, law.mean, servers, 1.0, law.scv)
+        return replace(prediction, model=f"M/G/{servers} (Allen and Cunneen)")
     scv = 0.0 if arrivals.process == "deterministic" else float(arrivals.scv)
     if servers == 1 and law.kind == "exponential":
         return general.gim1(rate, law.mean, _gap_complement(arrivals, rate, scv), "D/M/1" if scv == 0 else "GI/M/1")
-    found = general.allen_cunneen(rate, law.mean, servers, scv, law.scv)
+    prediction = general.allen_cunneen(rate, law.mean, servers, scv, law.scv)
     # An scv of 1 does not make arrivals Poisson: never exact here, and the error was not measured.
-    return replace(found, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
+    return replace(prediction, model=f"G/G/{servers} (Allen and Cunneen)", error=math.inf)
 
 
 def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
@@ -163,28 +163,28 @@ def _gap_complement(arrivals: Any, rate: float, scv: float) -> Any:
 
 def _limited(facts: Facts) -> Match:
     """M/M/c/K by a limit on the queue."""
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     limit = facts.parameter("admission", "limit", None)
     only = limit is not None and not any(facts.parameter("admission", key, None) for key in ("per_class", "per_device"))
     facts.suppose("one limit for all waiting tasks", only, "policy.admission", f"limit: {limit}")
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
-    if not (known and only):
+    if not (understood and only):
         return _result(facts, "M/M/c/K")
     law, servers = facts.law, facts.servers
     insensitive = limit == 0  # M/G/c/c
     if not insensitive:
         facts.exponential()
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
-    found = queues.mmck(facts.rate, law.mean, servers, servers + limit)
-    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs", loss=True)
-    return _result(facts, f"M/G/{servers}/{servers}" if insensitive else found.model, found, rows)
+    prediction = queues.mmck(facts.rate, law.mean, servers, servers + limit)
+    rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs", loss=True)
+    return _result(facts, f"M/G/{servers}/{servers}" if insensitive else prediction.model, prediction, rows)
 
 
 def _bucket(facts: Facts) -> Match:
     """The loss at a token bucket, which does not depend on the servers behind it."""
-    known = facts.arrivals() & facts.recognized
+    understood = facts.arrivals() & facts.recognized
     facts.order()
     refuses = facts.parameter("admission", "excess", "reject") == "reject"
     facts.suppose("a task that finds no token is refused", refuses, "policy.admission.excess")
@@ -194,14 +194,14 @@ def _bucket(facts: Facts) -> Match:
     warm = 3 * depth / refill
     facts.suppose("the full bucket at the start is forgotten", not facts.warmup < warm, "warmup",
                   f"{facts.warmup:g} s, wanted {warm:.4g} s", soft=True, error=facts.transient(warm / 3))  # fmt: skip
-    rows = [PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))] if known else []
+    rows = [PredictedRow("loss", admission.token_bucket(facts.rate, refill, depth))] if understood else []
     return _result(facts, "token bucket with Poisson arrivals (M/D/1/b): loss only", rows=rows)
 
 
 def _trunks(facts: Facts) -> Match:
     """Trunk reservation by class."""
     model = "trunk reservation, M/M/c/c of several classes"
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.undisturbed()
     facts.order()
     facts.one_in_flight()
@@ -211,7 +211,7 @@ def _trunks(facts: Facts) -> Match:
                   f"{servers if given is None else given}")  # fmt: skip
     labels = [one.label for one in facts.customers]
     apart = facts.suppose("classes have names of their own", len(set(labels)) == len(labels), "workload")
-    if not (known and apart):
+    if not (understood and apart):
         return _result(facts, model)
     reserve = facts.parameter("admission", "reserve", {})
     for one in facts.customers:
@@ -221,60 +221,60 @@ def _trunks(facts: Facts) -> Match:
     laws = [(one, one.law) for one in facts.customers if one.law is not None]
     streams = [admission.Stream(one.rate, law.mean, reserve.get(one.label, 0)) for one, law in laws]
     try:
-        found = admission.trunk_reservation(servers, streams)
+        losses = admission.trunk_reservation(servers, streams)
     except UsageError as error:
         facts.suppose("the exact chain can be solved", False, "policy.admission.reserve", str(error))
         return _result(facts, model)
-    rows = [PredictedRow("loss", lost, label) for lost, label in zip(found.loss, labels, strict=True)]
-    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(found.utilization * servers)))
+    rows = [PredictedRow("loss", lost, label) for lost, label in zip(losses.loss, labels, strict=True)]
+    rows.append(PredictedRow(facts.busy_metric, facts.busy_share(losses.utilization * servers)))
     return _result(facts, model, rows=rows)
 
 
 def _naor(facts: Facts) -> Match:
     """M/M/1/n, with Naor's threshold for n."""
     model = "M/M/1 with Naor's threshold"
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
-    if not (known and single):
+    if not (understood and single):
         return _result(facts, model)
     law = facts.law
     facts.exponential()
-    told = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
-    facts.suppose("the rates are known, not estimated", None not in told, "policy.admission.arrival_rate",
-                  "estimated online" if None in told else "given", soft=True)  # fmt: skip
+    declared = [facts.parameter("admission", key, None) for key in ("arrival_rate", "service_time")]
+    facts.suppose("the rates are known, not estimated", None not in declared, "policy.admission.arrival_rate",
+                  "estimated online" if None in declared else "given", soft=True)  # fmt: skip
     facts.steady(0, 1, law, bounded=True)
     reward, cost = (facts.parameter("admission", key, 1.0) for key in ("reward", "cost"))
-    thresholds = optimal_pricing.naor(told[0] or facts.rate, told[1] or law.mean, reward, cost)
+    thresholds = optimal_pricing.naor(declared[0] or facts.rate, declared[1] or law.mean, reward, cost)
     objective = facts.parameter("admission", "objective", "social")
-    found = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
-    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs", loss=True)
-    return _result(facts, f"{found.model} (Naor, {objective})", found, rows)
+    prediction = queues.mmck(facts.rate, law.mean, 1, getattr(thresholds, objective))
+    rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs", loss=True)
+    return _result(facts, f"{prediction.model} (Naor, {objective})", prediction, rows)
 
 
 def _workload(facts: Facts) -> Match:
     """M/M/1 with a limit on the work ahead."""
     model = "M/M/1 with a limit on the work ahead"
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.undisturbed()
     facts.order(blind=False)
     facts.one_in_flight()
     single = facts.suppose("there is one server", facts.servers == 1, "cluster.nodes", str(facts.servers))
-    if not (known and single):
+    if not (understood and single):
         return _result(facts, model)
     law = facts.law
     facts.exponential()
     facts.steady(0, 1, law, bounded=True)
-    found = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
-    rows = _rows(facts, found, found.throughput * law.mean, True, loss=True)
-    return _result(facts, model, found, rows)
+    prediction = admission.workload_limit(facts.rate, law.mean, float(facts.parameter("admission", "max_wait", 0.0)))
+    rows = _rows(facts, prediction, prediction.throughput * law.mean, True, loss=True)
+    return _result(facts, model, prediction, rows)
 
 
 def _impatient(facts: Facts) -> Match:
     """M/M/c+M, or with no patience at all M/G/c/c."""
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.open_door()
     facts.undisturbed()
     facts.order(blind=False)
@@ -282,20 +282,22 @@ def _impatient(facts: Facts) -> Match:
     given = [one.demand.patience for one in facts.customers]
     alike = all(one == given[0] for one in given)
     facts.suppose("one patience for all", alike, f"{facts.customers[0].key}.patience")
-    if not (known and alike):
+    if not (understood and alike):
         return _result(facts, "M/M/c+M")
     law, servers, patience = facts.law, facts.servers, law_of(given[0])
     facts.steady(facts.rate * law.mean, servers, law, bounded=True)
     if patience.kind == "constant" and patience.mean <= AT_ONCE * law.mean:
-        found = queues.mmck(facts.rate, law.mean, servers, servers)
-        leaving = facts.rate * found.loss * patience.mean  # they do wait, for as long as their patience
-        found = replace(found, queue_length_mean=leaving, jobs_in_system_mean=found.jobs_in_system_mean + leaving)
-        rows = _rows(facts, found, found.throughput * law.mean, False, loss=True)
-        return _result(facts, f"M/G/{servers}/{servers} (Erlang B)", found, rows)
+        prediction = queues.mmck(facts.rate, law.mean, servers, servers)
+        leaving = facts.rate * prediction.loss * patience.mean  # they do wait, for as long as their patience
+        present = prediction.jobs_in_system_mean + leaving
+        prediction = replace(prediction, queue_length_mean=leaving, jobs_in_system_mean=present)
+        rows = _rows(facts, prediction, prediction.throughput * law.mean, False, loss=True)
+        return _result(facts, f"M/G/{servers}/{servers} (Erlang B)", prediction, rows)
     facts.exponential()
     facts.exponential(patience, "patience is exponential", f"{facts.customers[0].key}.patience")
-    found = queues.mmc_abandonment(facts.rate, law.mean, servers, patience.mean)
-    return _result(facts, found.model, found, _rows(facts, found, found.throughput * law.mean, False, loss=True))
+    prediction = queues.mmc_abandonment(facts.rate, law.mean, servers, patience.mean)
+    rows = _rows(facts, prediction, prediction.throughput * law.mean, False, loss=True)
+    return _result(facts, prediction.model, prediction, rows)
 
 
 def _closed(facts: Facts) -> Match:
@@ -306,33 +308,33 @@ def _closed(facts: Facts) -> Match:
     facts.suppose("one closed loop and nothing else", one, "workload", f"{len(facts.model.workload)} entries")
     one = one and facts.suppose("the number of clients does not change", len(arrivals.changes) == 1,
                                 "workload.0.arrivals.clients", f"{len(arrivals.changes)} numbers")  # fmt: skip
-    known = _common(facts)
+    understood = _common(facts)
     facts.open_door()
     facts.undisturbed()
     order = facts.order()
     facts.one_in_flight()
-    if not (known and one):
+    if not (understood and one):
         return _result(facts, model)
     law, servers = facts.law, facts.servers
     facts.exponential()
     facts.steady(0, servers, law, bounded=True)
-    found = queues.closed_loop(arrivals.changes[0][1], law_of(arrivals.think).mean, law.mean, servers)
+    prediction = queues.closed_loop(arrivals.changes[0][1], law_of(arrivals.think).mean, law.mean, servers)
     entry, horizon = facts.model.workload[0], facts.input.horizon
-    early = math.isfinite(horizon) and (entry.count or math.inf) < 1.2 * found.throughput * horizon
+    early = math.isfinite(horizon) and (entry.count or math.inf) < 1.2 * prediction.throughput * horizon
     early = early or (entry.until or math.inf) < horizon
     key = f"workload.0.{'count' if entry.count else 'until'}"
     facts.suppose("clients send tasks to the end of the run", not early, key if early else "")
-    rows = _rows(facts, found, found.throughput * law.mean, order == "fcfs")
-    return _result(facts, found.model, found, [*rows, PredictedRow("throughput", found.throughput)])
+    rows = _rows(facts, prediction, prediction.throughput * law.mean, order == "fcfs")
+    return _result(facts, prediction.model, prediction, [*rows, PredictedRow("throughput", prediction.throughput)])
 
 
 def _sharing(facts: Facts) -> Match:
     """M/G/1-PS on a GPU that shares by time slices."""
     model = "M/G/1-PS"
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.open_door()
     mode = facts.mode
-    if not known or mode is None:
+    if not understood or mode is None:
         return _result(facts, model)
     kind = mode.type.sharing
     facts.suppose("the GPU shares by time slices, at no cost", kind.kind == "timeslice" and not kind.switch_cost,
@@ -347,17 +349,16 @@ def _sharing(facts: Facts) -> Match:
     facts.suppose(
         "there is a stream for each task in the system", enough, "cluster.nodes.gpus.streams", str(mode.type.streams)
     )
-    found = general.mg1_ps(facts.rate, law.mean)
-    return _result(
-        facts, model, found, [*_rows(facts, found, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
-    )
+    prediction = general.mg1_ps(facts.rate, law.mean)
+    rows = [*_rows(facts, prediction, load, False), PredictedRow("slowdown_mean", 1 / (1 - load))]
+    return _result(facts, model, prediction, rows)
 
 
 def _priorities(facts: Facts) -> Match:
     """Cobham's priorities, or preemptive-resume ones."""
     preemptive = bool(facts.parameter("scheduler", "preemptive", False))
     model = f"M/G/1 with {'preemptive-resume' if preemptive else 'non-preemptive'} priorities"
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.open_door()
     facts.undisturbed()
     facts.one_in_flight()
@@ -367,7 +368,7 @@ def _priorities(facts: Facts) -> Match:
     labels = [one.label for one in facts.customers]
     apart = len(levels) == len(labels) == len(set(labels))
     facts.suppose("each class has a priority of its own", apart, "workload", ", ".join(map(str, levels)))
-    if not (known and apart):
+    if not (understood and apart):
         return _result(facts, model)
     servers = facts.servers
     ordered = sorted(facts.customers, key=lambda one: -one.priority)
@@ -381,10 +382,10 @@ def _priorities(facts: Facts) -> Match:
         return _result(facts, model)
     solve = priorities.preemptive_resume if preemptive else priorities.nonpreemptive
     rows = []
-    for one, found in zip(ordered, solve(classes, servers), strict=True):
+    for one, prediction in zip(ordered, solve(classes, servers), strict=True):
         if not preemptive:  # suspended time is no part of the simulator's wait
-            rows.append(PredictedRow("wait_mean", found.wait_mean, one.label))
-        rows.append(PredictedRow("response_mean", found.response_mean, one.label))
+            rows.append(PredictedRow("wait_mean", prediction.wait_mean, one.label))
+        rows.append(PredictedRow("response_mean", prediction.response_mean, one.label))
     load = facts.rate * facts.law.mean
     return _result(facts, model.replace("M/G/1", "M/G/1" if servers == 1 else f"M/M/{servers}"), None,
                    [*rows, PredictedRow(facts.busy_metric, facts.busy_share(load))])  # fmt: skip
@@ -393,12 +394,12 @@ def _priorities(facts: Facts) -> Match:
 def _tandem(facts: Facts) -> Match:
     """Upload, compute and download as stations in a row."""
     model = "tandem of M/M/1: upload → compute → download"
-    known = facts.arrivals() & _common(facts)
+    understood = facts.arrivals() & _common(facts)
     facts.open_door()
     facts.undisturbed()
     facts.order(blind=False)
     mode = facts.mode
-    if not known or mode is None:
+    if not understood or mode is None:
         return _result(facts, model)
     facts.links_alone()
     facts.suppose("there is one GPU, and a task has all of it", facts.servers == 1 and mode.whole,
@@ -468,13 +469,14 @@ def _services(facts: Facts) -> Match:
     if any(not a.holds and not a.soft for a in facts.assumptions):
         return _result(facts, model)
     try:
-        found = batches.greedy_batches(rate, per_item, fixed, most)
+        prediction = batches.greedy_batches(rate, per_item, fixed, most)
     except UsageError as error:
         facts.suppose("the exact chain is small enough", False, "workload.0.arrivals.rate", str(error))
         return _result(facts, model)
-    computing = rate * (service.per_item[0] + mode.fixed / found.batch_mean)
-    rows = [row for row in _rows(facts, found, computing, True) if row.metric != "wait_p95" or most is None]
-    return _result(facts, f"{model} with {'b = ' + str(most) if most is not None else 'no largest batch'}", found, rows)
+    computing = rate * (service.per_item[0] + mode.fixed / prediction.batch_mean)
+    rows = [row for row in _rows(facts, prediction, computing, True) if row.metric != "wait_p95" or most is None]
+    largest = f"b = {most}" if most is not None else "no largest batch"
+    return _result(facts, f"{model} with {largest}", prediction, rows)
 
 
 UNLIMITED = 1_000_000

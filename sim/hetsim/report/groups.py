@@ -63,11 +63,11 @@ def _lines(table: pd.DataFrame, by: str, shown: Sequence[str]) -> list[str]:
 def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[str]:
     """A row a group and policy that is not the base, a column a metric, and what the marks mean."""
     names = [name for name in shown if name != "tasks"]  # of which every policy gets the same
-    found = comparison.differences_by(by, names)
-    if found.empty:
+    differences = comparison.differences_by(by, names)
+    if differences.empty:
         return []
-    rows = list(dict.fromkeys(zip(found[by], found["policy"], strict=True)))
-    called = title(by, found[by])
+    rows = list(dict.fromkeys(zip(differences[by], differences["policy"], strict=True)))
+    called = title(by, differences[by])
     labels = [[called, "policy"]]
     labels += [
         [str(group) if not number or rows[number - 1][0] != group else "", str(policy)]
@@ -75,7 +75,7 @@ def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[
     ]
     columns, same = [], []
     for name in names:
-        part = found[found["metric"] == name].set_index([by, "policy"]).reindex(rows)
+        part = differences[differences["metric"] == name].set_index([by, "policy"]).reindex(rows)
         if (part["difference"] == 0).all() and not (part["half_width"] > 0).any():
             same.append(terminal.metric_name(name))
             continue
@@ -84,7 +84,8 @@ def _differences(comparison: Comparison, by: str, shown: Sequence[str]) -> list[
         room = " " * len(SHOWN_MARK) if any(marks) else ""  # so that figures stand below figures
         cells = [cell if is_marked else cell + room for cell, is_marked in zip(cells, marks, strict=True)]
         columns.append([terminal.metric_name(name), *cells])
-    notes = [difference_note(found, comparison.confidence, comparison.identical, comparison.single)] if columns else []
+    note = difference_note(differences, comparison.confidence, comparison.identical, comparison.single)
+    notes = [note] if columns else []
     if same:
         notes.insert(0, f"The same under all policies in every run: {', '.join(same)}.")
     head = f"Differences to {comparison.base}, by {called}:"

@@ -101,8 +101,8 @@ class Figures:
         """` (in 3 of 10 replications)`, where it is not defined in all."""
         if not isinstance(self.outcome, Replications):
             return ""
-        known, runs = int(self.outcome.column(metric).notna().sum()), len(self.outcome)
-        return f" (in {known} of {runs} replications)" if known < runs else ""
+        defined_count, runs = int(self.outcome.column(metric).notna().sum()), len(self.outcome)
+        return f" (in {defined_count} of {runs} replications)" if defined_count < runs else ""
 
     def text(self, metric: str) -> str:
         """The value as text, with its unit."""
@@ -176,15 +176,15 @@ def _distribution(outcome: Outcome, figures: Figures) -> list[str]:
     columns = ("mean", "p95") if figures.many else STATISTICS
     rows = [["", *columns]]
     for name in ("ttft", "tpot", "itl", "response", "wait", "slowdown"):
-        found = [figures(f"{name}_{column}") for column in columns]
-        if all(math.isnan(value) for value, _ in found):
+        values = [figures(f"{name}_{column}") for column in columns]
+        if all(math.isnan(value) for value, _ in values):
             continue
         units = terminal.units_of(name)
-        texts = [terminal.several([value], units, [half])[0] for value, half in found]
-        if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in found):
-            known = outcome.measured.known(name)
-            least = terminal.at_least(float(known.max()) if len(known) else math.inf, units)
-            texts = [least if math.isinf(v) else text for text, (v, _) in zip(texts, found, strict=True)]
+        texts = [terminal.several([value], units, [half])[0] for value, half in values]
+        if isinstance(outcome, Result) and any(math.isinf(value) for value, _ in values):
+            is_known = outcome.measured.known(name)
+            least = terminal.at_least(float(is_known.max()) if len(is_known) else math.inf, units)
+            texts = [least if math.isinf(v) else text for text, (v, _) in zip(texts, values, strict=True)]
         rows.append([name, *texts])
     lines = terminal.table(rows, right=range(1, len(columns) + 1)) if len(rows) > 1 else []
     return [*lines, INFINITE] if figures.many and any("∞" in line for line in lines) else lines
@@ -222,8 +222,8 @@ def _busy_rows(figures: Figures) -> Iterator[list[str]]:
     """How busy GPUs and cores were, of those that were held at all."""
     for kind, name in (("gpu", "GPU busy"), ("cpu", "CPU busy")):
         if figures.known(f"{kind}_utilization") and figures(f"{kind}_allocation")[0] > 0:
-            busy, held = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
-            yield [name, busy if busy == held else f"{busy} (held {held})"]
+            busy, allocated = figures.text(f"{kind}_utilization"), figures.text(f"{kind}_allocation")
+            yield [name, busy if busy == allocated else f"{busy} (held {allocated})"]
 
 
 def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
@@ -238,9 +238,9 @@ def _step_rows(figures: Figures, first: Result | None) -> Iterator[list[str]]:
     if first is not None and figures.told("network_utilization"):
         uplinks = any(math.isfinite(rate) for rate in first.record.input.cluster.fabric.uplinks.values())
         across = figures("cross_rack_fraction")[0]
-        told = f", {figures.text('cross_rack_fraction')} of the bytes across racks" if across > 0 else ""
+        cross_rack = f", {figures.text('cross_rack_fraction')} of the bytes across racks" if across > 0 else ""
         links = "uplinks of racks" if uplinks else "links of nodes"
-        yield ["network", f"{links} {figures.text('network_utilization')} busy{told}"]
+        yield ["network", f"{links} {figures.text('network_utilization')} busy{cross_rack}"]
 
 
 def _deadline_rows(figures: Figures) -> Iterator[list[str]]:
@@ -270,8 +270,8 @@ def _replicas(figures: Figures) -> list[list[str]]:
 def _by_kind(figures: Figures) -> str:
     """` (5 recompute, 2 failure)`, where language models are preempted."""
     kinds = ("recompute", "swap", "failure")
-    found = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
-    return f" ({', '.join(found)})" if found else ""
+    parts = [f"{figures.text(name)} {kind}" for kind in kinds if figures(name := f"preemptions_{kind}")[0] > 0]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _plan(outcome: Outcome) -> str:
@@ -305,12 +305,12 @@ def remarks(outcome: Outcome) -> list[str]:
     """Warnings that accompany the metrics; similar warnings of replications are merged into one line."""
     if not isinstance(outcome, Replications):
         return _untold(outcome.warnings)
-    found = gathered(outcome)
+    texts = gathered(outcome)
     if outcome.identical:
-        found.append(outcome.without_chance)
+        texts.append(outcome.without_chance)
     elif len(outcome) > 1 and outcome.replays:
-        found.append(REPLAYED)
-    return found
+        texts.append(REPLAYED)
+    return texts
 
 
 def _untold(warnings: Iterable[str]) -> list[str]:
@@ -339,14 +339,14 @@ def gathered(runs: Replications) -> list[str]:
         match = _UNFINISHED.match(text)
         text = f"{match[1]} tasks ({float(match[2]):g} %) were {match[3]}" if match else text
         kinds.setdefault(_FIGURE.sub("#", text), []).append(text)
-    found = []
+    notes = []
     for texts in kinds.values():
         where = f"in all {len(runs)} replications"
         if len(texts) < len(runs):
             where = f"in {len(texts)} of {len(runs)} replications"
         text = _ranges(texts)
-        found.append(text if len(texts) == 1 and text in of_all else f"{text} ({where})")
-    return found
+        notes.append(text if len(texts) == 1 and text in of_all else f"{text} ({where})")
+    return notes
 
 
 def _ranges(texts: list[str]) -> str:
@@ -357,7 +357,7 @@ def _ranges(texts: list[str]) -> str:
 
 
 def _range(values: Iterable[float]) -> str:
-    low, high = min(known := list(values)), max(known)
+    low, high = min(numbers := list(values)), max(numbers)
     return f"{low:,g}" if low == high else f"{low:,g} to {high:,g}"
 
 
@@ -368,16 +368,16 @@ def comparison_remarks(runs: Mapping[str, Outcome]) -> list[str]:
     for label, run in runs.items():
         for text in gathered(run) if isinstance(run, Replications) else _untold(run.warnings):
             said.setdefault(text, []).append(label)
-    found = [
+    texts = [
         f"all policies: {text}" if len(labels) == len(runs) > 1 else f"{label}: {text}"
         for text, labels in said.items()
         for label in (labels if len(labels) < len(runs) else labels[:1])
     ]
     if many and all(run.identical for run in many):
-        found.append(many[0].without_chance)
+        texts.append(many[0].without_chance)
     elif any(run.replays for run in many):
-        found.append(REPLAYED)
-    return found
+        texts.append(REPLAYED)
+    return texts
 
 
 def common_remarks(runs: Mapping[str, Outcome]) -> list[str]:
@@ -457,14 +457,14 @@ def _marked(cells: list[str]) -> list[str]:
 def _blocks(columns: list[list[str]], room: int) -> list[list[list[str]]]:
     """Split columns into blocks that fit the width, with at least one column each."""
     blocks: list[list[list[str]]] = []
-    left = 0
+    room_left = 0
     for column in columns:
         wide = GAP + max(map(terminal.width, column))
-        if not blocks or wide > left:
+        if not blocks or wide > room_left:
             blocks.append([])
-            left = room
+            room_left = room
         blocks[-1].append(column)
-        left -= wide
+        room_left -= wide
     return blocks
 
 
@@ -526,7 +526,7 @@ def _sentence(rows: list[Finding]) -> str:
     by_kind: dict[str, list[Finding]] = {}
     for row in rows:
         by_kind.setdefault(row.shown, []).append(row)
-    others = {kind: ", ".join(row.other for row in found) for kind, found in by_kind.items()}
+    others = {kind: ", ".join(row.other for row in rows) for kind, rows in by_kind.items()}
     parts = []
     if "different" in by_kind:
         parts.append(", ".join(row.gap for row in by_kind["different"]))

@@ -13,8 +13,7 @@ from typing import Any
 from hetsim.model import bandwidth, batch_times, cluster, exchange, fabric, ragged, randomness, record, service, slices
 from hetsim.model import step_times as steps
 from hetsim.model import tasks as task
-from hetsim.workload.costs import roofline
-from hetsim.workload.readers import measured_training
+from hetsim.workload.costs import measured_training, roofline
 
 VERSION = 1
 """Of the files of `record/`.  Older versions are read; version 0 states none."""

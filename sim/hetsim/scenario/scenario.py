@@ -130,7 +130,8 @@ class Scenario:
         Parameters: opened: what was recorded while the run was made.
         Returns: a warning, empty if there is none.
         """
-        read = {*opened.opened, *(path for table in self._tables.values() for path in table.opened)}
+        read = {*opened.opened, *opened.seen, *self.inputs.seen}
+        read.update(path for table in self._tables.values() for path in table.opened)
         known = {os.path.abspath(path) for path in self.files} if read else set()
         names = sorted(os.path.relpath(path, self.base) for path in read if os.path.abspath(path) not in known)
         return f"opened files that the scenario does not name: {', '.join(names)}" if names else ""

@@ -28,7 +28,7 @@ from hetsim.errors import InvariantError, RunError, ScenarioError
 from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, EXPIRED, FAILED, NOT_ARRIVED, REJECTED, STAGE_SPANS, STATUS_NAMES, Record
-from hetsim.model.tasks import RUNNING, WAITING, Task
+from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.batching import Counter
 from hetsim.policy.contract import Decision, PlanProblem, Scheduler, Set, Start, Stop, View
 from hetsim.policy.iterating import WantedReplica

@@ -20,7 +20,8 @@ from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, LAUNCH_COMPLETED, Record
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.contract import View
 from hetsim.results.one_run.language import rows_of
 from hetsim.testing.witness_language import (

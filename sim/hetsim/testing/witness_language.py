@@ -17,7 +17,7 @@ from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Placement
 from hetsim.model.record import COMPLETED, Record
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import View
 from hetsim.results.one_run.language import periods
 

@@ -109,18 +109,18 @@ def greedy_batches(rate: float, per_item: float, fixed: float, most: int | None 
     empty = float(chance[0])
     cycle = float(chance @ times) + empty / rate
     served = float(chance @ batch)  # a cycle; = rate × cycle
-    left = np.maximum(waiting - batch, 0)
-    queue_area = float(chance @ (left * times + rate * times**2 / 2))
+    still_waiting = np.maximum(waiting - batch, 0)
+    queue_area = float(chance @ (still_waiting * times + rate * times**2 / 2))
     wait = queue_area / served
     service = float(chance @ (batch * times)) / served
     sizes = np.bincount(batch, weights=chance)
-    known = {}
+    tail_figures = {}
     if most is None:
-        known = _tails(rate, per_item, fixed, sizes, empty)
+        tail_figures = _tails(rate, per_item, fixed, sizes, empty)
     return BatchPrediction(
         model=name, load=load, utilization=1 - empty / rate / cycle, wait_mean=wait, response_mean=wait + service,
         queue_length_mean=rate * wait, jobs_in_system_mean=rate * (wait + service), throughput=rate,
-        delayed=1 - empty / served, batch_mean=served, idle=empty / rate / cycle, batch_sizes=sizes, **known,
+        delayed=1 - empty / served, batch_mean=served, idle=empty / rate / cycle, batch_sizes=sizes, **tail_figures,
     )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
     """Max-min fair share of a link for a job (row) that sends with a number of others (column) of mean composition."""
     count = len(share)
     others = np.arange(count)
-    found = np.empty((count, count))
+    shares = np.empty((count, count))
     for some in np.array_split(others, min(count, 1 + count**3 // BLOCK)):
         part = np.where(others == some[:, None], 0.0, mix)
         part /= part.sum(axis=1, keepdims=True)
@@ -115,8 +115,8 @@ def _fair(share: np.ndarray, caps: np.ndarray, mix: np.ndarray) -> np.ndarray:
             if not (above > level * (1.0 + ALIKE)).any():
                 break
             level = np.maximum(above, level)
-        found[some] = level
-    return found
+        shares[some] = level
+    return shares
 
 
 def longest_delay(found: Sequence[tuple[np.ndarray, np.ndarray]], together: float) -> float:
@@ -148,6 +148,6 @@ def step_times(
     for _ in range(2):
         met = delays(alone[some], needs[some], share, rule, met, more)
         more = (met.seen * met.delays).sum(axis=1)
-    found = alone + needs
-    found[some] += more
-    return found
+    seconds = alone + needs
+    seconds[some] += more
+    return seconds

@@ -58,8 +58,8 @@ def _speeds(sends: np.ndarray, share: np.ndarray) -> np.ndarray:
         for at, (jobs, parts) in enumerate(uses):
             used = parts * speed[jobs]
             free = sends[jobs] & (used >= levels[at] * (1.0 - 1e-9))
-            left = 1.0 - np.where(sends[jobs] & ~free, used, 0.0).sum(axis=0)
-            above = np.where(free.any(axis=0), left / np.maximum(1, free.sum(axis=0)), 0.0)
+            free_share = 1.0 - np.where(sends[jobs] & ~free, used, 0.0).sum(axis=0)
+            above = np.where(free.any(axis=0), free_share / np.maximum(1, free.sum(axis=0)), 0.0)
             higher = higher or bool((above > levels[at] * (1.0 + 1e-9)).any())
             levels[at] = np.maximum(levels[at], above)
     return speed

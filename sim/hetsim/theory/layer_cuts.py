@@ -43,9 +43,9 @@ class Cuts:
     def sums(self, values: Sequence[float]) -> np.ndarray:
         """[i, j] = the sum over the layers after cut i - 1 up to cut j; infinite where cut i - 1 is not before j."""
         up_to = np.array([math.fsum(values[one] for one in members) for members in self.sets])
-        found = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
-        found[1:][~self.before] = math.inf
-        return found
+        between = up_to[None, :] - np.concatenate([[0.0], up_to])[:, None]
+        between[1:][~self.before] = math.inf
+        return between
 
     def between(self, first: int, last: int) -> list[Layer]:
         """Layers of the stage after cut `first` - 1 up to cut `last`."""

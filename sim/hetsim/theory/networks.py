@@ -74,10 +74,10 @@ def jackson(
         raise UsageError("customers can never leave: some stations route everything to one another")
     rates = np.linalg.solve((np.eye(count) - shares).T, outside)
     rated = enumerate(zip(given, rates.tolist(), strict=True))
-    found = tuple(_station(one, rate, number) for number, (one, rate) in rated)
-    inside = sum(one.jobs_in_system_mean for one in found)
+    queues_of = tuple(_station(one, rate, number) for number, (one, rate) in rated)
+    inside = sum(one.jobs_in_system_mean for one in queues_of)
     through = float(outside.sum())
-    return Network(found, inside / through, inside, through)
+    return Network(queues_of, inside / through, inside, through)
 
 
 def _station(one: Station, rate: float, number: int) -> Prediction:
@@ -88,10 +88,10 @@ def _station(one: Station, rate: float, number: int) -> Prediction:
     if rate <= 0:
         return Prediction(f"{name}: no arrivals", 0, 0, 0, one.service_mean, 0, 0, 0, delayed=0)
     try:
-        found = mmc(rate, one.service_mean, one.servers)
+        queue = mmc(rate, one.service_mean, one.servers)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
-    return replace(found, model=f"{name}: {found.model}")
+    return replace(queue, model=f"{name}: {queue.model}")
 
 
 def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Network:
@@ -105,10 +105,10 @@ def tandem(rate: float, stations: Sequence[Station | tuple[Any, ...]]) -> Networ
     given = [Station(*one) for one in stations]
     if not given:
         raise UsageError("a tandem needs at least one station")
-    found = tuple(_station(one, rate, number) for number, one in enumerate(given))
-    response = sum(one.response_mean for one in found)
-    tail = _sum_above([1 / one.response_mean for one in found]) if all(s.servers == 1 for s in given) else None
-    return Network(found, response, rate * response, rate, tail)
+    queues_of = tuple(_station(one, rate, number) for number, one in enumerate(given))
+    response = sum(one.response_mean for one in queues_of)
+    tail = _sum_above([1 / one.response_mean for one in queues_of]) if all(s.servers == 1 for s in given) else None
+    return Network(queues_of, response, rate * response, rate, tail)
 
 
 def _sum_above(rates: list[float]) -> Tail:

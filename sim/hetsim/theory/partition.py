@@ -171,10 +171,10 @@ def _level(
 ) -> _Solved:  # fmt: skip
     """A(i, j, m) of one level for every m, and of i only the start where no level follows."""
     n = len(cuts.sets)
-    known = np.isfinite(times)
+    measured = np.isfinite(times)
 
     def on(m: int, shared: int) -> np.ndarray:
-        reduced = np.where(known, 4 * (m - 1) * np.where(known, weights, 0.0) / (level.rate * m) / shared, 0.0)
+        reduced = np.where(measured, 4 * (m - 1) * np.where(measured, weights, 0.0) / (level.rate * m) / shared, 0.0)
         return (times + reduced) / m
 
     starts = 1 if last else n + 1
@@ -190,15 +190,15 @@ def _level(
                 stage = np.where(room.allows(tail, m)[1:], stage, math.inf)
             if activations:
                 sent = 2 * cuts.crossing / (level.rate * tail)
-                left = sent.copy()
-                left[-1] = 0.0  # the whole network's output stays
-                stage = np.maximum(stage, np.maximum(sent[:, None], left[None, :]))
+                arriving = sent.copy()
+                arriving[-1] = 0.0  # the whole network's output stays
+                stage = np.maximum(stage, np.maximum(sent[:, None], arriving[None, :]))
             stage = np.where(cuts.before, stage, math.inf)
             head = solved.best[m - tail - 1]
             for i in range(starts):
-                found = np.maximum(head[i][:, None], stage)
-                where = np.argmin(found, axis=0)
-                least = found[where, np.arange(n)]
+                seconds = np.maximum(head[i][:, None], stage)
+                where = np.argmin(seconds, axis=0)
+                least = seconds[where, np.arange(n)]
                 better = least < best[i]
                 best[i][better], cut[i][better], parts[i][better] = least[better], where[better], tail
         solved.best.append(best)
@@ -212,14 +212,14 @@ def _stages(solved: list[_Solved], level: int, i: int, j: int, replicas: int) ->
     if level < 0:
         yield PipelineStage(i, j, replicas)
         return
-    tables, m, found = solved[level], len(solved[level].best), []
+    tables, m, stages = solved[level], len(solved[level].best), []
     while True:
         cut, parts = int(tables.cut[m - 1][i, j]), int(tables.parts[m - 1][i, j])
-        found.append((cut + 1 if cut >= 0 else i, j, parts))
+        stages.append((cut + 1 if cut >= 0 else i, j, parts))
         if cut < 0:
             break
         j, m = cut, m - parts
-    for first, last, parts in reversed(found):
+    for first, last, parts in reversed(stages):
         yield from _stages(solved, level - 1, first, last, replicas * parts)
 
 
@@ -245,11 +245,11 @@ def unlike_partition(
 
     def attempt(order: Sequence[EqualDevices]) -> bool:
         nonlocal best, chosen, shortest
-        found, least = search.order(order, deadline, best[0])
+        plan, least = search.order(order, deadline, best[0])
         shortest = min(shortest, least)
-        if found is None or found.latency is None or (found.seconds, found.latency) >= best:
+        if plan is None or plan.latency is None or (plan.seconds, plan.latency) >= best:
             return False
-        best, chosen = (found.seconds, found.latency), found
+        best, chosen = (plan.seconds, plan.latency), plan
         return True
 
     tight = not inference and any(one.memory < math.inf for one in groups)
@@ -321,14 +321,14 @@ class _Unlike:
         """For 1, 2, … replicas: seconds between two items, and of one item, of every stage."""
         if group not in self.stages:
             each = self.cuts.sums([seconds_on(one, group, self.inference) for one in self.cuts.layers])
-            found = []
+            rows = []
             for m in range(1, (group.count if self.replication else 1) + 1):
                 reduced = np.zeros_like(each)
                 if m > 1 and not self.inference:
-                    known = np.isfinite(each)
-                    reduced[known] = 4 * (m - 1) * self.weights[known] / (group.inside * m)
-                found.append(((each + reduced) / m, each + reduced))
-            self.stages[group] = found
+                    measured = np.isfinite(each)
+                    reduced[measured] = 4 * (m - 1) * self.weights[measured] / (group.inside * m)
+                rows.append(((each + reduced) / m, each + reduced))
+            self.stages[group] = rows
         return self.stages[group]
 
     def order(
@@ -341,15 +341,15 @@ class _Unlike:
         times = self._candidates(groups)
         times = times[times <= below]
         low, high = 0, len(times) - 1  # bisection: a longer time admits every plan of a shorter one
-        found: PipelinePartition | None = None
+        best_plan: PipelinePartition | None = None
         while low <= high:
             middle = (low + high) // 2
             plan = self._shortest(groups, float(times[middle]))
             if plan.latency is not None and plan.latency <= deadline:
-                found, high = PipelinePartition(plan.stages, float(times[middle]), plan.latency), middle - 1
+                best_plan, high = PipelinePartition(plan.stages, float(times[middle]), plan.latency), middle - 1
             else:
                 low = middle + 1
-        return found, shortest.latency
+        return best_plan, shortest.latency
 
     def _candidates(self, groups: Sequence[EqualDevices]) -> np.ndarray:
         """Every value that the slowest stage or transfer can have."""
@@ -397,9 +397,9 @@ class _Unlike:
                         way = self.ways(groups[g0], group)
                         sent = self._sent(way, min(m0, m))
                         start = np.where(sent <= longest, earlier + self._alone(way), math.inf)
-                        found = start[:, None] + allowed[1:]
-                        where = np.argmin(found, axis=0)
-                        least = found[where, np.arange(n)]
+                        seconds = start[:, None] + allowed[1:]
+                        where = np.argmin(seconds, axis=0)
+                        least = seconds[where, np.arange(n)]
                         better = least < latency
                         latency[better], came[better], cut[better] = least[better], index, where[better]
                     if np.isfinite(latency).any():

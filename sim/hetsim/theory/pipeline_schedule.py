@@ -112,8 +112,8 @@ class PipelineSchedule:
         for slot in self.slots:
             work[slot.stage, slot.replica] = work.get((slot.stage, slot.replica), 0.0) + slot.free - slot.begin
         most = max(work.values()) + sum(seconds for _, seconds in self.after)
-        whole = self.makespan if self.of is None or self.seconds is None else self.seconds
-        return (self.makespan - most) / whole if most else 0.0
+        step_seconds = self.makespan if self.of is None or self.seconds is None else self.seconds
+        return (self.makespan - most) / step_seconds if most else 0.0
 
 
 Pass = tuple[bool, int, int]
@@ -149,10 +149,10 @@ def stage_order(
     else:
         ahead = 2 * (stages - stage - 1) + (chunks - 1) * stages
     ahead = min(ahead, total)
-    found = forward[:ahead]
+    passes = forward[:ahead]
     for place in range(ahead, total):
-        found += [forward[place], backward[place - ahead]]
-    return found + backward[total - ahead :]
+        passes += [forward[place], backward[place - ahead]]
+    return passes + backward[total - ahead :]
 
 
 class _Stage:
@@ -284,10 +284,10 @@ def step_schedule(pipeline: StepPipeline, seconds: Mapping[str, float], whole: f
     if most < 1:
         raise UsageError(f"{stages:,} stages of {chunks} chunks are too many to be drawn")
     drawn = min(all_of_them, most)
-    found = pipeline_schedule([stage] * (stages - 1) + [last], drawn, pipeline.schedule, chunks)
+    schedule = pipeline_schedule([stage] * (stages - 1) + [last], drawn, pipeline.schedule, chunks)
     ends = (("gradients", seconds.get("data", 0.0)), ("update", pipeline.update))
     given = all_of_them if drawn < all_of_them else None
-    return replace(found, after=tuple(one for one in ends if one[1]), of=given, seconds=whole)
+    return replace(schedule, after=tuple(one for one in ends if one[1]), of=given, seconds=whole)
 
 
 def partition_schedule(
@@ -304,7 +304,7 @@ def partition_schedule(
     for stage in found.stages:
         group, layers = groups[stage.device], cuts.between(stage.first, stage.last)
         seconds = [seconds_on(one, group, inference) for one in layers]
-        ahead = [whole if inference else whole * _ahead(one) for one, whole in zip(layers, seconds, strict=True)]
+        ahead = [both if inference else both * _ahead(one) for one, both in zip(layers, seconds, strict=True)]
         reduced = 0.0
         if stage.replicas > 1 and not inference:
             weights = math.fsum(one.weights for one in layers)

@@ -29,16 +29,16 @@ def nonpreemptive(classes: Sequence[Class | tuple[float, ...]], servers: int = 1
     total = sum(one.rate * one.service_mean for one in given)
     _stable(given, servers)
     if servers == 1:
-        left = sum(one.rate * one.service_mean**2 * (1 + one.service_scv) / 2 for one in given)
+        residual = sum(one.rate * one.service_mean**2 * (1 + one.service_scv) / 2 for one in given)
     else:
-        left = erlang_c(total, servers) * given[0].service_mean / servers
-    found, above = [], 0.0
+        residual = erlang_c(total, servers) * given[0].service_mean / servers
+    predictions, above = [], 0.0
     for number, one in enumerate(given, 1):
         here = above + one.rate * one.service_mean / servers
-        wait = left / ((1 - above) * (1 - here))
-        found.append(_of_class("non-preemptive", number, one, servers, wait))
+        wait = residual / ((1 - above) * (1 - here))
+        predictions.append(_of_class("non-preemptive", number, one, servers, wait))
         above = here
-    return tuple(found)
+    return tuple(predictions)
 
 
 def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int = 1) -> tuple[Prediction, ...]:
@@ -52,21 +52,21 @@ def preemptive_resume(classes: Sequence[Class | tuple[float, ...]], servers: int
     """
     given = _checked(classes, servers)
     _stable(given, servers)
-    found = []
-    above = left = rates = inside = 0.0
+    predictions = []
+    above = residual = rates = inside = 0.0
     for number, one in enumerate(given, 1):
         here = above + one.rate * one.service_mean / servers
         if servers == 1:
-            left += one.rate * one.service_mean**2 * (1 + one.service_scv) / 2
-            response = one.service_mean / (1 - above) + left / ((1 - above) * (1 - here))
+            residual += one.rate * one.service_mean**2 * (1 + one.service_scv) / 2
+            response = one.service_mean / (1 - above) + residual / ((1 - above) * (1 - here))
         else:
             rates += one.rate
             load = rates * one.service_mean
             before, inside = inside, load + erlang_c(load, servers) * load / (servers - load)
             response = (inside - before) / one.rate
-        found.append(_of_class("preemptive-resume", number, one, servers, response - one.service_mean))
+        predictions.append(_of_class("preemptive-resume", number, one, servers, response - one.service_mean))
         above = here
-    return tuple(found)
+    return tuple(predictions)
 
 
 def _of_class(kind: str, number: int, one: Class, servers: int, wait: float) -> Prediction:

@@ -73,8 +73,8 @@ def mmck(rate: float, service_mean: float, servers: int, room: int) -> Predictio
     waiting = _mean(chance[servers:], numbers[: room + 1 - servers])
     loss = float(chance[-1])
     throughput = served / service_mean
-    found = chance[:-1] / (1 - loss) if loss < 0.5 else chance[:-1] / chance[:-1].sum()
-    behind = found[servers:]  # of the admitted: with j ahead in the queue the wait is Erlang(j + 1, cμ)
+    at_arrival = chance[:-1] / (1 - loss) if loss < 0.5 else chance[:-1] / chance[:-1].sum()
+    behind = at_arrival[servers:]  # of the admitted: with j ahead in the queue the wait is Erlang(j + 1, cμ)
 
     def wait_above(t: float) -> float:
         from scipy.special import gammaincc

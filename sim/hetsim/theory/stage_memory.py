@@ -36,11 +36,11 @@ class StageMemory:
         """The most bytes that one layer of a stage passes on."""
         layers = self.cuts.layers
         inside = np.array([[one in members for members in self.cuts.sets] for one in range(len(layers))])
-        found = np.zeros_like(self.weights)
+        largest = np.zeros_like(self.weights)
         for one in sorted(range(len(layers)), key=lambda k: layers[k].activations):  # the largest overwrites the rest
             starts = np.concatenate([[True], ~inside[one]])
-            found[np.ix_(starts, inside[one])] = layers[one].activations
-        return found
+            largest[np.ix_(starts, inside[one])] = layers[one].activations
+        return largest
 
     def needed(self, replicas: int, behind: int) -> np.ndarray:
         """On each of a stage's replicas, with this number of devices behind it."""
@@ -58,9 +58,9 @@ class StageMemory:
         best: list[np.ndarray] = []
         before = self.cuts.before
         for m in range(1, devices + 1):
-            found = self.needed(m, devices - m)[0].copy() if replication or m == 1 else np.full(len(before), math.inf)
+            lowest = self.needed(m, devices - m)[0].copy() if replication or m == 1 else np.full(len(before), math.inf)
             for tail in range(1, m if replication else min(m, 2)):
                 stage = np.where(before, self.needed(tail, devices - m)[1:], math.inf)
-                found = np.minimum(found, np.maximum(best[m - tail - 1][:, None], stage).min(axis=0))
-            best.append(found)
+                lowest = np.minimum(lowest, np.maximum(best[m - tail - 1][:, None], stage).min(axis=0))
+            best.append(lowest)
         return float(best[-1][-1])

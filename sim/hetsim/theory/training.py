@@ -277,7 +277,7 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
     reduces = m * model.layers / p * (6 if plan.recomputation == "full" else 4)
     hosts, inside, waits = -(-t // each), min(t, each), (p - 1) / (v * m)
     sent, within, fixed = (reduces * one for one in _reduced(machine, machine.within(inside), hosts, inside, size))
-    found = {"tensor": Phase("ring", hosts, sent, fixed, cards=inside, waits=waits, inside=within)}
+    phase_of = {"tensor": Phase("ring", hosts, sent, fixed, cards=inside, waits=waits, inside=within)}
     if p > 1:
         hops, senders = 2 * v * m, min(each, t * d)
         crossing = t * d * p > each
@@ -285,16 +285,17 @@ def phases(model: Transformer, plan: ParallelPlan, machine: TrainingMachine) -> 
         sent = hops * senders * size / t if crossing else 0.0
         fixed = hops * message(size / t, *((math.inf, machine.latency) if crossing else here))
         fixed += sent * machine.excess(size / t) / machine.used(senders)
-        found["pipeline"] = Phase("chain", max(1, t * d // each), sent, fixed, cards=senders, loop=v > 1, waits=waits)
+        wide = max(1, t * d // each)
+        phase_of["pipeline"] = Phase("chain", wide, sent, fixed, cards=senders, loop=v > 1, waits=waits)
     ranks = min(d, max(1, each // t))
     if plan.experts > 1 and model.block is not None:
-        found["experts"] = _exchange(model, plan, machine, waits)
+        phase_of["experts"] = _exchange(model, plan, machine, waits)
     hosts, gradients = -(-d // ranks), 2 * _held(model, plan)
     hidden = (1 - 1 / plan.buckets) * model.layers / p * layer_seconds(model, plan, machine) * 2 / 3
     rings = each / ranks  # of one rank in each group of tensor-parallel ranks, at once
     sent, within, fixed = _reduced(machine, machine.within(ranks * t), hosts, ranks, gradients, rings)
-    found["data"] = Phase("ring", hosts * max(1, t // each), sent, fixed, hidden, cards=each, inside=within)
-    return found
+    phase_of["data"] = Phase("ring", hosts * max(1, t // each), sent, fixed, hidden, cards=each, inside=within)
+    return phase_of
 
 
 def _exchange(model: Transformer, plan: ParallelPlan, machine: TrainingMachine, waits: float) -> Phase:

@@ -24,7 +24,8 @@ import numpy as np
 from hetsim.model.cluster import Cluster, Device
 from hetsim.model.plan import Placement
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy import RequestQueue, View
 from hetsim_policies.admission.common.estimates import RecentArrivals, servers
 

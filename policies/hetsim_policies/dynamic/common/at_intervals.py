@@ -24,7 +24,8 @@ from pydantic import Field
 from hetsim.model.cluster import Device, Node
 from hetsim.model.curves import Layout, layout_of
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, WAITING, Mode, Shape, Task
+from hetsim.model.task import RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 

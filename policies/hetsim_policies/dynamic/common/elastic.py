@@ -21,7 +21,8 @@ from typing import Annotated, Any, Protocol
 from pydantic import Field
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.dynamic.common.rigid import RigidJobs

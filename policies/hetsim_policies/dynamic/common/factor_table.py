@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 
 WIDTH = 7
 

@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterator
 
 from hetsim.model.cluster import DeviceType
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim_policies.dynamic.common.pairs import is_shared
 
 

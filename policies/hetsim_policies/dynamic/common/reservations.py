@@ -14,7 +14,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 from hetsim_policies.dynamic.common.occupancy import Occupancy
 from hetsim_policies.dynamic.common.timelines import LimitedPool, Timeline, whole

@@ -10,7 +10,8 @@ from collections.abc import Container, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 Entry = tuple[Any, float, int, Task]
 """A key, what breaks ties, the row, and the job."""

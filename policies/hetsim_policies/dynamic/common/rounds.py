@@ -31,7 +31,8 @@ from pydantic import Field
 
 from hetsim.model.cluster import WHOLE, Cluster, Device, Node
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Mode, Task
+from hetsim.model.task import RUNNING, Task
+from hetsim.model.tasks import Mode
 from hetsim.model.units import Seconds
 from hetsim.policy import Decision, PlanProblem, Scheduler, Start, Stop, View, Wait
 from hetsim_policies.dynamic.common.fractions import ModeOffers, equal_share

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 
 Entry = tuple[Any, int, Task]
 """Key, number of the start, task."""

@@ -32,7 +32,8 @@ from pydantic import Field
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Decision, PlanProblem, Stop, View
 from hetsim_policies.dynamic.common.fractions import ModeOffers
 from hetsim_policies.dynamic.common.labels import Labels, takes_pairs

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Counter, RequestQueue, View
 
 LARGEST = 64

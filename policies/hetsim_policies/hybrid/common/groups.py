@@ -13,7 +13,8 @@ from typing import Any, Literal
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster, Device, DeviceType, Node
 from hetsim.model.plan import can_host
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import Scheduler
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.hybrid.common.quotas import Turns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hetsim.model.cluster import DeviceType
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim_policies.hybrid.common.planned_steps import LATE, LaneForecast, PlannedJob, PlannedLane, computing
 
 

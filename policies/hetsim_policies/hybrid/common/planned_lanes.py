@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hetsim.model.cluster import Device, DeviceType
 from hetsim.model.plan import Placement, lane_names
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import PlanProblem, Start, View
 from hetsim_policies.hybrid.common.movable import Movable
 from hetsim_policies.hybrid.common.planned_steps import (

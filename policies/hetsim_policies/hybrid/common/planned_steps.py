@@ -13,7 +13,8 @@ from itertools import accumulate
 
 from hetsim.model.cluster import MILLI, Device, Node
 from hetsim.model.plan import Placement, can_host
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 
 def computing(task: Task, mode: Mode) -> float:

@@ -10,7 +10,7 @@ import math
 
 from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.policy import View
 from hetsim_policies.hybrid.common.movable import Movable, least
 from hetsim_policies.hybrid.common.planned_lanes import Board

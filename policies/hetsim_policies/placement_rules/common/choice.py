@@ -12,7 +12,8 @@ import numpy as np
 
 from hetsim.model.cluster import WHOLE, Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy import View
 
 Keys = Callable[[Mode, np.ndarray], Sequence[np.ndarray]]

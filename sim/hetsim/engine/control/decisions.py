@@ -18,7 +18,7 @@ from hetsim.engine.flight.resident import Resident
 from hetsim.engine.launching.launches import Launches
 from hetsim.model.cluster import Device
 from hetsim.model.record import EXPIRED, REJECTED
-from hetsim.model.tasks import BLOCKED, ENDED, RUNNING, WAITING, Task
+from hetsim.model.task import BLOCKED, ENDED, RUNNING, WAITING, Task
 from hetsim.policy.contract import (
     Annotate,
     Decision,

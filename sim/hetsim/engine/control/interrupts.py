@@ -14,7 +14,7 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.engine.launching.limits import TimeLimits
 from hetsim.engine.launching.stopping import Stops
 from hetsim.model.record import FAILED, LAUNCH_MOVED
-from hetsim.model.tasks import ENDED, Task
+from hetsim.model.task import ENDED, Task
 
 
 @dataclass(eq=False)

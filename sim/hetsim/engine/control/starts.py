@@ -18,7 +18,8 @@ from hetsim.engine.resources.occupancy import available_at
 from hetsim.engine.views.placing import together
 from hetsim.model.fusion import fused_mode, fusible
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import BLOCKED, RUNNING, WAITING, Mode, Stopping, Task, Tasks
+from hetsim.model.task import BLOCKED, RUNNING, WAITING, Task
+from hetsim.model.tasks import Mode, Stopping, Tasks
 from hetsim.policy.contract import Requests, Start
 
 

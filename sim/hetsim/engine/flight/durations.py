@@ -10,7 +10,8 @@ from hetsim.engine.flight.launch import Launch
 from hetsim.model.curves import layout_of
 from hetsim.model.fusion import Fusion, fused_seconds
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 
 def work(launch: Launch) -> float:

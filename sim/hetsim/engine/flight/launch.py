@@ -16,7 +16,7 @@ from hetsim.engine.flight.part import Part, insert_part
 from hetsim.engine.kernel.clock import Timer
 from hetsim.model.fusion import Fusion
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.policy.request_queue import Requests
 
 NAN, INF = math.nan, math.inf

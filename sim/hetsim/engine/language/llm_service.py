@@ -24,7 +24,7 @@ from hetsim.engine.language.service_calls import ServiceCalls
 from hetsim.model.plan import Placement
 from hetsim.model.record import ABORTED, COMPLETED, LAUNCH_COMPLETED, LAUNCH_RUNNING, REJECTED
 from hetsim.model.service import LanguageService
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 from hetsim.policy.iterating import Foreseen
 
 

@@ -27,7 +27,8 @@ from hetsim.engine.queues.stage_noise import StageNoise
 from hetsim.model.plan import Placement
 from hetsim.model.record import RunInput
 from hetsim.model.service import Service
-from hetsim.model.tasks import BatchTimes, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import BatchTimes
 from hetsim.policy.request_queue import Requests
 
 

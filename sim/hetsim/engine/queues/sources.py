@@ -13,7 +13,8 @@ import numpy as np
 from hetsim.engine.kernel.clock import ARRIVAL, TIMER, Clock, Later, Timer
 from hetsim.engine.kernel.draws import Draws
 from hetsim.model.record import NOT_ARRIVED, UNFINISHED, RunInput
-from hetsim.model.tasks import Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Shape
 
 BLOCK = 4096
 """Tasks taken from the columns at once."""

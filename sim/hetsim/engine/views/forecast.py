@@ -17,7 +17,7 @@ from hetsim.engine.views.generated import Generated
 from hetsim.model.cluster import WHOLE, Device
 from hetsim.model.curves import layout_of
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, Task
+from hetsim.model.task import RUNNING, Task
 
 Engine = Literal["stream", "upload", "compute", "download"]
 

@@ -13,7 +13,8 @@ from hetsim.engine.resources.occupancy import GpuState
 from hetsim.engine.resources.offers import Offers
 from hetsim.model.cluster import WHOLE, Cluster, Device, DeviceType
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 
 
 class Placing:

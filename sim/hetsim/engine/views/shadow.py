@@ -22,7 +22,8 @@ from hetsim.engine.views.placing import Placing
 from hetsim.engine.views.pool import PoolEnds
 from hetsim.model.cluster import Partition
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Shadow
 
 MAX_KEPT = 64

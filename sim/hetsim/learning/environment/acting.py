@@ -23,7 +23,8 @@ import numpy as np
 from hetsim.errors import UnknownName, UsageError
 from hetsim.learning.observation.window import SHORTEST, SHORTEST_COLUMN, Window
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 from hetsim.policy.contract import Decision, PlanProblem, Set, Start, Stop, View
 
 SWITCHES = ("width", "mode", "node", "preempt", "power")

@@ -19,7 +19,7 @@ from hetsim.model.cluster import Device
 from hetsim.model.plan import Placement
 from hetsim.model.randomness import JUDGED
 from hetsim.model.record import RunInput
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import Decision, PlanProblem, Reject, Scheduler, Start, View, Wait
 from hetsim.policy.iterating import WantedReplica
 

@@ -23,7 +23,7 @@ from hetsim.learning.environment.rewards import Both, Reward, RewardLike, check_
 from hetsim.learning.observation.window import MAX_WINDOW, SCHEDULING, SHORTEST, Layout, Window
 from hetsim.model.randomness import JUDGED, TRAINING
 from hetsim.model.record import Record, RunInput
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem, Start
 
 if TYPE_CHECKING:

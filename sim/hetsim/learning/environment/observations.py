@@ -23,7 +23,7 @@ from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from hetsim.learning.environment.rewards import raised
 from hetsim.learning.observation.window import LIMIT, SHORTEST, Layout
 from hetsim.model.cluster import WHOLE
-from hetsim.model.tasks import Task
+from hetsim.model.task import Task
 from hetsim.policy.contract import PlanProblem
 
 if TYPE_CHECKING:

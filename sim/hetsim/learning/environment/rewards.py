@@ -25,7 +25,8 @@ from hetsim import registry
 from hetsim.errors import HetsimError, ScenarioError, UnknownName, UsageError
 from hetsim.model.device_states import ASLEEP, DOWN, UP, WAKING, DeviceStates
 from hetsim.model.record import Record
-from hetsim.model.tasks import Mode, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode
 
 if TYPE_CHECKING:
     from hetsim.engine.simulation import Simulation

@@ -18,7 +18,7 @@ import numpy as np
 from hetsim.errors import Problem, ScenarioError
 from hetsim.learning.observation.window import ADMISSION, ASKED, LIMIT, Window
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import RUNNING, WAITING, Task
+from hetsim.model.task import RUNNING, WAITING, Task
 from hetsim.policy.contract import PlanProblem, View
 
 REFUSE, ACCEPT = 0, 1

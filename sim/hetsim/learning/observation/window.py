@@ -31,7 +31,8 @@ import numpy as np
 
 from hetsim.model.cluster import Cluster
 from hetsim.model.plan import Placement
-from hetsim.model.tasks import Mode, Shape, Task
+from hetsim.model.task import Task
+from hetsim.model.tasks import Mode, Shape
 from hetsim.policy.contract import Decision, Scheduler, Start, View
 
 FEATURES_VERSION = 1

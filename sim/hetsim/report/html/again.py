@@ -101,5 +101,5 @@ def _unknown(found: Sweep) -> str:
     names = [label for label in dict.fromkeys(found.table["policy"]) if written(label) is None]
     if not names:
         return ""
-    told = f"{', '.join(names)}: a name given in Python; write in its place the policy that it stands for."
-    return elements.warnings([told])
+    text = f"{', '.join(names)}: a name given in Python; write in its place the policy that it stands for."
+    return elements.warnings([text])

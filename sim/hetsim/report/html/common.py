@@ -111,8 +111,8 @@ def regret_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
 
     for name in metrics:
         # Refused for a metric of which neither way is better, or 0 at its best.
-        draw, told = partial(plots.regret, found, name), "How far each policy is from the best of them."
-        if drawn := elements.picture(draw, f"regret in {metric_name(name)}", told, optional=True):
+        draw, caption = partial(plots.regret, found, name), "How far each policy is from the best of them."
+        if drawn := elements.picture(draw, f"regret in {metric_name(name)}", caption, optional=True):
             return drawn
     return ""
 
@@ -125,7 +125,7 @@ def front_picture(found: Comparison | Sweep, metrics: list[str]) -> str:
         if one.rpartition("_")[0] == other.rpartition("_")[0]:
             continue  # the mean and a percentile of the same thing trade nothing off
         alt = f"{metric_name(one)} and {metric_name(other)}"
-        told = "The dashed line joins what nothing else beats in both."
-        if drawn := elements.picture(partial(plots.pareto, found, one, other), alt, told, optional=True):
+        caption = "The dashed line joins what nothing else beats in both."
+        if drawn := elements.picture(partial(plots.pareto, found, one, other), alt, caption, optional=True):
             return drawn
     return ""

@@ -160,8 +160,8 @@ def picture(draw: Callable[[], Any], alt: str, caption: str = "", *, optional: b
             if not optional:
                 raise
             return
-        whole = (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
-        whole.savefig(data, format="png", dpi=PICTURE_DPI)
+        figure = (drawn.get_figure(root=True) if hasattr(drawn, "get_figure") else drawn) or drawn
+        figure.savefig(data, format="png", dpi=PICTURE_DPI)
 
     failed = attempt(f'"{alt}"', write)
     if failed is not None:

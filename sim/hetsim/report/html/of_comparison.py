@@ -171,8 +171,8 @@ def _compared(found: Comparison) -> str:
         values = [Cell(cells[name][at], float(found.table[name, "mean"].iloc[at])) for name in found.metrics]
         rows.append([str(policy), *values])
     rows += [[policy, f"refuses: {reason}", *[""] * (len(cells) - 1)] for policy, reason in found.refused.items()]
-    told = "◂ shown to be better than all others" if any(found.winners.values()) else ""
-    return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, told)
+    verdict = "◂ shown to be better than all others" if any(found.winners.values()) else ""
+    return elements.table(["policy", *(metric_name(name) for name in found.metrics)], rows, verdict)
 
 
 def _compared_pictures(found: Comparison) -> str:

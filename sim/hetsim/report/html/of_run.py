@@ -66,9 +66,9 @@ def _in_words(outcome: Outcome) -> Iterator[str]:
 def _of_tasks_and_cluster(texts: Mapping[str, str]) -> Iterator[str]:
     """`Tasks: response mean 38 s, wait mean 12 s.`, and the same of the cluster; nothing of what is not there."""
     for label, names in (("Tasks", in_set("page_tasks")), ("Cluster", in_set("page_cluster"))):
-        told = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
-        if told:
-            yield f"{label}: {', '.join(told)}."
+        texts_shown = [f"{metric_name(name)} {texts[name]}" for name in names if name in texts]
+        if texts_shown:
+            yield f"{label}: {', '.join(texts_shown)}."
 
 
 def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
@@ -76,15 +76,15 @@ def _by_family(values: Mapping[str, tuple[float, float]]) -> dict[str, str]:
     families: dict[tuple[str, tuple[Unit, ...]], list[str]] = {}
     for name in values:
         families.setdefault((name.partition("_")[0], units_of(name)), []).append(name)
-    found: dict[str, str] = {}
+    family_of: dict[str, str] = {}
     for (_, units), names in families.items():
         means, halves = zip(*(values[name] for name in names), strict=True)
         if len(units) == 1 and all(math.isnan(half) for half in halves):
             texts = [formatter(name)(value) for name, value in zip(names, means, strict=True)]
         else:
             texts = several(means, units, halves)
-        found.update(zip(names, texts, strict=True))
-    return found
+        family_of.update(zip(names, texts, strict=True))
+    return family_of
 
 
 def _means(outcome: Replications) -> dict[str, tuple[float, float, int]]:
@@ -119,21 +119,22 @@ def _pictures(outcome: Outcome) -> str:
     first = first_of(outcome)
     parts = [elements.picture(lambda: plots.default(outcome), "the run over time and how tasks fared")]
     if len(first.tasks):
-        told = "What computed, and when."
-        parts.append(elements.picture(lambda: plots.heat_map(first), "busy devices over time", told))
+        caption = "What computed, and when."
+        parts.append(elements.picture(lambda: plots.heat_map(first), "busy devices over time", caption))
         runs = {first.policy or "run": first}
         parts.append(elements.picture(lambda: plots.distributions(runs), "distributions over tasks"))
     if len(first.steps):
-        told = "What the replicas of language models held, had to do, and did in a step; and the times between tokens."
-        parts.append(elements.picture(lambda: plots.serving(first), "language models over time", told))
+        caption = "What replicas of language models held, had to do, and did in a step; and the times between tokens."
+        parts.append(elements.picture(lambda: plots.serving(first), "language models over time", caption))
     if first.metric("energy_j") > 0:
         parts.append(elements.picture(lambda: plots.power(first), "power over time", "The area is the energy."))
     if has_pipelines(first):
-        told = "A step of the job with the most GPU time, with the links to itself: a row a stage, a bar a micro-batch."
-        parts.append(elements.picture(lambda: plots.pipeline(first), "the schedule of a pipeline", told, optional=True))
+        caption = "A step of the job with the most GPU time, alone on the links: a row a stage, a bar a micro-batch."
+        alt = "the schedule of a pipeline"
+        parts.append(elements.picture(lambda: plots.pipeline(first), alt, caption, optional=True))
     if len(first.links):
-        told = "How busy each link was; red where two jobs or more shared it."
-        parts.append(elements.picture(lambda: plots.links(first), "the links of the network over time", told))
+        caption = "How busy each link was; red where two jobs or more shared it."
+        parts.append(elements.picture(lambda: plots.links(first), "the links of the network over time", caption))
     note = "Of replications the first is drawn." if isinstance(outcome, Replications) else ""
     return "".join(parts) + (f"<p>{note}</p>" if note else "")
 
@@ -146,8 +147,8 @@ def _groups(outcome: Outcome) -> str:
         if names > 1:
             frame = first.by(group, in_set("page_groups")).dropna(axis=1, how="all")
             frame = frame.sort_values("tasks", ascending=False, kind="stable").head(MAX_DEVICES)
-            of = " (of the first replication)" if isinstance(outcome, Replications) else ""
-            parts.append(_frame(frame, group, f"By {group}{of}"))
+            of_replication = " (of the first replication)" if isinstance(outcome, Replications) else ""
+            parts.append(_frame(frame, group, f"By {group}{of_replication}"))
     return "".join(parts)
 
 
@@ -166,8 +167,8 @@ def _texts(name: str, values: list[float]) -> list[Cell]:
 
 def _by_stage(first: Result) -> str:
     rows = stage_rows(first)
-    told = "Each item is counted at every stage; all other figures but the queue length count a request once."
-    return elements.table(list(STAGE_COLUMNS), rows, told) if rows else ""
+    note = "Each item is counted at every stage; all other figures but the queue length count a request once."
+    return elements.table(list(STAGE_COLUMNS), rows, note) if rows else ""
 
 
 def _waiting(first: Result) -> str:
@@ -212,7 +213,7 @@ def _slowest(first: Result) -> str:
         return ""
     columns = ["response", "wait", "slowdown"]
     texts = [_texts(name, kept[name].astype(float).tolist()) for name in columns]
-    known = kept[["id", "class", "user", "device"]].astype(object)
-    facts = known.where(known.notna(), "").astype(str).to_numpy().tolist()
+    known_columns = kept[["id", "class", "user", "device"]].astype(object)
+    facts = known_columns.where(known_columns.notna(), "").astype(str).to_numpy().tolist()
     rows = [[*fact, *cells] for fact, *cells in zip(facts, *texts, strict=True)]
     return elements.table(["task", "class", "user", "device", *columns], rows)

@@ -69,7 +69,7 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
     if len(policies) == 1:
         yield f"Every point was run under {policies[0]}."
     # The table of all points has every metric: of several policies one metric is enough to say which leads where.
-    left = MAX_METRICS if len(policies) == 1 else 1
+    room = MAX_METRICS if len(policies) == 1 else 1
     for name in found.shown_metrics:
         try:
             row = found.best(name)
@@ -84,8 +84,8 @@ def _swept_in_words(found: Sweep, findings: Findings) -> Iterator[str]:
             f"with {at or 'the only point'}{under}."
         )
         yield from _leads_in_words(leads(found, name, findings.get(name)), name)
-        left -= 1
-        if not left:
+        room -= 1
+        if not room:
             break
     if found.table["replications"].max() > 1:
         yield "The best of many estimates looks better than it is: run it again with another seed before relying on it."
@@ -103,8 +103,8 @@ def _leads_in_words(led: Leads, metric: str) -> Iterator[str]:
         return
     alone = [f"{policy} at {number}" for policy, number in _by_number(led.alone)]
     ties = [f"{listed(tied)} tie at {number}" for tied, number in _by_number(led.ties)]
-    told = "; ".join([", ".join(alone), *ties] if alone else ties)
-    yield f"Points at which each policy has the best {metric_name(metric)}, of {led.points}: {told}."
+    text = "; ".join([", ".join(alone), *ties] if alone else ties)
+    yield f"Points at which each policy has the best {metric_name(metric)}, of {led.points}: {text}."
     if led.tested and not led.shown:
         yield f"No policy is shown to be better than all others in {metric_name(metric)} at any of {led.points} points."
     elif led.tested:
@@ -204,10 +204,10 @@ def _differences(found: Sweep, findings: Findings) -> str:
         for (point, _), row in zip(every, cells, strict=True):
             at = [str(found.points[key].loc[point]) for key in found.keys]
             rows.append([metric_name(metric), Cell(str(point), float(point)), *at, *row])
-    told = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
+    note = "Paired over replications; intervals and p are corrected by Holm's procedure over the pairs of all points."
     if len(rows) > MAX_ROWS:
-        told += f" The first {MAX_ROWS:,} of {len(rows):,} rows."
-    return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MAX_ROWS], told if rows else "")
+        note += f" The first {MAX_ROWS:,} of {len(rows):,} rows."
+    return elements.table(["metric", "point", *found.keys, *DIFFERENCE_TITLES], rows[:MAX_ROWS], note if rows else "")
 
 
 def _swept_scenario(found: Sweep) -> str:

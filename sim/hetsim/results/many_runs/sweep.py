@@ -31,13 +31,13 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import DamagedFile, UnknownName, UsageError
-from hetsim.results.declared import has_direction, higher_is_better, in_set, is_congested
+from hetsim.results.declared import has_direction, higher_is_better, in_set
 from hetsim.results.formatting import formatter, metric_name, several, units_of
 from hetsim.results.many_runs.point_values import FACTS, rows_where
 from hetsim.results.many_runs.replications import ENERGY
 from hetsim.results.one_run.estimands import ratio_contributions, weight_of
 from hetsim.results.sealed import check_names, unsealed, verify
-from hetsim.results.statistics import freedom, student_quantiles
+from hetsim.results.statistics import excess_kurtosis, freedom, student_quantiles
 from hetsim.results.stored_files import read_frame
 
 MARK = "sweep.json"
@@ -433,8 +433,9 @@ def _half_widths(cube: np.ndarray, given: np.ndarray, names: Sequence[str]) -> n
         spread, mean = given.std(axis=2, ddof=1), given.mean(axis=2)
     spread[(cube == cube[:, :1]).all(axis=1) & (spread != 0)] = 0.0  # rounding of the mean
     same = ((cube == cube[:, :1]) | np.isnan(cube)).all(axis=(1, 2))
-    levels = np.where([is_congested(name) for name in names], mean, np.inf)
-    half = student_quantiles(0.5 + CONFIDENCE / 2, freedom(spread, levels, count)) * spread / np.sqrt(count)
+    kurtosis = [excess_kurtosis(name, spread[:, i], mean[:, i]) for i, name in enumerate(names)]
+    left = freedom(np.stack(kurtosis, axis=1), count)
+    half = student_quantiles(0.5 + CONFIDENCE / 2, left) * spread / np.sqrt(count)
     half[same] = np.nan
     half[~np.isfinite(cube).all(axis=1)] = np.nan
     return half

@@ -9,7 +9,6 @@ import pandas as pd
 
 from hetsim.errors import UsageError
 from hetsim.results.one_run.rows import TableRows
-from hetsim.workload.logs.summary import occupied
 
 if TYPE_CHECKING:
     from hetsim.results.one_run.measured import Run
@@ -60,10 +59,14 @@ def _allocation(result: Run, chosen: np.ndarray, began: np.ndarray, took: np.nda
         widths[row] = mode.gpu_share if gpus else mode.millicores / 1000
     width = widths[chosen]
     table = result.tasks[chosen]
-    edges = np.array([float(table["arrival"].min()), float((began + took).max())])
-    if edges[1] <= edges[0]:
+    low, high = float(table["arrival"].min()), float((began + took).max())
+    if high <= low:
         return {}
     capacity = float(gpus or sum(node.cpus for node in cluster.nodes))
-    simulated = occupied(table["start"].to_numpy(), table["finish"].to_numpy(dtype=float), width, edges)
-    recorded = occupied(began, began + took, width, edges)
-    return {"allocation": {"recorded": float(recorded[0]) / capacity, "simulated": float(simulated[0]) / capacity}}
+
+    def share(begin: np.ndarray, end: np.ndarray) -> float:
+        held = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0)
+        return float((width * held).sum()) / (high - low) / capacity
+
+    simulated = share(table["start"].to_numpy(), table["finish"].to_numpy(dtype=float))
+    return {"allocation": {"recorded": share(began, began + took), "simulated": simulated}}

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
 from hetsim.model.cluster import DeviceType
 from hetsim.model.service import LanguageService, ReplicaKind
 from hetsim.model.tasks import Mode, Tasks
@@ -20,7 +20,6 @@ from hetsim.scenario.schema.batch_tables import remarks
 from hetsim.scenario.schema.demand import Demand
 from hetsim.scenario.schema.workload import WorkloadEntry
 from hetsim.workload.costs.roofline import DEVICES
-from hetsim.workload.rows.text_rows import MAX_PROBLEMS
 from hetsim.workload.traces import TaskTable
 
 TOKENS = ("prompt_tokens", "output_tokens")

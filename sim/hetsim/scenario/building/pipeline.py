@@ -27,7 +27,7 @@ from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.theory import partition as theory
 from hetsim.theory.layer_cuts import Cuts
 from hetsim.theory.partition import EqualDevices, PipelineStage, StageWay, seconds_on
-from hetsim.workload.readers.layer_profiles import read_profile
+from hetsim.workload import measurements
 
 MAX_DEVICES = 32
 """More devices than this are refused: the time to plan grows with their third power."""
@@ -51,7 +51,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     spec = entry.pipeline
     assert spec is not None
     where = (*path, "pipeline")
-    cuts = read_profile(spec.profile)
+    cuts = measurements.reader("layers")(spec.profile)
     places = _places(spec, cuts, where, context)
     plan = _plan(entry, spec, places, where, context)
     stages = plan.stages
@@ -199,7 +199,7 @@ def _planned(
     """The plan, found once for all replications; when the profile changed, and its size, are part of the key."""
     known = dict(ways)
     return theory.unlike_partition(
-        read_profile(profile), groups, inference=not training, replication=replication, deadline=due,
+        measurements.reader("layers")(profile), groups, inference=not training, replication=replication, deadline=due,
         ways=lambda a, b: known[a.name, b.name],
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hetsim import registry
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.cluster import Cluster
 from hetsim.model.faults import Faults
@@ -27,6 +28,7 @@ from hetsim.scenario.building.streams import Context
 from hetsim.scenario.building.streams_and_items import build_parts
 from hetsim.scenario.building.true_rates import true_rates
 from hetsim.scenario.readers import PLAN, UNKNOWN, not_understood
+from hetsim.scenario.schema.policy import inner_type
 from hetsim.scenario.schema.workload import WorkloadEntry
 
 HOPELESS = 0.01
@@ -71,6 +73,8 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
     if isinstance(admission, Admission):
         admission.check(problem)
     context.warnings += may_take_long(scheduler, policies.scheduler.name, problem)
+    unplanned = not_understood(scenario, PLAN) if _plans(scheduler) else []
+    context.notes += [f"{one}; the plans of {policies.scheduler.name} do without it" for one in unplanned]
     scenario.notes += [note for note in context.notes if note not in scenario.notes]
     return RunInput(
         name=model.name,
@@ -89,7 +93,7 @@ def build(scenario: ScenarioSource, seed: int | None = None, replication: int = 
         iteration=iteration,
         warnings=context.warnings,
         overloads=context.overloads,
-        unplanned=_unplanned(scenario, scheduler),
+        unplanned=[one.message.removeprefix(UNKNOWN) for one in unplanned if isinstance(scheduler, PlannedScheduler)],
         faults=faults,
         grace=model.site.grace if model.site.at_limit == "kill" else None,
         traces=[stream.resampled for stream in streams if stream.resampled is not None],
@@ -105,11 +109,12 @@ def _faults(given: Any, cluster: Cluster, scenario: ScenarioSource, problems: li
         return []
 
 
-def _unplanned(scenario: ScenarioSource, scheduler: Scheduler) -> list[str]:
-    """The keys that planners do not understand, where there is one."""
-    if not isinstance(scheduler, PlannedScheduler):
-        return []
-    return [one.message.removeprefix(UNKNOWN) for one in not_understood(scenario, PLAN)]
+def _plans(policy: Any) -> bool:
+    """Does it plan, by itself or by a policy that it works with?"""
+    wanted = {key: inner_type(one) for key, one in registry.parameters(type(policy)).items()}
+    inner = [getattr(policy, key, None) for key, kind in wanted.items() if kind is not None]
+    planner = isinstance(policy, PlannedScheduler) or PlannedScheduler in wanted.values()
+    return planner or any(_plans(one) for one in inner if isinstance(one, Scheduler))
 
 
 def _check_refused(tasks: Tasks, scheduler: Any, name: str) -> None:

@@ -17,7 +17,7 @@ from hetsim.results.formatting import seconds
 from hetsim.scenario.file.document import Document, Path_
 from hetsim.scenario.schema.demand import Demand, Factor, PartitionColumn
 from hetsim.scenario.schema.site import SiteSpec
-from hetsim.workload.readers.slurm import hosts
+from hetsim.workload.node_lists import hosts
 from hetsim.workload.traces import TaskTable
 
 if TYPE_CHECKING:

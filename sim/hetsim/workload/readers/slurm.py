@@ -28,6 +28,7 @@ from typing import Any
 from hetsim.errors import suggestion
 from hetsim.model.paths import ExistingFile
 from hetsim.model.units import shown
+from hetsim.workload.node_lists import hosts
 from hetsim.workload.rows.csv_table import LONGEST_LINE, CsvTable
 from hetsim.workload.rows.job_log import JobLog, LogCut, TypeNames, out_of_order
 from hetsim.workload.rows.job_reader import job_log
@@ -177,25 +178,6 @@ def limit_of(log: JobLog, line: int, cell: str, column: str = "Timelimit") -> fl
         numbers = {1: [0.0, *numbers, 0.0], 2: [0.0, *numbers]}.get(len(numbers), numbers)
     hours, minutes, seconds = [*numbers, 0.0, 0.0][:3]
     return float(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
-
-
-def hosts(text: str) -> list[str]:
-    """The names in a list such as `n[01-03,7],login` or `r[1-2]n[1-4]`."""
-    found: list[str] = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        before, bracket, rest = part.partition("[")
-        inside, _, after = rest.partition("]")
-        if not bracket:
-            found.append(part)
-            continue
-        further = hosts(after) if after else [""]
-        for piece in inside.split(","):
-            low, dash, high = piece.partition("-")
-            numbers = [piece]
-            if dash and low.isdecimal() and high.isdecimal() and int(high) - int(low) < 100_000:
-                numbers = [f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1)]
-            found += [f"{before}{number}{end}" for number in numbers for end in further]
-    return found
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from hetsim.errors import Problem, ScenarioError
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError
 from hetsim.model.ragged import Ragged
 from hetsim.model.units import MAX_SECONDS, Fraction, Seconds, shown
 from hetsim.workload.rows.csv_table import CsvTable
-from hetsim.workload.rows.text_rows import MAX_PROBLEMS, NUMBER, Flag, ReadFile, numbered_lines
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile, numbered_lines
 from hetsim.workload.traces import TaskTable
 
 LONGEST_LINE = 1_000_000

@@ -11,12 +11,10 @@ from typing import IO, Annotated, Any, NoReturn
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from hetsim.errors import Problem, ScenarioError, suggestion
+from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
+from hetsim.model.compressed import check, is_gzip, opened
 from hetsim.model.units import MAX_SECONDS, TIME, shown
-from hetsim.workload.rows.compressed import check, is_gzip, opened
 
-MAX_PROBLEMS = 20
-"""Problems of a file named one by one; the rest is counted."""
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
 
@@ -90,7 +88,7 @@ def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterato
 
     Holds one line at a time, whatever the size of the file.  ScenarioError where it cannot be read as text, or has a
     line of more than `longest` bytes (-1: as long as it likes), or is compressed and holds more than the limit of
-    `hetsim.workload.rows.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
+    `hetsim.model.compressed`.  `keep`: the caller keeps all lines, so that this is looked at before the first.
     """
     file = str(path)
     number = 0

@@ -1,0 +1,381 @@
+"""What a policy can and cannot do: no cheating, errors with an address, nothing kept alive."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+
+import numpy as np
+import pytest
+from machines import Job, Scripted, gpu_mode, running, simulate, simulation
+from tiers import some, spread
+
+import hetsim as hs
+from hetsim.engine.rehearsal import WatchedRun
+from hetsim.errors import PolicyError, RunError, UsageError
+from hetsim.model.cluster import Cluster, DeviceType, NodeSpec, Power
+from hetsim.model.plan import Placement
+from hetsim.model.record import EXPIRED, FAILED
+from hetsim.model.task import Task
+from hetsim.model.tasks import StageTime, Stopping
+from hetsim.policy import (
+    Admission,
+    Annotate,
+    Defer,
+    Fetch,
+    ListScheduler,
+    Reject,
+    Scheduler,
+    Set,
+    Start,
+    Stop,
+    TaskQueue,
+    Wait,
+)
+
+GPU = DeviceType("g")
+MODE = gpu_mode(GPU)
+ONE = NodeSpec(cpus=1, accelerators=((GPU, 1),))
+TWO = NodeSpec(cpus=1, accelerators=((GPU, 2),))
+
+
+class Doing(ListScheduler):
+    """First come first served, and what `extra(view)` yields besides."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.extra = extra
+
+    def schedule(self, view):
+        yield from self.extra(view)
+        yield from super().schedule(view)
+
+
+def error_of(extra, jobs=None, node=ONE):
+    with pytest.raises(PolicyError) as caught:
+        simulate(node, jobs or [Job([MODE], [2.0])], Doing(extra))
+    return str(caught.value)
+
+
+# No cheating ------------------------------------------------------------------------------------------------------
+
+
+def test_estimates_cannot_be_written_and_the_truth_does_not_depend_on_them():
+    class Writes(ListScheduler):
+        def ready(self, task):
+            task.estimates[0] = 0.001
+            super().ready(task)
+
+    with pytest.raises(PolicyError, match="TypeError"):
+        simulate(ONE, [Job([MODE], [3.0])], Writes())
+
+
+def test_a_task_is_not_done_because_a_policy_says_so():
+    class Claims(ListScheduler):
+        def ready(self, task):
+            task.done = 1.0
+            super().ready(task)
+
+    assert simulate(ONE, [Job([MODE], [3.0])], Claims()).finish.tolist() == [3.0]
+
+
+def test_a_stop_does_not_tell_the_true_size():
+    """Estimate 2, truth 30: at t = 3 the estimate is overrun, before and after a stop; the truth stays hidden."""
+    seen = []
+
+    def look(view):
+        task = running(view, 0)
+        seen.append(view.remaining(task))
+        yield Stop(task)
+        seen.extend([view.remaining(task), task.done])
+
+    record = simulate(ONE, [Job([MODE], [30.0], estimates=[2.0])], Scripted([(3.0, look)]))
+    assert seen == [0.0, 0.0, 1.0]
+    assert record.finish.tolist() == [30.0]
+
+
+def test_deferral_is_waiting():
+    class Later(Admission):
+        def admit(self, task, view):
+            return Defer(100.0) if view.now < 100 else super().admit(task, view)
+
+    record = simulate(ONE, [Job([MODE], [1.0])], admission=Later())
+    assert record.ready.tolist() == [0.0]
+    assert record.start.tolist() == [100.0]
+
+
+def test_a_deferred_task_may_be_the_head_of_the_queue():
+    """Row 0 comes first but is let in at 10, when row 1 (two GPUs) is blocked by row 2's predecessor of the queue."""
+
+    class FirstLater(Admission):
+        def admit(self, task, view):
+            return Defer(10.0) if task.index == 0 and view.now < 10 else super().admit(task, view)
+
+    jobs = [Job([MODE], [5.0]), Job([MODE], [100.0]), Job([gpu_mode(GPU, 2)], [1.0], arrival=1.0)]
+    assert simulate(TWO, jobs, admission=FirstLater()).start[0] == 10.0
+
+
+def test_deferring_for_ever_is_refused():
+    class Never(Admission):
+        def admit(self, task, view):
+            return Defer(float("inf"))
+
+    with pytest.raises(PolicyError, match="finite"):
+        simulate(ONE, [Job([MODE], [1.0])], admission=Never())
+
+
+# Errors with an address ---------------------------------------------------------------------------------------------
+
+
+def test_devices_of_another_cluster_are_refused_by_name():
+    other = Cluster([NodeSpec(accelerators=((GPU, 9),))]).devices[9]
+    task_on = lambda view: (Start(task, Placement(MODE, (other,))) for task in view.waiting())  # noqa: E731
+    assert "n0/g8 is not a device of this cluster" in error_of(task_on)
+    assert "not a device" in error_of(lambda view: [Fetch(0, other)] if view.now == 0 else [])
+    assert "not a device" in error_of(lambda view: [Set(other, 1.0)] if view.now == 0 else [])
+
+
+def test_decisions_made_of_the_wrong_things_are_shown():
+    assert "its placement is None" in error_of(lambda view: (Start(task, None) for task in view.waiting()))
+    assert "neither a task nor a list" in error_of(lambda view: [Start("t", view.first(MODE))])
+    assert "is neither a task nor a device" in error_of(lambda view: [Stop(None)])
+
+
+def test_schedule_must_give_decisions():
+    class Forgetful(Scheduler):
+        def schedule(self, view):
+            return None
+
+    with pytest.raises(PolicyError, match="yield decisions"):
+        simulate(ONE, [Job([MODE], [1.0])], Forgetful())
+
+
+def test_a_reason_is_a_text():
+    class RejectAll(Scheduler):
+        def schedule(self, view):
+            return [Reject(task, None) for task in view.waiting()]
+
+    assert simulate(ONE, [Job([MODE], [1.0])], RejectAll()).reasons == {0: "None"}
+
+
+def test_waiting_for_nonsense_is_refused_where_it_is_said():
+    assert "is not a time" in error_of(lambda view: [Wait(until="tomorrow")])
+
+
+def test_holding_needs_a_waiting_task_and_a_cause_and_is_noted_once():
+    assert "weather" in error_of(lambda view: (Annotate(task, "weather") for task in view.waiting()))
+    held = lambda view: (Annotate(task, "quota") for task in view.waiting() if task.index == 1)  # noqa: E731
+    record = simulate(ONE, [Job([MODE], [2.0]), Job([MODE], [1.0]), Job([MODE], [1.0], arrival=1.0)], Doing(held))
+    assert record.holds == [(0.0, 1, "quota")]
+
+
+def test_defects_of_the_engine_are_not_blamed_on_the_policy(monkeypatch):
+    run = simulation(ONE, [Job([MODE], [2.0])])
+
+    def broken(*_):
+        raise ZeroDivisionError("engine")
+
+    monkeypatch.setattr(run.state.capacity, "quick_take", broken)
+    with pytest.raises(ZeroDivisionError):
+        run.run()
+
+
+def test_cores_named_must_be_as_many_as_the_mode_takes():
+    from machines import cpu_mode
+
+    cpu = DeviceType("cpu", kind="cpu")
+    mode = cpu_mode(cpu, 2)
+    named = lambda view: (  # noqa: E731
+        Start(task, Placement(mode, (view.cluster.by_name["n0/cpu"],), (0,))) for task in view.waiting()
+    )
+    node = NodeSpec(cpus=4, cpu_type=cpu)
+    assert "needs 2 cores, it names 1" in error_of(named, [Job([mode], [1.0])], node)
+
+
+def test_a_simulation_runs_once_and_not_into_the_past():
+    run = simulation(ONE, [Job([MODE], [2.0])])
+    run.run()
+    with pytest.raises(RunError, match="once"):
+        run.run()
+    with pytest.raises(UsageError, match="past"):
+        run.at(1.0, lambda: None)
+
+
+def test_waiting_can_be_walked_while_tasks_start():
+    class Natural(Scheduler):
+        def schedule(self, view):
+            for task in view.waiting():
+                placement = view.fit(task)
+                if placement:
+                    yield Start(task, placement)
+
+    assert simulate(TWO, [Job([MODE], [1.0])] * 4, Natural()).finish.tolist() == [1, 1, 2, 2]
+
+
+def test_a_task_pushed_to_another_queue_leaves_the_first():
+    first, second = TaskQueue(), TaskQueue()
+    task = Task(0, 0.0, None, (1.0,), (1.0,), None)
+    first.push(1, task)
+    second.push(1, task)
+    assert first.head() is None
+    assert second.head() is task
+
+
+# Much at one instant ------------------------------------------------------------------------------------------------
+
+
+def test_rejecting_thousands_at_one_instant_is_no_loop():
+    class RejectAll(Scheduler):
+        def schedule(self, view):
+            for task in view.waiting():
+                yield Reject(task, "no room")
+
+    run = simulation(ONE, [Job([MODE], [1.0])] * 12_000, RejectAll())
+    run.checker = None
+    assert (run.run().status == 2).all()
+
+
+def test_a_long_chain_fails_with_its_first_task():
+    jobs = [Job([MODE], [1.0]), Job([MODE], [1.0], expires=0.5)]
+    jobs += [Job([MODE], [1.0], after=(row - 1,)) for row in range(2, 3000)]
+    run = simulation(ONE, jobs)
+    run.checker = None
+    status = run.run().status
+    assert status[1] == EXPIRED
+    assert (status[2:] == FAILED).all()
+
+
+# Books --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_asked", [0.0, 15.0])
+def test_what_a_user_received_does_not_depend_on_when_one_asks(first_asked):
+    """10 s of computing with a stop at 4 and a transfer of 5 s each way: 10 GPU-seconds, whoever asks when."""
+    mode = gpu_mode(GPU, upload=StageTime(fixed=5.0), download=StageTime(fixed=5.0))
+    seen = []
+
+    def extra(view):
+        if view.now >= first_asked:
+            seen.append(view.attained(""))
+        return []
+
+    script = [(9.0, lambda view: [Stop(running(view, 0))])]
+
+    class Both(Scripted):
+        def schedule(self, view):
+            yield from extra(view)
+            yield from super().schedule(view)
+
+    jobs = [Job([mode], [10.0]), Job([MODE], [1.0], arrival=50.0)]
+    simulate(ONE, jobs, Both(script))
+    assert seen[-2] == pytest.approx(10.0)
+
+
+def test_what_is_lost_includes_earlier_launches():
+    """5 s kept at a first stop, 3 more until a stop that keeps nothing: all 8 s are lost."""
+    script = [(5.0, lambda v: [Stop(running(v, 0))]), (8.0, lambda v: [Stop(running(v, 0), keep=False)])]
+    record = simulate(ONE, [Job([MODE], [10.0])], Scripted(script))
+    assert record.launches["lost"].sum() == pytest.approx(8.0)
+    assert record.finish.tolist() == [18.0]
+
+
+def test_a_device_put_to_sleep_while_waking_never_woke():
+    gpu = DeviceType("g", power=Power(idle=50, busy=100, sleep=1, wake=10.0))
+    device = "n0/g0"
+    states = [(1.0, "off"), (5.0, "on"), (6.0, "off"), (30.0, "on")]
+    script = [(t, lambda view, s=state: [Set(view.cluster.by_name[device], s)]) for t, state in states]
+    node = NodeSpec(accelerators=((gpu, 1),))
+    record = simulate(node, [Job([gpu_mode(gpu)], [0.5]), Job([gpu_mode(gpu)], [1.0], arrival=20.0)], Scripted(script))
+    assert [(row[0], row[2]) for row in record.device_log] == [
+        (1.0, "sleep"), (5.0, "wake"), (6.0, "sleep"), (30.0, "wake"), (40.0, "awake"),
+    ]  # fmt: skip
+    assert record.start[1] == 40.0
+
+
+def test_an_expected_finish_knows_of_a_lower_frequency():
+    seen = []
+
+    def slow_down(view):
+        return [Set(view.cluster.by_name["n0/g0"], 0.5)]
+
+    def ask(view):
+        seen.extend(view.launch_of(task).finish for task in view.running())
+        seen.append(view.free_at(view.cluster.by_name["n0/g0"]))
+        return []
+
+    simulate(ONE, [Job([MODE], [10.0])], Scripted([(1.0, slow_down), (2.0, ask)]))
+    assert seen == [19.0, 19.0]
+
+
+# Memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopping", spread([Stopping(), Stopping(save=0.01)], 1))
+@pytest.mark.parametrize("policy", spread(["fcfs", "sjf", "srtf"], 1))
+def test_a_finished_task_leaves_no_object_behind(policy, stopping):
+    """Overload with patience and stops: at no time are many more tasks alive than are in the system."""
+    from hetsim import registry
+
+    alive: weakref.WeakSet = weakref.WeakSet()
+    rng = np.random.default_rng(1)
+    count = some(3000, 1200)
+    jobs = [
+        Job([MODE], [float(t)], arrival=float(a), expires=float(a) + 20.0, stopping=stopping)
+        for a, t in zip(np.cumsum(rng.exponential(0.3, count)), rng.exponential(1.0, count), strict=True)
+    ]
+    entry = registry.policy("scheduler", policy)
+    scheduler = entry() if isinstance(entry, type) else ListScheduler(entry)
+
+    class Tracked(Task):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            alive.add(self)
+
+    import hetsim.engine.queues.sources as sources
+
+    original, sources.Task = sources.Task, Tracked
+    try:
+        run = simulation(TWO, jobs, scheduler)
+        run.checker = None
+        run.parts.starts.quick = frozenset()  # class Task itself takes the fast path; the rest is the same
+        most = 0
+        while run.advance():
+            for decision in scheduler.schedule(run.view):
+                run.apply(decision)
+            if run.state.rounds % 500 == 0:
+                gc.collect()
+                most = max(most, len(alive) - len(run.state.waiting) - len(run.state.running))
+    finally:
+        sources.Task = original
+    assert run.state.ended == count
+    assert most <= 200
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda view: view.free("gpuu"), 'asks for devices "gpuu", which are none here; did you mean "gpu"?'),
+        (lambda view: view.num_waiting("cup"), 'asks for devices "cup"'),
+        (lambda view: view.backlog(class_="trian"), 'asks for tasks of the class "trian", which is none here'),
+    ],
+)
+def test_a_misspelt_name_is_no_zero(ask, said):
+    class Asks(ListScheduler):
+        def schedule(self, view):
+            assert view.free("gpu") == view.free("k20") == 1 and view.free("npu") == view.backlog("npu") == 0
+            ask(view)
+            yield from super().schedule(view)
+
+    hs.register("asks", Asks, kind="scheduler")
+    jobs = {"name": "train", "gpu_time": "1 s", "arrivals": {"process": "all_at_once", "count": 2}}
+    scenario = {"cluster": {"nodes": [{"cpus": 1, "gpus": {"type": "k20", "count": 1}}]}, "workload": [jobs]}
+    with pytest.raises(PolicyError, match=re.escape(said)):
+        hs.run(scenario, policy="asks")
+
+
+def test_a_policy_that_is_rehearsed_is_told_of_everything():
+    hooks = {name for name, member in vars(Scheduler).items() if callable(member) and not name.startswith("_")}
+    assert hooks - {"check", "round_cost"} <= vars(WatchedRun).keys()  # these two are asked before any clock starts

@@ -1,0 +1,641 @@
+"""A stored figure stands only with the inputs that it was made from: each way to change one gives a new figure, or is
+said to be unknown and never given out again."""
+
+from __future__ import annotations
+
+import ast
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pages
+import pytest
+import yaml
+
+import hetsim
+import hetsim_policies
+from hetsim import registry
+from hetsim.errors import UsageError
+from hetsim.experiment.code_digest import code_digest
+from hetsim.experiment.identity import Identity
+from hetsim.experiment.sweep import sweep
+from hetsim.model.files import recorded_inputs, watch_opens
+from hetsim.scenario.file.shipped import shipped
+from hetsim.scenario.scenario import load
+
+BASE: dict[str, Any] = {
+    "name": "d",
+    "cluster": {"nodes": {"cpus": 4, "gpus": {"type": "v100", "count": 2}}},
+    "workload": [
+        {"name": "jobs", "arrivals": {"process": "poisson", "rate": "0.3/s"}, "count": 40,
+         "gpu_time": {"distribution": "lognormal", "mean": "8 s", "cv": 2}}
+    ],
+    "policy": "mine",
+}  # fmt: skip
+KEY = "def mine(task):\n    return {} * task.shortest_estimate\n"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="a process that is forked has hetsim imported already")
+
+
+# Processes of their own -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """What processes that are forked need not import again."""
+    sweep({**BASE, "policy": "fcfs"}, {"seed": [1]})
+    code_digest(np.mean)
+
+
+def in_fork(function: Callable[[], Any]) -> Any:
+    """What a function gives in a process of its own, which has hetsim and nothing of the user's imported."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(False)
+
+    def child() -> None:
+        try:
+            sys.dont_write_bytecode = True  # a file may change twice within the second that its cached code tells
+            there.send((True, function()))
+        except BaseException:
+            there.send((False, traceback.format_exc()))
+        os._exit(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
+        process = context.Process(target=child)
+        process.start()
+    there.close()
+    done, value = here.recv()
+    process.join()
+    assert done, value
+    return value
+
+
+def called(folder: Path, script: str, scenario: dict[str, Any], keep: bool = True, trust: bool = False) -> Any:
+    """The figure of a sweep that the script of a user makes, its warnings, and whether a run was made."""
+
+    def call() -> tuple[float, list[str]]:
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        main = types.ModuleType("__main__")
+        main.__file__ = None
+        sys.modules["__main__"] = main
+        vars(main)["hs"] = __import__("hetsim")
+        exec(textwrap.dedent(script), vars(main))
+        if "mine" in vars(main):
+            registry.register("mine", main.mine)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = sweep(scenario, {"seed": [1]}, cache="cache" if keep else None, trust=trust)
+        assert found.table["status"].tolist() == ["done"], found.table["error"][0]
+        return found.table["response_mean"][0], [str(one.message) for one in told]
+
+    return in_fork(call)
+
+
+@dataclass
+class Way:
+    """Files and a script, and what of it changes.  unknown: what is said of it, where it cannot be digested."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    script: str = "from mypol import mine"
+    then: dict[str, str] = field(default_factory=dict)
+    script_then: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    unknown: str = ""
+    scenario: dict[str, Any] = field(default_factory=lambda: BASE)
+
+
+def helper(imports: str, use: str, **more: Any) -> Way:
+    """A module with a constant that is used in a way."""
+    text = f"{imports}\n\ndef mine(task):\n    return {use} * task.shortest_estimate\n"
+    return Way({"mypol.py": text, "helper.py": "S = 1\nT = {'a': [1]}\n"}, then={
+        "helper.py": "S = -1\nT = {'a': [-1]}\n"}, **more)  # fmt: skip
+
+
+PARTIAL = """import functools
+
+def key(sign, task):
+    return sign * task.shortest_estimate
+
+mine = functools.partial(key, {})
+"""
+CLOSURE = """def make(sign):
+    def mine(task):
+        return sign * task.shortest_estimate
+    return mine
+
+mine = make({})
+"""
+OBJECT = """class Key:
+    def __init__(self, sign):
+        self.sign = sign
+    def __call__(self, task):
+        return self.sign * task.shortest_estimate
+
+mine = Key({})
+"""
+SLOTS = OBJECT.replace("class Key:\n", 'class Key:\n    __slots__ = ("sign",)\n')
+ARRAY = OBJECT.replace("self.sign * ", "float(self.sign[0]) * ").replace("Key({})", "Key(np.array([{}.0]))")
+CELL = """
+sign = {}
+def factor():
+    return sign
+def mine(task):
+    return factor() * task.shortest_estimate
+"""
+BASED = "from helper import Base\n\nclass mine(Base):\n    pass\n"
+FIRST = """from hetsim.policy import ListScheduler
+
+class Base(ListScheduler):
+    sign = {}
+    def __init__(self):
+        super().__init__(lambda task: self.sign * task.shortest_estimate)
+"""
+OPENED = """def mine(task):
+    with open("s.txt") as file:
+        return float(file.read()) * task.shortest_estimate
+"""
+READ = "from pathlib import Path\nS = float(Path('s.txt').read_text())\n\n" + KEY.format("S")
+ENVIRONMENT = "import os\n\ndef mine(task):\n    return {} * task.shortest_estimate\n"
+LAZY = "def mine(task):\n    {}\n    return {} * task.shortest_estimate\n"
+
+CODE = {
+    "a constant that is imported": helper("from helper import S", "S"),
+    "a dict that is imported": helper("from helper import T", "T['a'][0]"),
+    "a module that is imported": helper("import helper", "helper.S"),
+    "an import inside a function": Way({"mypol.py": LAZY.format("from helper import S", "S"), "helper.py": "S = 1"},
+                                       then={"helper.py": "S = -1"}),
+    "a module imported inside a function": Way(
+        {"mypol.py": LAZY.format("import pack.helper as h", "h.S"), "pack/__init__.py": "", "pack/helper.py": "S = 1"},
+        then={"pack/helper.py": "S = -1"}),
+    "a module imported inside a function by its package": Way(
+        {"mypol.py": LAZY.format("import pack.helper", "pack.helper.S"), "pack/__init__.py": "",
+         "pack/helper.py": "S = 1"}, then={"pack/helper.py": "S = -1"}),
+    "a module imported from its package inside a function": Way(
+        {"mypol.py": LAZY.format("from pack import helper", "helper.S"), "pack/__init__.py": "",
+         "pack/helper.py": "S = 1"}, then={"pack/helper.py": "S = -1"}),
+    "functools.partial": Way(script=PARTIAL.format(1), script_then=PARTIAL.format(-1)),
+    "a closure": Way(script=CLOSURE.format(1), script_then=CLOSURE.format(-1)),
+    "a closure of a module": Way(
+        {"mypol.py": CLOSURE.format(1)}, "import mypol; mine = mypol.make(1)",
+        script_then="import mypol; mine = mypol.make(-1)"),
+    "a lambda": Way(script="mine = lambda task: task.shortest_estimate",
+                    script_then="mine = lambda task: -task.shortest_estimate"),
+    "a default": Way(script="def mine(task, s=1): return s * task.shortest_estimate",
+                     script_then="def mine(task, s=-1): return s * task.shortest_estimate"),
+    "the state of an object": Way(script=OBJECT.format(1), script_then=OBJECT.format(-1)),
+    "the state of an object of a module": Way(
+        {"mypol.py": OBJECT.format(1)}, "import mypol; mine = mypol.Key(1)",
+        script_then="import mypol; mine = mypol.Key(-1)"),
+    "functools.partial of a module": Way(
+        {"mypol.py": PARTIAL.format(1)}, "import mypol, functools; mine = functools.partial(mypol.key, 1)",
+        script_then="import mypol, functools; mine = functools.partial(mypol.key, -1)"),
+    "an attribute of a class set by the script": Way(
+        {"mypol.py": "class Sign:\n    of = 1\n\n" + KEY.format("Sign.of")}, "from mypol import mine, Sign",
+        script_then="from mypol import mine, Sign; Sign.of = -1"),
+    "a global that a function imports": Way(
+        {"mypol.py": LAZY.format("global h; import helper as h", "sign()") + "\ndef sign():\n    return h.S\n",
+         "helper.py": "S = 1"}, then={"helper.py": "S = -1"}),
+    "the state of an object with slots": Way(script=SLOTS.format(1), script_then=SLOTS.format(-1)),
+    "an array in an object": Way(script="import numpy as np\n" + ARRAY.format(1),
+                                 script_then="import numpy as np\n" + ARRAY.format(-1)),
+    "a module attribute set by the script": Way(
+        {"mypol.py": "S = 1\n" + KEY.format("S")}, "import mypol; mypol.S = 1; from mypol import mine",
+        script_then="import mypol; mypol.S = -1; from mypol import mine"),
+    "an attribute of another module set by the script": helper(
+        "import helper", "helper.S", script_then="import helper; helper.S = -1; from mypol import mine"),
+    "a data file that a module reads when imported": Way({"mypol.py": READ, "s.txt": "1"}, then={"s.txt": "-1"}),
+    "a data file that the code opens": Way({"mypol.py": OPENED, "s.txt": "1"}, then={"s.txt": "-1"},
+                                           unknown="mypol.mine opens files"),
+    "the environment when imported": Way(
+        {"mypol.py": "import os\nS = float(os.environ.get('S', 1))\n" + KEY.format("S")}, environment={"S": "-1"}),
+    "the environment": Way({"mypol.py": ENVIRONMENT.format("float(os.environ.get('S', 1))")},
+                           environment={"S": "-1"}, unknown="mypol.mine reads the environment"),
+    "the environment by getenv": Way({"mypol.py": ENVIRONMENT.format("float(os.getenv('S', 1))")},
+                                     environment={"S": "-1"}, unknown="mypol.mine reads the environment"),
+    "a name computed": helper("import helper", "globals()['helper'].S"),
+    "a module by a computed name": helper("import importlib", "importlib.import_module('helper').S",
+                                          unknown="mypol.mine imports modules by computed names"),
+    "globals and helpers of a notebook cell": Way(script=CELL.format(1), script_then=CELL.format(-1)),
+    "a base class": Way({"mypol.py": BASED, "helper.py": FIRST.format(1)}, then={"helper.py": FIRST.format(-1)}),
+    "a package installed from a folder": Way(
+        {"mypol.py": "import sys\nsys.path.append('site-packages')\nfrom helper import S\n\n" + KEY.format("S"),
+         "site-packages/helper/__init__.py": "S = 1", "site-packages/helper-1.0.dist-info/METADATA": "Name: helper\n"
+         "Version: 1.0\n", "site-packages/helper-1.0.dist-info/top_level.txt": "helper\n",
+         "site-packages/helper-1.0.dist-info/direct_url.json": '{"url": "file:///helper"}'},
+        then={"site-packages/helper/__init__.py": "S = -1"}),
+}  # fmt: skip
+
+
+ROWS = "id,arrival,gpu_time\n" + "".join(f"{i},{i},{{}}\n" for i in range(9))
+SERVED: dict[str, Any] = {
+    "name": "s", "horizon": "20 s", "cluster": {"nodes": {"cpus": 4, "gpus": {"type": "v100", "count": 1}}},
+    "workload": [{"name": "web", "arrivals": {"process": "poisson", "rate": "20/s"}, "service": {"profile": "p.yaml"}}],
+}  # fmt: skip
+FAULTS = "time,device,event\n5,n0/g0,down\n{},n0/g0,up\n"
+JOBS = "name,time,application,num_replicas,batch_size\na,5,net,2,16\nb,65,net,1,16\n"
+MEASURED = "placement,local_bsz,step_time,sync_time\n1,8,1.0,0.0\n1,16,1.8,0.0\n2,8,1.1,0.1\n2,16,1.9,0.1\n"
+EPOCHS = "progress,iteration,metric,grad_sqr,grad_var\n100,100,0,0.0,1.0\n2000,2000,0,1.0,2.0\n"
+
+
+def traced(form: str, **keys: Any) -> dict[str, Any]:
+    return {**BASE, "policy": "fcfs", "workload": [{"name": "jobs", "trace": {"format": form, **keys}}]}
+
+
+POLLUX = {**traced("pollux", path="jobs.csv", profiles="p"), "policy": "las_intervals"}
+DATA = {
+    "a trace": Way({"jobs.csv": ROWS.format(*9 * "1")}, "", {"jobs.csv": ROWS.format(*9 * "9")},
+                   scenario=traced("tasks", path="jobs.csv")),
+    "a trace whose name has no suffix": Way({"jobs": ROWS.format(*9 * "1")}, "", {"jobs": ROWS.format(*9 * "9")},
+                                            scenario=traced("tasks", path="jobs")),
+    "a table that a profile names": Way(
+        {"p.yaml": "service: {compute: {table: times.csv, unit: ms}}", "times.csv": "batch,time\n1,10\n8,20\n"}, "",
+        {"times.csv": "batch,time\n1,20\n8,40\n"}, scenario=SERVED),
+    "a profile": Way({"p.yaml": "service: {compute: {fixed: 1 ms, per_item: 10 ms}}"}, "",
+                     {"p.yaml": "service: {compute: {fixed: 1 ms, per_item: 20 ms}}"}, scenario=SERVED),
+    "a list of faults": Way({"down": FAULTS.format(9)}, "", {"down": FAULTS.format(90)}, scenario={
+        **BASE, "policy": "fcfs", "faults": [{"file": "down"}]}),
+    "a file in a folder of profiles": Way(
+        {"jobs.csv": JOBS, "p/net/placements.csv": MEASURED, "p/net/validation-16.csv": EPOCHS}, "",
+        {"p/net/placements.csv": MEASURED.replace("1.8", "2.8")}, scenario=POLLUX),
+    "a recorded distribution": Way(
+        {"times": "x\n" + "1\n" * 9}, "", {"times": "x\n" + "9\n" * 9},
+        scenario={**BASE, "policy": "fcfs", "workload": [{**BASE["workload"][0], "gpu_time": {
+            "distribution": "empirical", "path": "times", "column": "x"}}]}),
+}  # fmt: skip
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assert that after a change the figure is the right one, and before it a warning if that is unknown."""
+    write(folder, way.files)
+    before, told = called(folder, way.script, way.scenario)
+    kept = sorted((folder / "cache").rglob("*.json"))
+    assert len(kept) == 1
+    assert ("unknown" in json.loads(kept[0].read_text())) == bool(way.unknown)
+    write(folder, way.then)
+    for name, value in way.environment.items():
+        monkeypatch.setenv(name, value)
+    script = way.script_then or way.script
+    right, _ = called(folder, script, way.scenario, keep=False)
+    assert right != before, "the change changes nothing"
+    after, told_after = called(folder, script, way.scenario)
+    assert after == right
+    for texts in (told, told_after):
+        assert [way.unknown in text for text in texts] == [True] * bool(way.unknown), texts
+
+
+@LINUX
+@pytest.mark.parametrize("name", CODE)
+def test_code_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    goes_stale(CODE[name], tmp_path, monkeypatch)
+
+
+@LINUX
+@pytest.mark.parametrize("name", DATA)
+def test_a_file_that_changes_gives_a_new_figure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    goes_stale(DATA[name], tmp_path, monkeypatch)
+
+
+def test_all_that_is_in_a_folder_counts(tmp_path: Path):
+    write(tmp_path, DATA["a file in a folder of profiles"].files)
+    seen = set()
+    for name in ("", "p/net/validation-32.csv", "p/net/inside/notes.txt"):
+        write(tmp_path, {name: "x"} if name else {})
+        scenario = load(POLLUX, base=tmp_path)
+        seen.add(Identity().scenario(scenario))
+        assert Identity().scenario(scenario) in seen
+    assert len(seen) == 3
+    moved = load(yaml.safe_load(load(POLLUX, base=tmp_path).to_yaml(absolute_paths=True)))
+    assert moved.raw["workload"][0]["trace"]["profiles"] == str(tmp_path / "p")
+    assert sorted(path.name for path in moved.files) == sorted(path.name for path in scenario.files)
+
+
+def test_a_name_is_not_a_file_because_one_is_called_so(tmp_path: Path):
+    write(tmp_path, {"jobs": ROWS.format(*9 * "1"), "fcfs": "x", "d": "x"})
+    scenario = load({**traced("tasks", path="jobs"), "name": "jobs"}, base=tmp_path)
+    assert scenario.files == [tmp_path / "jobs"]
+    full = yaml.safe_load(scenario.to_yaml(absolute_paths=True))
+    assert (full["name"], full["workload"][0]["trace"]["path"]) == ("jobs", str(tmp_path / "jobs"))
+    assert full["workload"][0]["name"] == "jobs"
+
+
+def made(folder: Path) -> dict[str, int]:
+    """When each finished run was written."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").rglob("*.json")}
+
+
+@LINUX
+def test_code_that_does_not_change_is_not_run_again(tmp_path: Path):
+    """Neither do comments, nor another order of what has no order."""
+    write(tmp_path, {"mypol.py": KEY.format("sum({1, 2, 'x' and 3})")})
+    called(tmp_path, "from mypol import mine", BASE)
+    before = made(tmp_path)
+    write(tmp_path, {"mypol.py": "# A comment.\n\n\n" + KEY.format("sum({1, 2, 'x' and 3})")})
+    called(tmp_path, "from mypol import mine", BASE)
+    assert made(tmp_path) == before
+
+
+@LINUX
+def test_unknown_inputs_are_trusted_if_asked(tmp_path: Path):
+    write(tmp_path, {"mypol.py": OPENED, "s.txt": "1"})
+    first, _ = called(tmp_path, "from mypol import mine", BASE)
+    write(tmp_path, {"s.txt": "-1"})
+    before = made(tmp_path)
+    again, told = called(tmp_path, "from mypol import mine", BASE, trust=True)
+    assert (again, made(tmp_path)) == (first, before)
+    assert "as trust (--trust) asks" in told[0]
+    assert called(tmp_path, "from mypol import mine", BASE)[0] != first
+    assert made(tmp_path) != before
+
+
+@LINUX
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_policy_may_say_what_it_is(watched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Then the text is all that counts of its code, also where another policy had all opened files watched before."""
+    if watched:
+        alone = in_fork
+        monkeypatch.setattr(sys.modules[__name__], "in_fork", lambda call: alone(lambda: (watch_opens(), call())[1]))
+    write(tmp_path, {"mypol.py": OPENED + "\nmine.identity = 'with 1'\n", "s.txt": "1"})
+    first, told = called(tmp_path, "from mypol import mine", BASE)
+    write(tmp_path, {"s.txt": "-1"})
+    assert called(tmp_path, "from mypol import mine", BASE) == (first, []) == (first, told)
+    write(tmp_path, {"mypol.py": OPENED + "\nmine.identity = 'with -1'\n"})
+    assert called(tmp_path, "from mypol import mine", BASE)[0] != first
+
+
+def test_a_file_that_was_edited_after_its_import_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write(tmp_path, {"edited_after_import.py": KEY.format(1)})
+    registry.register("mine", __import__("edited_after_import").mine)
+    first = sweep(BASE, {"seed": [1]}, cache=tmp_path / "cache").table["response_mean"][0]
+    write(tmp_path, {"edited_after_import.py": KEY.format(-1)})
+    with pytest.raises(UsageError, match=r"edited_after_import\.py has changed since it was imported: mine is not in"):
+        sweep(BASE, {"seed": [1]}, cache=tmp_path / "cache")
+    write(tmp_path, {"edited_after_import.py": KEY.format(1)})
+    assert sweep(BASE, {"seed": [1]}, cache=tmp_path / "cache").table["response_mean"][0] == first
+
+
+def test_a_policy_of_ours_counts_with_the_packages_that_it_imports():
+    parts = Identity().parts(load({**BASE, "policy": "constraint_program"}))
+    assert "package ortools" in parts
+    assert "package ortools" not in Identity().parts(load({**BASE, "policy": "fcfs"}))
+
+
+VALUES = """
+import collections, dataclasses, enum, functools, re, sys, typing
+import numpy as np, pandas as pd
+from hetsim.experiment.code_digest import code_digest
+
+class Color(enum.Enum):
+    RED = 1
+
+@dataclasses.dataclass
+class Point:
+    x: float = 1.0
+    names: set[str] = dataclasses.field(default_factory=lambda: {"a", "b", "c"})
+
+NAMES = frozenset({"x", "y", "z"})
+
+def use(task, of=NAMES, *, by={name: 1 for name in {"p", "q", "r"}}):
+    return task in {"one", "two", "three"} and NAMES and Point and np.mean(by)
+
+for value in [
+    NAMES, {name: {name} for name in NAMES}, Point(), Color.RED, use, functools.partial(use, of={"s", "t"}), Point,
+    Color, collections.Counter("hello"), collections.defaultdict(set, a={"b", "c"}), re.compile("a"),
+    typing.Optional[Point], np.arange(5.0), np.array(["a", None], dtype=object), np.random.default_rng(3),
+    pd.DataFrame({"a": [1], "b": ["x"]}), np.float32(2), 10**5000, float("nan"), "\\ud800",
+    functools.lru_cache(use), [1, [2, (3, None)]],
+]:
+    digest, reasons = code_digest(value)
+    assert not reasons, (value, reasons)
+    print(digest)
+"""
+
+
+def test_equal_objects_have_equal_digests_in_every_process():
+    """Whatever order sets have there; and unequal ones have others."""
+    found = []
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(pages.SOURCES)}
+        done = subprocess.run([sys.executable, "-c", VALUES], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split())
+    assert found[0] == found[1]
+    assert len(set(found[0])) == len(found[0])
+
+
+def test_objects_without_a_digest_are_named():
+    import threading
+
+    lock = threading.Lock()
+    digest, reasons = code_digest(lambda task: lock)
+    assert reasons == (
+        "test_inputs.test_objects_without_a_digest_are_named.<locals>.<lambda> has an object of _thread.lock, whose "
+        "state cannot be read",
+    )
+    assert code_digest(np.random.default_rng(1)) != code_digest(np.random.default_rng(2))
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    assert code_digest(cycle) == code_digest(cycle)
+    assert code_digest([[]]) != code_digest([])
+    shared: list[Any] = []
+    assert code_digest([shared, shared]) != code_digest([[], []])  # what is done to one is done to the other
+
+
+# Files that are opened and not named ---------------------------------------------------------------------------------
+
+READER = """from pathlib import Path
+
+from hetsim.model.paths import ExistingFile
+from hetsim.policy import ListScheduler
+
+class mine(ListScheduler):
+    def __init__(self, path: ExistingFile):
+        sign = float(open(path).read()) * float({})
+        super().__init__(lambda task: sign * task.shortest_estimate)
+"""
+NAMING = {**BASE, "policy": {"scheduler": {"name": "mine", "path": "s.txt"}}}
+
+
+@LINUX
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_policy_may_open_a_file_that_the_scenario_names(tmp_path: Path):
+    """And no other: what was opened is compared with what was named."""
+    write(tmp_path, {"mypol.py": READER.format("1"), "s.txt": "1", "t.txt": "1"})
+    script = "from mypol import mine; import warnings; warnings.simplefilter('ignore', ResourceWarning)"
+    before, told = called(tmp_path, script, NAMING)
+    kept = made(tmp_path)
+    assert not [text for text in told if "unknown" in text or "known" in text]
+    assert (called(tmp_path, script, NAMING)[0], made(tmp_path)) == (before, kept)
+    write(tmp_path, {"s.txt": "-1"})
+    assert called(tmp_path, script, NAMING)[0] != before
+    write(tmp_path, {"s.txt": "1", "mypol.py": READER.format("open('t.txt').read()")})
+    assert called(tmp_path, script, NAMING)[0] == before
+    new = [path for path in (tmp_path / "cache").rglob("*.json") if "unknown" in json.loads(path.read_text())]
+    assert len(new) == 1
+    text = "opened files that the scenario does not name: t.txt"
+    assert json.loads(new[0].read_text())["unknown"] == text
+    assert text in json.loads(new[0].read_text())["warnings"]
+    write(tmp_path, {"t.txt": "-1"})
+    assert called(tmp_path, script, NAMING)[0] != before
+
+
+@pytest.mark.slow
+def test_shipped_scenarios_open_what_they_name():
+    """While they are loaded and built, and static policies plan; test_audit runs them whole."""
+
+    def watched() -> tuple[dict[str, str], int]:
+        found, read = {}, 0
+        watch_opens()
+        for one in shipped():
+            scenario = load(one.path)
+            with recorded_inputs() as opened:
+                scenario.build()
+                scenario.policies.scheduler.make()
+            read += sum(len(table.opened) for table in scenario._tables.values())
+            if text := scenario.undeclared(opened):
+                found[one.name] = text
+        return found, read
+
+    found, read = in_fork(watched)
+    assert found == {}
+    assert read > 20
+
+
+# Only one function opens --------------------------------------------------------------------------------------------
+
+ELSEWHERE = ("calibrate", "cli", "experiment", "gallery", "plots", "report", "results", "testing", "learning/training")
+"""Rooms that read no input of a run: measurements, results, and code as such.  All others are looked through."""
+OPENING = ("open", "read_text", "read_bytes", "fdopen")
+LIBRARIES = frozenset((
+    "numpy", "pandas", "pyarrow", "scipy", "gzip", "bz2", "lzma", "zipfile", "tarfile", "sqlite3", "mmap", "shelve",
+))  # fmt: skip
+READS = re.compile(
+    "read_|load|open|from(file|txt)|genfromtxt|mem(ory_)?map|input_stream|dataset|connect|(File|Store|Archive|Dataset)$"
+)
+"""How the functions and classes of libraries are called that open a file, given its name."""
+OPENERS = ("open_input", "open_text", "opened", "_bytes_of", "GzipFile", "BytesIO")
+"""What makes an open file: the one function, those that call it, and wrappers of an open file."""
+
+
+def test_what_python_itself_looks_for_is_no_input(tmp_path: Path):
+    """Finding distributions tries each entry of sys.path as an archive, and reads the metadata of those it finds."""
+
+    def opened() -> list[str]:
+        watch_opens()
+        about = tmp_path / "theirs-1.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Name: theirs\n")
+        (tmp_path / "data.txt").write_text("1")
+        with recorded_inputs() as found:
+            for file in (tmp_path / "missing", about / "METADATA", tmp_path / "data.txt"):
+                try:
+                    file.read_text()
+                except FileNotFoundError:
+                    continue
+        return [path.name for path in found.seen]
+
+    assert in_fork(opened) == ["data.txt"]
+
+
+def opening(tree: ast.Module) -> list[str]:
+    """Calls that open a file by themselves, or hand a library what is no open file."""
+    libraries = {
+        (one.asname or one.name).partition(".")[0] for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names
+        if (getattr(node, "module", None) or one.name).partition(".")[0] in LIBRARIES
+    }  # fmt: skip
+    found, functions = {}, [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for scope in (tree, *functions):  # inner functions come later: what is found in them counts
+        bound = [*_bound(scope)]
+        files = {name for name, _, value in bound if called_name(value) in OPENERS}
+        files -= {name for name, entered, value in bound if not entered and called_name(value) not in OPENERS}
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                found[node.lineno, node.col_offset] = ast.unparse(node) if _opens(node, libraries, files) else ""
+    return [f"{line}: {text}" for (line, _), text in sorted(found.items()) if text]
+
+
+def called_name(node: ast.AST | None) -> str:
+    """The name of what is called, without its owner; of `a if b else c` that of `a`."""
+    node = node.body if isinstance(node, ast.IfExp) else node
+    function = node.func if isinstance(node, ast.Call) else node
+    return getattr(function, "id", None) or getattr(function, "attr", "") if isinstance(node, ast.Call) else ""
+
+
+def _bound(scope: ast.AST) -> Iterator[tuple[str, bool, ast.AST | None]]:
+    """Names that a function gives to values (of its parameters None), and whether `with` does."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+            yield node.optional_vars.id, True, node.context_expr
+        elif isinstance(node, ast.Assign):
+            yield from ((target.id, False, node.value) for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.arg) and isinstance(scope, ast.FunctionDef):
+            yield node.arg, False, None
+
+
+def _opens(node: ast.Call, libraries: set[str], files: set[str]) -> bool:
+    name, root = called_name(node), node.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+    if not (isinstance(root, ast.Name) and root.id in libraries):
+        return name in OPENING and owner not in ("self", "usage", "self._usage", "os")
+    given = node.args[0] if node.args else node.keywords[0].value if node.keywords else None
+    is_file = (isinstance(given, ast.Name) and given.id in files) or called_name(given) in OPENERS
+    by_name = bool(node.keywords) and not node.args and node.keywords[0].arg == "fileobj"
+    writes = len(node.args) > 1 and ast.unparse(node.args[1]) in ("'w'", "'wb'")
+    reads = READS.match(name) or (READS.search(name) and name[:1].isupper())
+    return bool(reads) and not (is_file or by_name or writes)
+
+
+def test_only_one_function_opens_what_decides_a_run():
+    """What another opened, or a library by its path, would be in no record."""
+    top = Path(hetsim.__file__).parent
+    files = [path for path in top.rglob("*.py") if not str(path.relative_to(top)).startswith(ELSEWHERE)]
+    files += Path(hetsim_policies.__file__).parent.rglob("*.py")
+    found = [f"{path.name} {text}" for path in sorted(files) for text in opening(ast.parse(path.read_text()))]
+    assert len(files) > 300
+    assert [(text.split()[0], text.partition(": ")[2]) for text in found] == [("files.py", "path.open('rb')")]
+
+
+IMPORTS = "import gzip, numpy as np, pandas as pd, zipfile; from numpy import load; from pyarrow import csv, parquet\n"
+
+
+@pytest.mark.parametrize("text", [
+    "open(path)", "path.open('rb')", "path.read_text()", "pd.read_csv(path)", "np.load(str(path))", "gzip.open(path)",
+    "parquet.ParquetFile(self.path)", "load(path)", "pd.read_feather(path)", "pd.HDFStore(path)", "np.memmap(path)",
+    "csv.read_csv(path)", "zipfile.ZipFile(path)", "pd.read_csv(filepath_or_buffer=path)", "gzip.GzipFile(path)",
+    "source = path\npd.read_csv(source)", "def read(source):\n    return pd.read_csv(source)",
+    "def read(path):\n    with open_input(path) as source:\n        return np.load(path)",
+])  # fmt: skip
+def test_what_opens_files_is_found(text: str):
+    assert len(opening(ast.parse(IMPORTS + text))) == 1
+
+
+@pytest.mark.parametrize("text", [
+    "open_input(path)", "self.open(owner)", "usage.open(owner)", "pd.to_numeric(path)", "np.load(io.BytesIO(data))",
+    "with open_input(path) as source:\n    parquet.read_table(source)", "gzip.GzipFile(fileobj=self._file)",
+    "def read(path):\n    with opened(path) as source:\n        return pd.read_csv(source)",
+    "zipfile.ZipFile(file, 'w')", "source = open_input(path)\nparquet.ParquetFile(source)",
+])  # fmt: skip
+def test_what_hands_on_open_files_is_not(text: str):
+    assert opening(ast.parse(IMPORTS + text)) == []
