@@ -22,6 +22,7 @@ rates change (transfers, shared devices, failures), a look at every running job 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -404,17 +405,15 @@ class SlurmMultifactor(Scheduler):
         return Start(task, placement)
 
 
+@dataclass(eq=False, slots=True)
 class RunningUsage:
     """A running task: its mode, when it was started last, and what it had received by then; where rates change, by the
     last round."""
 
-    __slots__ = ("task", "mode", "since", "received")
-
-    def __init__(self, task: Task, mode: Mode, since: float, received: float):
-        self.task = task
-        self.mode = mode
-        self.since = since
-        self.received = received
+    task: Task
+    mode: Mode
+    since: float
+    received: float
 
 
 def _millionths(mode: Mode) -> int:

@@ -117,7 +117,7 @@ class Hierarchical(Scheduler):
         self._new: list[Task] = []
         self._dirty: dict[int, None] = {}
         """Groups with a scheduler that has to be asked."""
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._next = 0.0
         self._counted = 0.0
         self._by_node: dict[int, list[DeviceGroup]] = {}
@@ -219,10 +219,7 @@ class Hierarchical(Scheduler):
         self._look_at(entry.group)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
         for group in self._by_node.get(device.node, ()):
             self._count_lanes(group)
             for other in self._told(device, group):

@@ -82,7 +82,7 @@ class SemiStatic(Scheduler):
         self.cv = cv
         self.margin = margin
         self.planned: PlanInProgress | None = None
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._tasks: dict[int, Task] = {}
         """Waiting and running tasks."""
 
@@ -216,14 +216,11 @@ class SemiStatic(Scheduler):
             self.planned.end(number)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
-            if self.planned is not None:
-                node = self._view.cluster.nodes[device.node]
-                for other in (node.cpu, *node.accelerators) if device is node.cpu else (device,):
-                    self._give_up(self.planned, other)
+        (self._down.discard if up else self._down.add)(device.index)
+        if not up and self.planned is not None:
+            node = self._view.cluster.nodes[device.node]
+            for other in (node.cpu, *node.accelerators) if device is node.cpu else (device,):
+                self._give_up(self.planned, other)
         self.rest.device(device, up)
 
     def _give_up(self, planned: PlanInProgress, device: Device) -> None:

@@ -136,15 +136,7 @@ def from_elsewhere(what: str, stages: Mapping[str, Shaped]) -> dict[str, Any]:
             service[name] = _stage(line) if one.chosen == "line" else {n: _time(t) for n, t in one.knots.items()}
     compute = stages["compute"]
     service["max_batch"] = compute.sizes[-1]
-    about = {
-        name: {
-            "shape": one.chosen,
-            "sizes": list(one.sizes),
-            "times_ms": [float(f"{1e3 * value:.6g}") for value in one.seconds],
-            "cross_validation": {judged.shape: round(judged.error, 4) for judged in one.judged},
-        }
-        for name, one in stages.items()
-    }
+    about = {name: one.about for name, one in stages.items()}
     return {"service": service, "measured": {"from": what, "stages": about}}
 
 

@@ -216,7 +216,7 @@ class DeviceType:
     name: str = field(metadata=NO_KEY)
     kind: str = field(default="gpu", metadata=NO_KEY)
     speed: Positive = 1.0
-    """How many times as fast as the GPU for which gpu_time is given."""
+    """How many times as fast as the GPU for which gpu_time is given, or of a CPU as the core of cpu_time."""
     memory: Bytes | None = None
     """Memory of each; no limit unless given."""
     streams: Count = 1
@@ -224,7 +224,7 @@ class DeviceType:
     link: Link = field(default_factory=Link, metadata=NO_KEY)
     sharing: Sharing = field(default_factory=Sharing, metadata=NO_KEY)
     power: Power = field(default_factory=Power)
-    """Watts of each, 0 unless given."""
+    """Watts of each, or of a CPU of each core, 0 unless given."""
     preemption: Preemption = field(default_factory=Preemption)
     """How each lets go of running work, context_switch unless given; a kind alone, or with its figures."""
     multiprocessors: Count | None = None

@@ -22,6 +22,8 @@ class Described(BaseModel):
 
     FIRST: ClassVar[tuple[str, ...]] = ()
     """Keys that stand first in the schema, where base classes declare others before them."""
+    INLINED: ClassVar[type[BaseModel] | None] = None
+    """The model that describes its fields, if that is no base of it."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -52,7 +54,8 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Texts below a model's fields, those of its base classes included."""
     found: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        said = _of_module(base.__module__).get(base.__qualname__, {})
+        other = vars(base).get("INLINED")
+        said = descriptions(other) if other else _of_module(base.__module__).get(base.__qualname__, {})
         found |= {name: text for name, text in said.items() if name in model.model_fields}
     return found
 

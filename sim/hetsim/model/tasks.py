@@ -15,13 +15,13 @@ import numpy as np
 
 from hetsim.errors import KeyProblem
 from hetsim.model.batch_times import StageTable
-from hetsim.model.cluster import MILLI, WHOLE, Device, DeviceType, Partition
+from hetsim.model.cluster import MILLI, NO_KEY, WHOLE, Device, DeviceType, Partition
 from hetsim.model.curves import WorkCurve
 from hetsim.model.exchange import Exchange
 from hetsim.model.ragged import Ragged
 
 if TYPE_CHECKING:
-    from hetsim.model.units import Bytes, Part, Seconds
+    from hetsim.model.units import Bytes, Name, Part, Seconds
 
 Times = TypeVar("Times", float, np.ndarray)
 
@@ -363,7 +363,7 @@ class Shape:
         self.preemptible = preemptible
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """A named piece of data.  `home`: node that has it in host memory first; None: every host has it.
 
@@ -373,10 +373,12 @@ class Item:
     has a first version there.
     """
 
-    name: str
-    size: int
-    home: int | None = None
-    lasting: bool = False
+    name: Name
+    """Name of the item, for reads and writes."""
+    size: Bytes
+    """Bytes of it."""
+    home: int | None = field(default=None, metadata=NO_KEY)
+    lasting: bool = field(default=False, metadata=NO_KEY)
 
 
 @dataclass(frozen=True)

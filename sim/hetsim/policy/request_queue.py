@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hetsim.model.plan import Placement
@@ -11,6 +12,7 @@ from hetsim.model.task import Task
 from hetsim.model.tasks import BatchTimes
 
 
+@dataclass(repr=False, eq=False, slots=True)
 class Requests:
     """Waiting requests of a service: the oldest `count` of its queue, or those named.
 
@@ -18,13 +20,10 @@ class Requests:
     batches are padded.  `tasks` is None where the oldest are meant.
     """
 
-    __slots__ = ("queue", "count", "size", "tasks")
-
-    def __init__(self, queue: Any, count: int, size: int, tasks: tuple[Task, ...] | None = None):
-        self.queue = queue
-        self.count = count
-        self.size = size
-        self.tasks = tasks
+    queue: Any
+    count: int
+    size: int
+    tasks: tuple[Task, ...] | None = None
 
     def __repr__(self) -> str:
         return f"{self.count} requests of {self.queue.service.name}"

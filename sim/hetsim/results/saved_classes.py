@@ -57,7 +57,8 @@ _TABLE: dict[type, str] = {
         "response_delay about policy_key",
     service.ResultCache: "result_cache: size evict hit", service.Autoscaling: "autoscaling: least most target cooldown",
     service.LanguageService: "language_service: name shape rows kinds block token_bytes budget=max_num_batched_tokens "
-        "max_sequences max_output timeout swap scaling prefix_block ttft tpot request_delay response_delay key",
+        "max_sequences max_output timeout swap scaling=autoscale prefix_block ttft tpot request_delay response_delay "
+        "key",
     service.ReplicaKind: "replica_kind: step blocks weights replicas prefillers",
     steps.LinearSteps: "linear_steps: fixed per_sequence per_prompt_token per_context_token decode prefill",
     steps.RooflineSteps: "roofline_steps: fixed host weights experts expert_share per_token per_answer "

@@ -159,7 +159,7 @@ class LanguageLives:
     def _foreseeable(self, service: LanguageService, now: float) -> bool:
         """Does all that comes to a service after a time follow from what is known then?"""
         record, rows = self.record, service.rows
-        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.scaling:
+        if record.input.tasks.estimate is not record.input.tasks.time or record.device_log or service.autoscale:
             return False
         if service.timeout < math.inf or (record.status[rows] != COMPLETED).any() or record.preemptions is not None:
             return False

@@ -79,7 +79,7 @@ class AtIntervals(Scheduler):
         self._last = 0
         """Number of the last interval that has begun."""
         self._kind = ""
-        self._down: dict[int, None] = {}
+        self._down: set[int] = set()
         self._devices: list[tuple[Node, list[Device]]] = []
         """Those of the type, by node."""
         self._modes: dict[tuple[Shape, tuple[int, ...] | None], dict[int, Mode]] = {}
@@ -119,10 +119,7 @@ class AtIntervals(Scheduler):
         self.finished(task)
 
     def device(self, device: Device, up: bool) -> None:
-        if up:
-            self._down.pop(device.index, None)
-        else:
-            self._down[device.index] = None
+        (self._down.discard if up else self._down.add)(device.index)
 
     def schedule(self, view: View) -> Iterator[Decision]:
         number = math.floor(view.now / self.interval * (1 + ROUNDING))

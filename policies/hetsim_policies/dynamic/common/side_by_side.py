@@ -107,7 +107,7 @@ def with_partner(
 class PairRoom(RoundRoom):
     """Room in which a device that takes pairs counts as one, and two may be joined on it."""
 
-    def __init__(self, cluster: Cluster, down: dict[int, None]):
+    def __init__(self, cluster: Cluster, down: Collection[int]):
         super().__init__(cluster, down)
         for node in self.nodes:
             for device in node.accelerators:

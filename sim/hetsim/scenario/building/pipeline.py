@@ -21,7 +21,7 @@ from hetsim.errors import NothingMeets, ScenarioError, UsageError, suggestion
 from hetsim.model.cluster import Cluster, Device, DeviceType, Link, Node, Partition
 from hetsim.scenario.building.streams import NO_STOPPING, Context, Stages, TaskStream, unfit, users_of
 from hetsim.scenario.file.document import Path_
-from hetsim.scenario.schema.demand import Factor
+from hetsim.scenario.schema.demand import Demand, Factor
 from hetsim.scenario.schema.pipeline import PipelineSpec
 from hetsim.scenario.schema.workload import MAX_TASKS, WorkloadEntry
 from hetsim.theory import partition as theory
@@ -65,7 +65,7 @@ def pipeline_stream(entry: WorkloadEntry, name: str, path: Path_, arrival: np.nd
     for number, stage in enumerate(stages, 1):
         place = by_name[stage.device]
         mode_partition = _nodes_of(place, stage, used, f"{name} stage {number}", context.cluster, bool(entry.cpus))
-        mode = context.modes.mode(place.type, cpus=entry.cpus, partition=mode_partition)
+        mode = context.modes.mode(place.type, Demand.model_construct(cpus=entry.cpus), partition=mode_partition)
         if not context.modes.fits(mode):
             raise ScenarioError(unfit(context, where, rows, f"a stage of {name}", [mode], nodes_by=""))
         shapes.append(context.modes.shape([mode], NO_STOPPING, True))

@@ -18,10 +18,9 @@ from typing import Any, Protocol
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.files import open_input
 from hetsim.model.units import shown
-from hetsim.workload.rows.csv_table import LONGEST_LINE
+from hetsim.workload.rows.csv_table import LONGEST_LINE, SEPARATORS
 from hetsim.workload.rows.text_rows import numbered_lines
 
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SPACE = " "
 """Separates columns where the first line has no other sign: any number of spaces is one."""
 LOOKED_AT = 1000

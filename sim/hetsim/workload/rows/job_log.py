@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -39,7 +39,7 @@ from hetsim.errors import Problem, ScenarioError
 from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
 from hetsim.workload.rows.job_columns import Blocks
 from hetsim.workload.rows.request_rows import SampleSeed, Scale, Share
-from hetsim.workload.rows.text_rows import NUMBER, Flag, RowProblems
+from hetsim.workload.rows.text_rows import NUMBER, Flag, ReadFile
 
 Named = Annotated[str, Field(min_length=1)]
 TypeNames = dict[Named, Named]
@@ -90,7 +90,7 @@ class LogCut:
     types: TypeNames | None = None
 
 
-class JobLog:
+class JobLog(ReadFile):
     """The jobs of one file as growing columns, in memory or (where a folder is given) on disk.
 
     `dated`: are its times dates, so that time 0 is the first submission?  `unique`: leave out repeated rows.
@@ -98,13 +98,12 @@ class JobLog:
     """
 
     def __init__(self, path: Path, cut: LogCut, folder: Path | None = None):
-        self.path = path
+        super().__init__(path)
         self.cut = cut
         self.dated = False
         self.origin: float | None = None
         """Where times are no dates: which date (seconds since 1970) their 0 is, if the log tells."""
         self.unique = False
-        self.row_problems = RowProblems(path)
         self.notes: list[str] = []
         self.word = "line"
         """What the number of a row counts."""
@@ -135,12 +134,6 @@ class JobLog:
 
     def wrong(self, line: int | None, column: str, message: str) -> None:
         self.row_problems.add(f"column {column}: {message}" if column else message, line)
-
-    def fail(self, message: str, line: int | None = None) -> NoReturn:
-        """Stop at once, with everything that is known to be wrong."""
-        self.row_problems.add(message, line)
-        self.row_problems.fail_if_any()
-        raise AssertionError
 
     def leave_out(self, reason: str, line: int) -> None:
         """A job of the log that is not among the tasks, and why."""

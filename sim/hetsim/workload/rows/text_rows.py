@@ -6,7 +6,7 @@ import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, NoReturn
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -67,6 +67,20 @@ class RowProblems:
             more = "1 more problem" if self.unnamed == 1 else f"{self.unnamed:,} more problems"
             found.append(Problem(f"and {more}", file=self.file))
         raise ScenarioError(found)
+
+
+class ReadFile:
+    """A file that is read row by row, and what is wrong with its rows."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.row_problems = RowProblems(path)
+
+    def fail(self, message: str, line: int | None = None) -> NoReturn:
+        """Stop at once, with everything that is known to be wrong."""
+        self.row_problems.add(message, line)
+        self.row_problems.fail_if_any()
+        raise AssertionError
 
 
 def numbered_lines(path: Path, longest: int = -1, keep: bool = False) -> Iterator[tuple[int, str]]:
