@@ -38,7 +38,7 @@ class DamagedFile(UsageError):
 
     def __init__(self, path: object, reason: str):
         self.path, self.reason = path, reason
-        super().__init__(f"{path} is damaged: {reason}; nothing of it was used")
+        super().__init__(f"{path} is damaged: {' '.join(reason.split())}; nothing of it was used")
 
     def __reduce__(self) -> tuple:
         return type(self), (self.path, self.reason)

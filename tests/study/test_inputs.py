@@ -460,6 +460,46 @@ def test_objects_without_a_digest_are_named():
     assert code_digest([shared, shared]) != code_digest([[], []])  # what is done to one is done to the other
 
 
+def test_what_reads_the_clock_or_changes_a_library_is_told():
+    import datetime
+    import os as environment
+    import time
+    from datetime import datetime as moment
+
+    def changes(task: Any) -> float:
+        np.random.default_rng = task
+        return 0.0
+
+    keys = [
+        lambda task: time.perf_counter(), lambda task: time.monotonic(), lambda task: datetime.datetime.now().hour,
+        lambda task: moment.utcnow().hour, lambda task: datetime.date.today().day, changes, lambda view: view.now,
+        lambda task: np.random.default_rng(1), lambda task: datetime.datetime(2026, 1, 1).year,
+        lambda task: environment.environ["S"],
+    ]  # fmt: skip
+    reasons = [" ".join(code_digest(key)[1]).rpartition("> ")[2] for key in keys]
+    assert reasons[:5] == ["reads the clock"] * 5
+    assert [reason.endswith("reads the environment") for reason in reasons[9:]] == [True]
+    assert reasons[5].endswith("changes changes numpy.random.default_rng")
+    assert reasons[6:9] == ["", "", ""]
+
+
+def test_a_function_put_into_a_library_counts(monkeypatch: pytest.MonkeyPatch):
+    """It may change what hetsim draws, though the policy does not name it."""
+
+    def key(task: Any) -> float:
+        return 1.0
+
+    before = code_digest(key)
+    seen = [before]
+    for number in (7, 8, 7):
+        monkeypatch.setattr(np.random, "default_rng", lambda *_, number=number: np.random.Generator(number))
+        seen.append(code_digest(key))
+        monkeypatch.undo()
+    assert seen[1] == seen[3] and len(set(seen)) == 3
+    monkeypatch.setattr(np.random, "default_rng", np.random.Generator)  # of the library's own: not the user's code
+    assert code_digest(key) == before
+
+
 # Files that are opened and not named ---------------------------------------------------------------------------------
 
 READER = """from pathlib import Path

@@ -37,15 +37,17 @@ def diff(a: Path, b: Path, column: str, by: str | None, top: int, as_json: bool)
     """
     from hetsim.experiment.directory import first_run
     from hetsim.results.many_runs.difference import difference
+    from hetsim.results.stored_files import reading_stored
 
     for run in (a, b):
         if not run.is_dir():
             raise click.UsageError(f'there is no directory "{run}"; `hetsim run --out {run} ...` would write it')
-    found = difference(first_run(a), first_run(b), column)
-    if as_json:
-        console.as_json(found.to_json(top))
-    else:
-        console.lines(_lines(found, by, top))
+    with reading_stored(a, b):
+        found = difference(first_run(a), first_run(b), column)
+        if as_json:
+            console.as_json(found.to_json(top))
+        else:
+            console.lines(_lines(found, by, top))
 
 
 def _lines(found: Any, by: str | None, top: int) -> list[str]:

@@ -258,16 +258,18 @@ def load(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> S
     from hetsim.results.many_runs.sweep import MARK as SWEPT
     from hetsim.results.many_runs.sweep import Sweep
     from hetsim.results.one_run.store import MARK
+    from hetsim.results.stored_files import reading_stored
     from hetsim.scenario.file.shipped import shipped
     from hetsim.scenario.scenario import load as load_scenario
 
     if isinstance(source, str | Path):
         folder = Path(source)
         named = str(source) in {one.name for one in shipped()} and not (folder / MARK).is_file()
-        if (folder / SWEPT).is_file():
-            return Sweep.load(folder)
-        if folder.is_dir() and not named:
-            return load_run(folder)
+        with reading_stored(folder):
+            if (folder / SWEPT).is_file():
+                return Sweep.load(folder)
+            if folder.is_dir() and not named:
+                return load_run(folder)
     return load_scenario(source, overrides)
 
 

@@ -31,6 +31,7 @@ from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
 from hetsim.results.many_runs.group_differences import difference_cells, difference_note
 from hetsim.results.many_runs.replications import Replications
+from hetsim.results.stored_files import parse_yaml
 
 MAX_METRICS = 3
 """Metrics with a sentence of their own; the table of differences has the others."""
@@ -152,10 +153,8 @@ def _replications(found: Comparison) -> int | None:
 
 def _policy(outcome: Any) -> Any:
     """The value of `policy:` in the scenario of a run."""
-    import yaml
-
     text = first_of(outcome).scenario
-    return None if text is None else yaml.safe_load(text).get("policy")
+    return None if text is None else parse_yaml(outcome.name, text).get("policy")
 
 
 def _folder(label: str) -> str:

@@ -18,6 +18,7 @@ from hetsim.errors import UsageError
 from hetsim.results.as_json import json_number
 from hetsim.results.formatting import clock, figures, formatter, metric_name, share
 from hetsim.results.one_run.result import Result
+from hetsim.results.stored_files import parse_yaml
 
 COLUMNS = ("response", "wait", "slowdown", "finish", "start", "energy_j")
 """Columns of tasks by which two runs can be set side by side; less is better."""
@@ -142,10 +143,9 @@ class Difference:
     @cached_property
     def settings(self) -> dict[str, tuple[Any, Any]]:
         """Keys with different values in the two scenarios: (in a, in b), None where one lacks the key."""
-        texts = (self.a.scenario, self.b.scenario)
-        if None in texts:
+        if self.a.scenario is None or self.b.scenario is None:
             return {}
-        left, right = (_flat(text or "") for text in texts)
+        left, right = _flat(self.a), _flat(self.b)
         keys = sorted({*left, *right})
         return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
 
@@ -312,10 +312,8 @@ def _some(actions: tuple[str, ...]) -> str:
     return ", ".join(actions[:MAX_ACTIONS]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _flat(text: str) -> dict[str, Any]:
-    """The values of a YAML text by their paths."""
-    import yaml
-
+def _flat(run: Result) -> dict[str, Any]:
+    """The values of the scenario of a run by their paths."""
     found: dict[str, Any] = {}
 
     def walk(value: Any, path: str) -> None:
@@ -328,7 +326,7 @@ def _flat(text: str) -> dict[str, Any]:
         else:
             found[path] = value
 
-    walk(yaml.safe_load(text), "")
+    walk(parse_yaml(run.name or "a run", run.scenario or ""), "")
     return found
 
 

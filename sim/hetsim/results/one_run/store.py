@@ -291,9 +291,10 @@ def open_run(directory: Path) -> Saved:
     scenario = directory / "scenario.yaml"
     try:
         about = read_mark(directory, LATER)
+        listed = about.get("files", {})
         summary = read_json(directory / "summary.json")["summary"]
         named = {name: about[name] for name in ("name", "seed", "replication", "policy", "error", "bound")}
-        named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.is_file() else None
+        named["scenario"] = scenario.read_text(encoding="utf-8") if scenario.name in listed else None
         known = {
             "warmup": about["warmup"],
             "end": about["end"],
@@ -301,11 +302,13 @@ def open_run(directory: Path) -> Saved:
             "notes": _numbers_from_json(about.get("notes", {})),
             "horizon": math.inf if about["horizon"] is None else about["horizon"],
         }
+        if not all(isinstance(text, str) for text in (named["name"], named["policy"], *known["warnings"])):
+            raise TypeError(f"{MARK} has no texts as name, policy and warnings")
         values = {name: _number(value) for name, value in summary.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         why = f"it has no {MARK}" if not (directory / MARK).is_file() else str(problem)
         raise UsageError(f"{directory} is not a run directory: {why}") from None
-    return Saved(directory, about.get("files", {}), about.get("inputs", {}), named, known, values)
+    return Saved(directory, listed, about.get("inputs", {}), named, known, values)
 
 
 def _number(value: Any) -> float:
@@ -328,7 +331,10 @@ def read_table(saved: Saved, name: str) -> pd.DataFrame:
 
 
 def load_record(saved: Saved) -> Record:
-    """The record of a run, with its input."""
+    """The record of a run, with its input; DamagedFile also where a table is damaged."""
+    for name in LATER[:-1]:
+        if name in saved.files:
+            verify(saved.directory / name, saved.files[name])
     try:
         return _record(saved, saved.directory)
     except UsageError:
@@ -355,6 +361,8 @@ def _record(saved: Saved, directory: Path) -> Record:
     for name in (OBJECTS, ARRAYS):
         verify(directory / "record" / name, saved.files.get(f"record/{name}"))
     run = load_input(directory / "record")
+    if len(run.tasks) != len(tasks):
+        raise ValueError(f"it has {len(run.tasks):,} tasks and {len(tasks):,} rows of them")
     run.policy = about["policy"]
     run.tasks.arrival = columns.pop("arrival").copy()
     run.tasks.deadline = columns.pop("deadline", None)
