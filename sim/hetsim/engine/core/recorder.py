@@ -260,9 +260,9 @@ class Recorder:
         queues, firsts = np.asarray(self._slices).reshape(-1, 2).T
         counts = batch["members"]
         ends = np.cumsum(counts)
-        whose = np.repeat(np.arange(len(counts)), counts)
+        whose: np.ndarray = np.repeat(np.arange(len(counts)), counts)
         rows = np.empty(int(ends[-1]), dtype=np.int64)
-        sliced = np.repeat(firsts >= 0, counts)
+        sliced: np.ndarray = np.repeat(firsts >= 0, counts)
         rows[~sliced] = np.asarray(self._members)
         offset = np.arange(len(rows)) - np.repeat(ends - counts, counts) + np.repeat(firsts, counts)
         for number, service in enumerate(services):
