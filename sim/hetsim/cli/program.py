@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+import hetsim as package
 from hetsim.cli import console
 from hetsim.cli.completion import completed
 from hetsim.errors import HetsimError, InvariantError, RunError, ScenarioError, UnknownName, visible
@@ -229,7 +230,7 @@ def defect(error: Exception) -> str:
     epilog="Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 invalid scenario, "
     "4 nothing meets the target (size, plan partition), 130 interrupted, 143 terminated.",
 )
-@click.version_option(package_name=None, version=importlib.import_module("hetsim").__version__, prog_name="hetsim")
+@click.version_option(f"{package.__version__} ({package.__build__})", prog_name="hetsim")
 def hetsim() -> None:
     """Which scheduling policy should this CPU+GPU cluster use under this load, and what will it do?
 

@@ -76,7 +76,7 @@ class Sources(Timer):
         self._delivered: np.ndarray | None = None
         """Rows that are delivered, if not all are."""
         if absent:
-            there = np.ones(self._last, dtype=bool)
+            there: np.ndarray = np.ones(self._last, dtype=bool)
             there[np.concatenate(absent)] = False
             self._delivered = np.flatnonzero(there)
             self._last = len(self._delivered)

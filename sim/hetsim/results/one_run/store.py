@@ -29,6 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
+from hetsim import __build__
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import flush, naming, temporary_folder, umask, write_text
 from hetsim.model.record import PREEMPTIONS, Record
@@ -215,6 +216,7 @@ def _description(result: Kept) -> dict[str, Any]:
         "error": result.error,
         "inputs": result.inputs,
         "versions": versions(),
+        "build": __build__,
     }
 
 
