@@ -8,8 +8,8 @@ import zlib
 from pathlib import Path
 
 from hetsim.model.files import open_input
-from hetsim.workload.readers.task_table import KNOWN, PARQUET
-from hetsim.workload.rows.text_rows import NUMBER
+from hetsim.workload.readers.task_table import KNOWN
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 LOOKED_AT = 65_536
 """Bytes read of a file."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetsim.workload.logs.summary import durations, held
+from hetsim.workload.rows.held import HeldOverTime
 from hetsim.workload.traces import TaskTable
 
 LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class")
@@ -15,7 +16,6 @@ LABELS = ("user", "queue", "partition", "vc", "account", "group", "qos", "class"
 SLACK = 1e-9
 SHORT = 60.0
 """Waits of less than a minute are the pace of a scheduler, no sign of a limit."""
-MOMENT = 60.0
 MAX_JOBS = 5_000
 """Maximum number of jobs with waits looked at second by second; of larger logs evenly chosen ones."""
 
@@ -44,32 +44,6 @@ class Jobs:
         """The most that was held, but for moments."""
         found = HeldOverTime(self.start, self.end, self.amount).peak()
         return max(found, float(self.amount.max(initial=0.0)))
-
-
-@dataclass
-class HeldOverTime:
-    """What is held over time, as steps: `level[k]` from `times[k]` on."""
-
-    def __init__(self, start: np.ndarray, end: np.ndarray, amount: np.ndarray):
-        times = np.concatenate([start, end])
-        change = np.concatenate([amount, -amount])
-        order = np.lexsort((change, times))  # ends before starts at one instant
-        self.times, first = np.unique(times[order], return_index=True)
-        total = np.cumsum(change[order])
-        self.level = np.append(total[first[1:] - 1], total[-1:]) if len(total) else total
-        self.level = np.where(np.abs(self.level) < 1e-6, 0.0, self.level)
-
-    def peak(self) -> float:
-        """The highest level, but for `MOMENT` seconds: a log that rounds its times shows jobs that overlap."""
-        length = np.append(np.diff(self.times), 0.0)
-        order = np.argsort(-self.level, kind="stable")
-        above = np.searchsorted(np.cumsum(length[order]), min(MOMENT, length.sum() / 2), side="right")
-        return float(self.level[order][min(above, len(order) - 1)]) if len(order) else 0.0
-
-    def at(self, times: np.ndarray) -> np.ndarray:
-        """The level at each of these times (right after what happens then)."""
-        place = np.searchsorted(self.times, times, side="right") - 1
-        return np.where(place >= 0, self.level[np.maximum(place, 0)], 0.0)
 
 
 def jobs_of(table: TaskTable) -> Jobs | None:

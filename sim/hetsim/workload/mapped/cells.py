@@ -15,6 +15,7 @@ from typing import Any
 
 from hetsim.errors import suggestion
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
+from hetsim.workload.rows.job_times import Twice
 from hetsim.workload.rows.text_rows import NUMBER
 
 Cell = Callable[[Any], float]
@@ -254,14 +255,13 @@ def check_form(form: str) -> None:
 class Instants:
     """Reads instants: of dates seconds since 1970, of other times seconds of the log's own time.
 
-    `repeated` counts local times that the clocks of the zone showed twice (the earlier is taken), `skipped` those that
-    they never showed.
+    A local time that the clocks of the zone showed twice is a `Twice`; `skipped` counts those that they never showed.
     """
 
     def __init__(self, form: str | None, zone: tzinfo | None):
         self.form = form
         self.zone = zone
-        self.repeated = self.skipped = 0
+        self.skipped = 0
         self._slices = None if form is None else _sliced(form)
 
     def __call__(self, value: Any) -> float:
@@ -301,8 +301,10 @@ class Instants:
             return found.replace(tzinfo=UTC).timestamp()
         here = found.replace(tzinfo=self.zone)
         first, second = here.timestamp(), here.replace(fold=1).timestamp()
-        self.repeated += first < second
         self.skipped += first > second
+        if first < second:
+            first = Twice(first)
+            first.later = second
         return first
 
 

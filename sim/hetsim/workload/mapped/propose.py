@@ -20,7 +20,7 @@ from hetsim.workload.mapped.proposed_units import amounts, durations, fractions,
 from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
-from hetsim.workload.rows.text_rows import NUMBER
+from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
 UNIT_OF = {1e-3: "ms", 1e-6: "us", 1e-9: "ns", 60.0: "min", 3600.0: "h"}
@@ -329,8 +329,6 @@ INSTEAD = {"gpus": ({"devices"},), "start": ({"end", "duration"},)}
 
 def form_of(path: Path) -> str:
     """In which of the three forms a file is, by its name and its first sign."""
-    from hetsim.workload.readers.task_table import PARQUET
-
     if path.suffix.lower() in PARQUET:
         return "parquet"
     sign = first_sign(path)

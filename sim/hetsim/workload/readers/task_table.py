@@ -28,7 +28,7 @@ from hetsim.model.paths import ExistingFile
 from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
 from hetsim.workload.rows.compressed import opened
-from hetsim.workload.rows.text_rows import numbered_lines
+from hetsim.workload.rows.text_rows import PARQUET, numbered_lines
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ MAX_PROBLEMS = 20
 """Bad cells named one by one; the rest is counted."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
-PARQUET = (".parquet", ".pq")
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:

@@ -15,6 +15,7 @@ from hetsim.errors import Problem, ScenarioError, suggestion
 from hetsim.model.units import MAX_SECONDS, TIME, shown
 from hetsim.workload.rows.compressed import check, is_gzip, opened
 
+PARQUET = (".parquet", ".pq")
 MAX_PROBLEMS = 20
 """Problems of a file named one by one; the rest is counted."""
 NOWHERE = -1.0
