@@ -37,7 +37,7 @@ the key `gpus` of the object `job`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -59,10 +59,12 @@ from hetsim.workload.mapped.mapping import (
     FoldOf,
     Forms,
     GangOf,
+    Missing,
     MissingOf,
     Separator,
     Units,
     Zone,
+    kind_of,
 )
 from hetsim.workload.mapped.rows import FileRows, JsonLines, rows_of
 from hetsim.workload.rows.job_log import Date, JobLog, Named
@@ -144,6 +146,30 @@ _MAP_KEYS = (
 
 for _form, _reader in (("csv", csv), ("parquet", parquet), ("jsonl", jsonl)):
     _reader.check = _checker(_form)  # type: ignore[attr-defined]
+
+
+Record = dict[str, Any]
+"""What a reader of records knows of a job, by target."""
+RECORDED = (
+    "id", "arrival", "start", "end", "time_limit", "gpus", "cpus", "memory", "user", "class", "queue", "account",
+    "status", "recorded_node",
+)  # fmt: skip
+
+
+def read_records(
+    log: JobLog, records: Iterable[tuple[int, Record]], time: str, zone: Any = None, attempts: str | None = None
+) -> JobLog:
+    """Jobs from records that a reader made; `time`: how their instants are written."""
+    columns = {name: CellSource("column", (name,)) for name in RECORDED}
+    made = _map_of(columns, {}, time, zone, {}, attempts=attempts)
+    made = replace(made, missing={name: Missing("default") for name in RECORDED if kind_of(name) != "text"})
+    log.dated = True
+    _localize(log, made)
+    reader = MappedJobs(log, made, keyed=True)
+    for line, record in records:
+        reader.take(line, {name: record.get(name) for name in RECORDED})
+    reader.finish()
+    return log
 
 
 def _read(log: JobLog, made: LogMap, rows: FileRows) -> JobLog:
