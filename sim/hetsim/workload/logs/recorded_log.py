@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hetsim.workload.logs.capacity import Capacity, NodeParts, capacity_of, node_parts
 from hetsim.workload.logs.summary import durations, held
 from hetsim.workload.rows.held import HeldOverTime
 from hetsim.workload.traces import TaskTable
@@ -32,6 +33,10 @@ class Jobs:
     labels: dict[str, np.ndarray] = field(default_factory=dict)
     """Codes by kind of label; -1 where a job has none."""
     names: dict[str, list[str]] = field(default_factory=dict)
+    lines: list[int] = field(default_factory=list)
+    """Where they stand in the file, where that is known."""
+    nodes: NodeParts | None = None
+    used: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -40,10 +45,14 @@ class Jobs:
     def wait(self) -> np.ndarray:
         return self.start - self.arrival
 
-    def peak(self) -> float:
-        """The most that was held, but for moments."""
-        found = HeldOverTime(self.start, self.end, self.amount).peak()
-        return max(found, float(self.amount.max(initial=0.0)))
+    @property
+    def evidence(self) -> np.ndarray:
+        """Jobs whose waits something may be inferred from."""
+        return np.ones(len(self), dtype=bool) if self.used is None else self.used
+
+    def capacity(self, stated: float | None = None) -> Capacity:
+        """What the cluster has: as stated, or as these jobs show it."""
+        return capacity_of(self.start, self.end, self.amount, self.nodes, stated)
 
 
 def jobs_of(table: TaskTable) -> Jobs | None:
@@ -60,6 +69,9 @@ def jobs_of(table: TaskTable) -> Jobs | None:
     rows = rows[np.argsort(table.arrival[rows], kind="stable")]
     begun = np.maximum(start[rows], table.arrival[rows])
     jobs = Jobs("GPUs" if gpus.any() else "cores", table.arrival[rows], begun, begun + took[rows], amount[rows])
+    jobs.lines = [table.line(row) or row + 1 for row in rows.tolist()]
+    labels = table.extra.get("recorded_node")
+    jobs.nodes = node_parts(None if labels is None else labels[rows], jobs.amount, jobs.start, jobs.end)
     for kind in LABELS:
         values = {"user": table.user, "class": table.class_}.get(kind, table.extra.get(kind))
         if values is not None:

@@ -208,7 +208,7 @@ def _bacct_job(log: JobLog, line: int, block: list[str]) -> Record | None:
     if "Dispatched" not in found or "Completed" not in found:
         log.leave_out("no end" if "Dispatched" in found else "never started", line)
         return None
-    keys = {key: value for key, value in re.findall(r"(Job|User|Project|Status|Queue) <([^>]*)>", text)}
+    keys = dict(re.findall(r"(Job|User|Project|Status|Queue) <([^>]*)>", text))
     dispatched = next(part for part in text.split("\n") if "Dispatched" in part)
     hosts = _counted(re.findall(r"<([^>]*)>", re.split("Effective|Allocated", dispatched)[0]))
     slots = re.search(r"(\d+) (?:Task|Processors|Slot)", text)
