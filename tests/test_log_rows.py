@@ -116,7 +116,7 @@ def test_the_devices_tell_which_time_is_wrong(tmp_path: Path) -> None:
 def test_negative_waits_by_the_order_of_ids(tmp_path: Path) -> None:
     rows = [f"{i},{10 * i},{10 * i + 50},{10 * i + 60},1," for i in range(30)]
     rows[7] = "7,900,120,130,1,"
-    assert spans(read(tmp_path, "\n".join(rows)))[7] == (60, 120, 10)
+    assert spans(read(tmp_path, "\n".join(rows)))[7] == (70, 120, 10)
     table = read(tmp_path, "a,0,5,6,1,\nb,9,7,8,1,\n")
     assert spans(table)[1] == (7, 7, 1)
     assert any("1 of 2 jobs began before they came: settled as if they had come" in note for note in table.notes)

@@ -233,7 +233,7 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
     points = [*explained.curve, (float(explained.jobs.end.max()), explained.capacity)]
     runs: list[tuple[float, float, int]] = []
     for (begin, level), (end, _) in zip(points, points[1:], strict=False):
-        count = int((explained.capacity - level) / each + 1e-9)
+        count = int(max(0.0, explained.capacity - level) / each + 1e-9)
         begin = max(begin, offset)
         if count and end > begin:
             if runs and runs[-1][2] == count and math.isclose(runs[-1][0] + runs[-1][1], begin - offset):

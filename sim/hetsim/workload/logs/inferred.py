@@ -181,7 +181,7 @@ def capacity_curve(
     levels = np.where(doubtful, around, capacity)
     inside = (steps.times >= low) & (steps.times < high)
     curve[inside] = levels[bin_of[inside]]
-    return np.maximum(curve, steps.held)
+    return np.minimum(np.maximum(curve, steps.held), capacity)
 
 
 # Order ----------------------------------------------------------------------------------------------------------

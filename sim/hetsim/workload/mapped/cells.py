@@ -15,7 +15,7 @@ from typing import Any
 
 from hetsim.errors import suggestion
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, SIZE, TIME, shown
-from hetsim.workload.rows.job_times import Twice
+from hetsim.workload.rows.job_times import instant_of
 from hetsim.workload.rows.text_rows import NUMBER
 
 Cell = Callable[[Any], float]
@@ -295,17 +295,10 @@ class Instants:
             raise ValueError(f'is not of the form "{self.form}"{hint}') from None
 
     def _seconds(self, found: datetime) -> float:
-        if found.tzinfo is not None:
-            return found.timestamp()
-        if self.zone is None or self.zone is UTC:
-            return found.replace(tzinfo=UTC).timestamp()
-        here = found.replace(tzinfo=self.zone)
-        first, second = here.timestamp(), here.replace(fold=1).timestamp()
-        self.skipped += first > second
-        if first < second:
-            first = Twice(first)
-            first.later = second
-        return first
+        if found.tzinfo is None and self.zone is not None and self.zone is not UTC:
+            here = found.replace(tzinfo=self.zone)
+            self.skipped += here.timestamp() > here.replace(fold=1).timestamp()
+        return instant_of(found, self.zone)
 
 
 _WIDTHS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}

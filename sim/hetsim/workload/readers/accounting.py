@@ -120,6 +120,10 @@ def _held_in_pbs(known: dict[str, str]) -> Record:
             parts = dict(re.findall(r":(ppn|gpus)=(\d+)", chunk))
             total["ngpus"] += count * int(parts.get("gpus", 0)) * ("Resource_List.ngpus" not in known)
             total["ncpus"] += count * int(parts.get("ppn", 1)) * ("Resource_List.ncpus" not in known and bool(chunk))
+    if not total["ncpus"]:  # n1/0*8, n1/0-7, or n1/0+n1/1
+        slots = re.findall(r"/(\d+)(?:\*(\d+)|-(\d+))?", known.get("exec_host", ""))
+        counts = (int(last) - int(one) + 1 if last else int(many or 1) for one, many, last in slots)
+        total["ncpus"] = float(sum(counts))
     return {"cpus": total["ncpus"], "gpus": total["ngpus"], "memory": memory,
             "recorded_node": "|".join(dict.fromkeys(names))}  # fmt: skip
 

@@ -87,8 +87,11 @@ def read(log: JobLog, *, user_label: Named = "user", gang: GangOf | Literal[Fals
     for line, pod in _pods(log):
         try:
             row = _pod(log, line, pod, user_label, makes)
-            if row is not None:
-                rows.take(_gang(pod["metadata"], (by,) if gang else GANGS if gang is None else ()), line, row)
+            name = _gang(pod["metadata"], (by,) if gang else GANGS if gang is None else ())
+            if row is not None and name:
+                rows.take(name, line, row)
+            elif row is not None:
+                job(line, row, None)
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             log.wrong(line, "", f"cannot be read as a pod: {error}")
     rows.finish()

@@ -28,7 +28,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -38,6 +38,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
 from hetsim.workload.rows.job_columns import Blocks
+from hetsim.workload.rows.job_times import instant_of
 from hetsim.workload.rows.request_rows import SampleSeed, Scale, Share
 from hetsim.workload.rows.text_rows import NUMBER, Flag, RowProblems
 
@@ -124,6 +125,8 @@ class JobLog:
         self._remarks: dict[str, list[int]] = {}
         self._bounds: tuple[float, float] | None = None
         self._added = 0
+        self.zone: tzinfo | None = None
+        """Of dates that name none, where it is not UTC."""
         self.one_row_each = False
         """Are several rows with one id an error?"""
         if cut.warm_start and not cut.since:
@@ -236,7 +239,7 @@ class JobLog:
     def date(self, line: int, column: str, cell: str) -> float | None:
         """Seconds since 1970 of a date and time, without a zone as if in UTC; None, and a row problem, otherwise."""
         try:
-            return seconds_of(cell)
+            return seconds_of(cell, self.zone)
         except (ValueError, OverflowError):
             example = "2020-06-09 18:41:01"
             message = f"{shown(cell)} is not a time such as {example}" if cell else "the time is missing"
@@ -284,14 +287,11 @@ def _hash(text: str, seed: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, zone: tzinfo | None = None) -> float:
     """Seconds since 1970 of an ISO date and time; ValueError if it is none."""
     if len(text) < 10:
         raise ValueError(text)
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return found.timestamp()
+    return instant_of(datetime.fromisoformat(text), zone)
 
 
 # Cells by column ------------------------------------------------------------------------------------------------

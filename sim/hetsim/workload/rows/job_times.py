@@ -13,7 +13,9 @@ What is settled is counted with its evidence, and so is what nothing settles, wi
 from __future__ import annotations
 
 import re
+from array import array
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,19 @@ class Twice(float):
     """A local time that the clocks of a zone showed twice, as the earlier instant."""
 
     later = 0.0
+
+
+def instant_of(found: datetime, zone: tzinfo | None) -> float:
+    """Seconds since 1970 of a date, in a zone (UTC) where it names none; `Twice` where clocks showed it twice."""
+    if found.tzinfo is not None:
+        return found.timestamp()
+    here = found.replace(tzinfo=zone or UTC)
+    first, second = here.timestamp(), here.replace(fold=1).timestamp()
+    if first >= second:
+        return first
+    told = Twice(first)
+    told.later = second
+    return told
 
 
 @dataclass
@@ -131,6 +146,7 @@ class JobTimes:
             text = f"{len(jumps):,} jobs {JUMP}: so many that the duration is taken for what it says"
             self.log.notes.append(f"{self.log.path}: {text}")
             self._open = [one for one in self._open if one.what != JUMP]
+        separate = separate and self._come_again()
         if not self._open and not separate:
             return
         rest = _Rest(self.log, self._open)
@@ -157,6 +173,15 @@ class JobTimes:
             self._requeued(rest)
         self.log.first = min((float(np.min(block.arrival)) for block in self.log.blocks), default=self.log.first)
 
+    def _come_again(self) -> bool:
+        """Have several jobs one id?"""
+        keys = array("q")
+        for block in self.log.blocks:
+            keys.extend(map(hash, block.ids if len(block.ids) == len(block) else block.names_of(len(block))))
+        found = np.frombuffer(keys, np.int64) if keys else np.empty(0)
+        found.sort()
+        return bool((found[1:] == found[:-1]).any())
+
     def _name(self, undecided: list[_Open]) -> None:
         for what, taken in ((HOUR, "the earlier is taken"), (JUMP, "start and duration are taken")):
             lines = [one.line for one in undecided if one.what == what]
@@ -172,12 +197,13 @@ class JobTimes:
         """Arrivals by the ids before and after them, where ids rise with arrivals."""
         early = [one for one in self._open if one.what == EARLY]
         for one in early:
-            (_, start, took), (low, _) = one.options[0], rest.around(one.position)
+            (_, start, took), (low, high) = one.options[0], rest.around(one.position)
             assert start is not None
             known = np.isfinite(low) and low <= start
             self._tell(EARLY, "by the order of ids" if known else "as if they had come when they began", one.line)
             if known:
-                self.log.blocks.patches[one.position] = (float(low), start, took)
+                middle = (low + min(high, start)) / 2
+                self.log.blocks.patches[one.position] = (float(middle), start, took)
         hours = [one for one in self._open if one.what == HOUR and len({way[0] for way in one.options}) > 1]
         before, flipped = -np.inf, False
         ordered = sorted(hours, key=lambda one: (rest.rank[one.position], one.line)) if rest.slack is not None else []
