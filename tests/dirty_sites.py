@@ -35,10 +35,6 @@ class Site:
     def gpus(self) -> int:
         return self.nodes * PER_NODE
 
-    @property
-    def mean_wait(self) -> float:
-        return float(np.mean([job["start"] - job["at"] for job in self.jobs]))
-
     def cluster(self) -> dict[str, Any]:
         gpu = {"type": "gpu", "count": PER_NODE}
         return {"nodes": [{"name": "n", "count": self.nodes, "cpus": 64, "gpus": gpu}]}
@@ -99,7 +95,8 @@ def write_csv(found: Site, path: Path, seed: int) -> dict[str, Any]:
     rows = [dict(job) for job in found.jobs]
     for row in chosen(found, random, "jump", 0.005, lambda job: job["took"] > 60):
         rows[row]["end"] -= int(random.integers(rows[row]["took"] + 1, rows[row]["took"] + 4000))
-    for row in chosen(found, random, "early", 0.005, lambda job: True):
+    change = range(3 * 86400 - 7200, 3 * 86400 + 10800)  # there an early start may be a time that clocks show twice
+    for row in chosen(found, random, "early", 0.005, lambda job: job["start"] not in change):
         rows[row]["at"] = rows[row]["start"] + int(random.integers(10, 600))
     again = chosen(found, random, "repeated", 0.005, lambda job: True)
     middle = float(np.median([job["start"] for job in rows]))
@@ -163,7 +160,8 @@ def write_pods(found: Site, path: Path, seed: int) -> dict[str, Any]:
             meta = {"name": f"{job['id']}-{part}" if parts > 1 else job["id"], "creationTimestamp": at(job["at"])}
             if parts > 1:
                 meta |= {"labels": {"training.kubeflow.org/job-name": job["id"]}}
-            spec = {"nodeName": job["node"], "containers": [{"resources": {"requests": asked}}]}
+            spec: dict[str, Any] = {"activeDeadlineSeconds": job["limit"]}
+            spec |= {"nodeName": job["node"], "containers": [{"resources": {"requests": asked}}]}
             status = {"phase": "Succeeded", "startTime": at(job["start"]), "containerStatuses": [state]}
             pods.append({"kind": "Pod", "metadata": meta, "spec": spec, "status": status})
     found.planted["never started"] = ["p"]

@@ -16,6 +16,7 @@ from hetsim.workload.mapped.cells import guess_form
 from hetsim.workload.mapped.log_map import unit_in_name
 from hetsim.workload.mapped.mapping import BLANKS, NO_LIMIT, blanks_of
 from hetsim.workload.mapped.proposed_columns import DURATIONS, INSTANTS, TEXTS, Column, Proposal, choose, column_of
+from hetsim.workload.mapped.proposed_contents import Contents
 from hetsim.workload.mapped.proposed_units import amounts, durations, fractions, seconds_of
 from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
@@ -57,6 +58,7 @@ def propose(path: Path, form: str, rows: FileRows) -> Proposal:
     columns = _columns(rows.names, [cells for _, cells in first], found)
     choice = choose(columns)
     found.unsure += choice.unsure
+    Contents(columns, choice.chosen, len(first), found).choose()
     chosen = _consistent(choice.chosen, found)
     _parts_of_cells(columns, chosen, found)
     _times(chosen, found)
@@ -119,6 +121,8 @@ def _columns(names: list[str], rows: list[list[Any]], found: Proposal) -> list[C
         found.keys["missing_values"] = list(words)
         found.unsure.append(f'missing_values: -1 ("{unknown[0].name}") was taken for no value')
         for column in unknown:
+            told = iter(column.cells)
+            column.there = [there and float(next(told)) != -1 for there in column.there]
             known = [cell for cell in column.cells if float(cell) != -1]
             column.blank, column.cells = column.blank + len(column.cells) - len(known), known
     return columns

@@ -3,14 +3,14 @@
     kubectl get pods --all-namespaces -o json > pods.json
     kubectl get nodes -o json > nodes.json
 
-The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object": POD}),
-of which the last one of a pod counts.  A pod holds the requests of its containers together (or of one of its init
-containers, if that asks for more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or xe).  It
-came at its creationTimestamp, started when its first container did (or at status.startTime) and ran until its last
-one finished.  One whose containers restarted held its devices from PodScheduled (or status.startTime) on; `attempts`
-counts them.  A nodeSelector nvidia.com/gpu.product (amd.com/gpu.product-name, gpu.intel.com/product) keeps it to that
-type.  The node is `recorded_node`, the namespace the class, the phase `status`, and the label `user_label` (default:
-user) the user.
+The list may be that of kubectl, a JSON list, or JSON lines of pods or of watch events ({"type": ..., "object":
+POD}), of which the last one of a pod counts.  A pod holds the requests of its containers together (or of one of
+its init containers, if that asks for more): cpu, memory, GPUs (nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 or
+xe).  It came at its creationTimestamp, started when its first container did (or at status.startTime) and ran until
+its last one finished.  One whose containers restarted held its devices from PodScheduled (or status.startTime) on;
+`attempts` counts them.  Its time limit is activeDeadlineSeconds.  A nodeSelector nvidia.com/gpu.product
+(amd.com/gpu.product-name, gpu.intel.com/product) keeps it to that type.  The node is `recorded_node`, the
+namespace the class, the phase `status`, and the label `user_label` (default: user) the user.
 
 Pods of one gang are one job, named after it, with what they hold together: by the first label or annotation of Volcano,
 Kubeflow, JobSet, Kueue, Ray and the coscheduling plug-in that a pod has, or by that of `gang: {by: LABEL}`;
@@ -174,10 +174,12 @@ def _pod(
     }
     texts = {key: str(value) for key, value in labels.items() if value}
     name = f"{meta['namespace']}/{meta['name']}" if meta.get("namespace") else str(meta["name"])
+    limit = spec.get("activeDeadlineSeconds")
     gpus = sum((held[key] for key in _makes(held)), 0.0)
     return {
         "id": name, "arrival": came, "start": began, "end": ended, "cpus": held["cpu"], "gpus": gpus,
-        "memory": float(int(held["memory"])), **({"attempts": attempts} if attempts > 1 else {}), **texts,
+        "memory": float(int(held["memory"])), **({"attempts": attempts} if attempts > 1 else {}),
+        **({"time_limit": float(limit), "estimate": float(limit)} if limit else {}), **texts,
     }  # fmt: skip
 
 

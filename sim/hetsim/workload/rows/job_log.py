@@ -37,8 +37,8 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from hetsim.errors import Problem, ScenarioError
 from hetsim.model.units import MAX_SECONDS, TIME, parse, shown
+from hetsim.workload.rows.instants import instant_of
 from hetsim.workload.rows.job_columns import Blocks
-from hetsim.workload.rows.job_times import instant_of
 from hetsim.workload.rows.request_rows import SampleSeed, Scale, Share
 from hetsim.workload.rows.text_rows import NUMBER, Flag, RowProblems
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 from array import array
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hetsim.workload.rows.held import HeldOverTime
+from hetsim.workload.rows.instants import Twice
 
 if TYPE_CHECKING:
     from hetsim.workload.rows.job_log import JobLog
@@ -39,25 +39,6 @@ NAMED = 10
 
 Times = tuple[float, float | None, float | None]
 """Arrival, start and run time."""
-
-
-class Twice(float):
-    """A local time that the clocks of a zone showed twice, as the earlier instant."""
-
-    later = 0.0
-
-
-def instant_of(found: datetime, zone: tzinfo | None) -> float:
-    """Seconds since 1970 of a date, in a zone (UTC) where it names none; `Twice` where clocks showed it twice."""
-    if found.tzinfo is not None:
-        return found.timestamp()
-    here = found.replace(tzinfo=zone or UTC)
-    first, second = here.timestamp(), here.replace(fold=1).timestamp()
-    if first >= second:
-        return first
-    told = Twice(first)
-    told.later = second
-    return told
 
 
 @dataclass
@@ -95,6 +76,9 @@ class JobTimes:
         ways = [(came, began, ended) for came, began, ended in given if self._fits(came, began, ended, took)]
         if any(isinstance(one, Twice) for one in (arrival, start, end)) and ways:
             options = list(dict.fromkeys(_times(came, began, ended, took) for came, began, ended in ways))
+            at_once = [one for one in options if one[0] == one[1]]
+            if len(at_once) == 1 and len({one[1:] for one in options}) == 1:
+                options = at_once  # it waited for no second, or for one hour to the second
             if len(options) > 1:
                 self._last = _Open(HOUR, options, line)
             else:
@@ -202,8 +186,9 @@ class JobTimes:
             known = np.isfinite(low) and low <= start
             self._tell(EARLY, "by the order of ids" if known else "as if they had come when they began", one.line)
             if known:
-                middle = (low + min(high, start)) / 2
-                self.log.blocks.patches[one.position] = (float(middle), start, took)
+                # No wait at all is the likeliest one, if the next id allows it.
+                came = start if start <= high else (low + high) / 2
+                self.log.blocks.patches[one.position] = (float(came), start, took)
         hours = [one for one in self._open if one.what == HOUR and len({way[0] for way in one.options}) > 1]
         before, flipped = -np.inf, False
         ordered = sorted(hours, key=lambda one: (rest.rank[one.position], one.line)) if rest.slack is not None else []
