@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetsim.experiment.from_log import _down, inferred_nodes
 from hypothesis import given
 from hypothesis import strategies as st
 from test_output_statistics import queue
@@ -19,7 +20,6 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.errors import UsageError
 from hetsim.experiment.folder import check_folder
-from hetsim.experiment.from_log import _down, inferred_nodes
 from hetsim.experiment.workers import DaskCluster
 from hetsim.results.formatting import PERCENT, one
 from hetsim.results.many_runs.replications import Replications

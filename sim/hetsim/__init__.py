@@ -17,7 +17,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hetsim.build import BUILD
+
 __version__ = "0.1.0"
+__build__ = BUILD
 
 _WHERE = {
     "run": "hetsim.experiment.run:run",
@@ -78,28 +81,6 @@ def __getattr__(name: str) -> Any:
     value = getattr(found, attribute) if attribute else found
     globals()[name] = value
     return value
-
-
-def _verify_compiled() -> str:
-    """`compiled` or `source`: which the engine is; ImportError where a file was edited after it was compiled."""
-    try:
-        sources = import_module("hetsim._compiled").SOURCES
-    except ModuleNotFoundError as missing:
-        if missing.name != "hetsim._compiled":
-            raise
-        return "source"
-    from hashlib import sha256
-    from pathlib import Path
-
-    for name, digest in sources.items():
-        path = Path(__file__).parent / name
-        if not path.is_file() or sha256(path.read_bytes()).hexdigest() != digest:
-            text = f"{path} is not what was compiled, and the compiled code would run in its place; install hetsim anew"
-            raise ImportError(f"{text} (HETSIM_COMPILE=1 pip install . compiles it, pip install . does not)")
-    return "compiled"
-
-
-__build__ = _verify_compiled()
 
 
 def __dir__() -> list[str]:

@@ -423,7 +423,8 @@ def _converted(file: str, form: str | None, options: tuple[str, ...], target: Pa
     from hetsim import registry
     from hetsim.errors import UsageError
     from hetsim.model.files import naming
-    from hetsim.workload.readers.task_table import PARQUET, write, write_parts
+    from hetsim.workload.readers.task_table import write, write_parts
+    from hetsim.workload.rows.text_rows import PARQUET
 
     console.check_replaceable(target, force)
     if not target.parent.is_dir():

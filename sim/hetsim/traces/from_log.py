@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from hetsim import registry
-from hetsim.workload.logs.recorded_log import HeldOverTime, Jobs
+from hetsim.workload.logs.capacity import NodeParts, level_of, node_parts
+from hetsim.workload.logs.recorded_log import Jobs
 from hetsim.workload.logs.summary import held, on_gpus
-from hetsim.workload.logs.waits import Explained
+from hetsim.workload.logs.waits import Explained, half_of
 from hetsim.workload.traces import TaskTable
 
 NODE = 8
@@ -43,6 +44,10 @@ class Variant:
     simulated: float = math.nan
     correlation: float = math.nan
     rank_correlation: float = math.nan
+    error: float = math.nan
+    """Mean difference of simulated and recorded waits, of the half of the jobs that nothing was inferred from."""
+    kept: bool = True
+    """Is it nearer to the record than the one before, so that the next goes on from it?"""
     waits: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     """Recorded and simulated, of the jobs that are compared."""
 
@@ -53,15 +58,22 @@ class Compared:
 
     variants: list[Variant]
     notes: list[str] = field(default_factory=list)
+    steps: list[tuple[str, Callable[[dict[str, Any]], None]]] = field(default_factory=list)
+    """What is to be tried, and how a scenario takes it in."""
+
+    @property
+    def best(self) -> Variant:
+        """The last one that was nearer to the record than those before."""
+        return [one for one in self.variants if one.kept][-1]
 
 
 # The cluster ----------------------------------------------------------------------------------------------------
 
 
 def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
-    """Nodes that could hold all that the log ever held at once.
+    """Nodes with the capacity that the log shows (`hetsim.workload.logs.capacity`).
 
-    Where it names the node of each job: those, with the most that they ever held.  Otherwise one node with all cores,
+    Where it names the nodes of each job: those.  Otherwise one node with all cores,
     or as many nodes of 8 GPUs (fewer where no job holds so many) as it takes, by GPU type.
     """
     start = table.extra.get("recorded_start", table.arrival)
@@ -69,8 +81,9 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
     took = np.min(list(table.times.values()), axis=0)
     gpus, cores = held(table)
     names = table.extra.get("recorded_node")
-    if names is not None and all(name and "|" not in name for name in map(str, names.tolist())):
-        return _named(table, names, begin, begin + took, gpus, cores)
+    parts = node_parts(names, gpus, begin, begin + took)
+    if parts is not None:
+        return _named(table, parts, begin, begin + took, (gpus, cores))
     if not gpus.any():
         peak, nodes = max(1, _most(begin, begin + took, cores)), table.numbers.get("nodes")
         if nodes is None or not (nodes > 1).any():
@@ -82,15 +95,19 @@ def inferred_nodes(table: TaskTable) -> list[dict[str, Any]]:
 
 
 def _named(
-    table: TaskTable, names: np.ndarray, begin: np.ndarray, end: np.ndarray, gpus: np.ndarray, cores: np.ndarray
+    table: TaskTable, parts: NodeParts, begin: np.ndarray, end: np.ndarray, amounts: tuple[np.ndarray, np.ndarray]
 ) -> list[dict[str, Any]]:
     found = []
-    for name in sorted(set(map(str, names.tolist()))):
-        rows = np.flatnonzero(names == name)
-        most = [_most(begin[rows], end[rows], amount[rows]) for amount in (gpus, cores)]
+    share = np.bincount(parts.job)[parts.job]
+    for name in sorted(set(parts.names)):
+        here = parts.of(parts.names.index(name))
+        if not len(here):
+            continue  # the earlier name of another
+        rows = parts.job[here]
+        most = [_most(begin[rows], end[rows], amount[rows] / share[here]) for amount in amounts]
         node: dict[str, Any] = {"name": name, "cpus": max(1, most[1])}
         if most[0]:
-            kinds = _kinds(table)[rows][gpus[rows] > 0]
+            kinds = _kinds(table)[rows][amounts[0][rows] > 0]
             node["gpus"] = {"type": str(kinds[0]), "count": most[0]}
         found.append(node)
     return found
@@ -104,9 +121,7 @@ def _kinds(table: TaskTable) -> np.ndarray:
 
 
 def _most(begin: np.ndarray, end: np.ndarray, amount: np.ndarray) -> int:
-    if not len(begin):
-        return 0
-    return math.ceil(max(HeldOverTime(begin, end, amount).peak(), float(amount.max(initial=0.0))) - 1e-9)
+    return int(level_of(begin, end, amount))
 
 
 def _pools(
@@ -152,35 +167,33 @@ def document_of(
 def variants(
     document: Mapping[str, Any], explained: Explained, pooled: bool, cluster_nodes: list[str] | None
 ) -> Compared:
-    """The log as it stands, and with what was inferred taken in one after the other.
+    """The log as it stands, and the steps that take in what was inferred.
 
     `pooled`: the cluster is one that was inferred, or knows no partitions, so that limits can be said as some.
     `cluster_nodes`: names of its nodes, where those that were down can be said.
     """
     found = Compared([Variant("as it stands", _copy(document))])
-    last = found.variants[-1].document
-    entry = last["workload"][0]
-    trace = entry["trace"]
-    jobs = explained.jobs
-    begin = _cut(trace, explained, found)
+    first = found.variants[0].document
+    begin = _cut(first["workload"][0]["trace"], explained, found)
+    cut = {} if begin is None else {"since": f"{begin:.0f} s", "warm_start": True}
     if begin is not None:
-        last = _copy(last)
-        last["workload"][0]["trace"] |= {"since": f"{begin:.0f} s", "warm_start": True}
-        found.variants.append(Variant("from there with the jobs that ran (warm start)", last))
-    offset = begin or 0.0
-    down = _down(explained, cluster_nodes, offset)
-    if down:
-        last = _copy(last)
-        last["faults"] = [*last.get("faults", []), *down]
-        found.variants.append(Variant("with the nodes that were down", last))
+        name = "from there with the jobs that ran (warm start)"
+        found.steps.append((name, lambda last: last["workload"][0]["trace"].update(cut)))
+
+    def go_down(last: dict[str, Any]) -> None:
+        warm = "warm_start" in last["workload"][0]["trace"] and begin is not None
+        last["faults"] = [*last.get("faults", []), *_down(explained, cluster_nodes, begin if warm and begin else 0.0)]
+
+    if _down(explained, cluster_nodes, 0.0):
+        found.steps.append(("with the nodes that were down", go_down))
     elif len(explained.curve) > 1:
         text = "less capacity at times is not simulated: the cluster is one pool, of which no part can be down"
         found.notes.append(text)
-    if explained.limits is not None and pooled and not (last.get("site") or {}).get("partitions"):
-        last = _copy(last)
-        _limit(last, explained.limits.kind, explained.limits.most, jobs)
-        found.variants.append(Variant(f"with the limits by {explained.limits.kind}", last))
-    elif explained.limits is not None:
+    limits = explained.limits
+    if limits is not None and pooled and not (first.get("site") or {}).get("partitions"):
+        name = f"with the limits by {limits.kind}"
+        found.steps.append((name, lambda last: _limit(last, limits.kind, limits.most, explained.jobs)))
+    elif limits is not None:
         found.notes.append("the limits are not simulated: the cluster has partitions of its own")
     return found
 
@@ -220,7 +233,7 @@ def _down(explained: Explained, names: list[str] | None, offset: float) -> list[
     points = [*explained.curve, (float(explained.jobs.end.max()), explained.capacity)]
     runs: list[tuple[float, float, int]] = []
     for (begin, level), (end, _) in zip(points, points[1:], strict=False):
-        count = int((explained.capacity - level) / each + 1e-9)
+        count = int(max(0.0, explained.capacity - level) / each + 1e-9)
         begin = max(begin, offset)
         if count and end > begin:
             if runs and runs[-1][2] == count and math.isclose(runs[-1][0] + runs[-1][1], begin - offset):
@@ -254,30 +267,28 @@ def _limit(document: dict[str, Any], kind: str, most: Mapping[str, float], jobs:
 def compare(
     compared: Compared, explained: Explained, widest: float = 0.0, tell: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Run the variants, and fill in mean waits and correlations, of the jobs that come after the head.
+    """Run the log as it stands and with one step after the other, and fill in mean waits and correlations.
 
-    `widest`: GPUs of the largest node.  Where all gangs fit on one node, and may use several as it stands, that each
-    stays on one is tried besides, and taken in if it brings the simulated waits nearer.
+    A step is kept if the waits of the half of the jobs from which nothing was inferred (`half_of`) come nearer to the
+    recorded ones.  Compared are jobs that come after the head.  `widest`: GPUs of the largest node.  Where all gangs
+    fit on one node, and may use several as it stands, that each stays on one is a step as well.
     """
-    cut = any("warm_start" in one.document["workload"][0]["trace"] for one in compared.variants)
-    begin = explained.warm_end if cut else 0.0
-    for variant in compared.variants:
-        tell(f"simulating {variant.name}")
-        _simulate(variant, begin)
-    last = compared.variants[-1]
+    begin = explained.warm_end
     amount = explained.jobs.amount
     gangs = explained.jobs.unit == "GPUs" and 1 < float(amount.max()) <= widest
-    if not gangs or explained.shares["held back"] < LEFT or last.document["workload"][0].get("span") != "any":
-        return
-    tried = Variant("with each gang on one node", _copy(last.document))
-    del tried.document["workload"][0]["span"]
-    tell(f"simulating {tried.name}")
-    _simulate(tried, begin)
-    if tried.correlation > last.correlation or (math.isnan(last.correlation) and not math.isnan(tried.correlation)):
+    unexplained = explained.shares["held back"] + explained.shares["fragmented"] >= LEFT
+    if gangs and unexplained and compared.variants[0].document["workload"][0].get("span") == "any":
+        compared.steps.append(("with each gang on one node", lambda last: last["workload"][0].pop("span")))
+    tell(f"simulating {compared.variants[0].name}")
+    _simulate(compared.variants[0], begin)
+    for name, take_in in compared.steps:
+        best = compared.best
+        tried = Variant(name, _copy(best.document))
+        take_in(tried.document)
+        tell(f"simulating {name}")
+        _simulate(tried, begin)
+        tried.kept = tried.error < best.error or (math.isnan(best.error) and not math.isnan(tried.error))
         compared.variants.append(tried)
-    else:
-        text = "gangs may use several nodes: with each on one the correlation is"
-        compared.notes.append(f"{text} {tried.correlation:.2f}, in place of {last.correlation:.2f}")
 
 
 def _simulate(variant: Variant, begin: float) -> None:
@@ -286,13 +297,18 @@ def _simulate(variant: Variant, begin: float) -> None:
 
     tasks = one_run(prepare(variant.document)).tasks
     warm = "at_cut" in tasks
+    offset = math.ceil(begin) if "warm_start" in variant.document["workload"][0]["trace"] and warm else 0.0
     chosen = tasks["recorded_start"].notna() & (tasks["status"] == "completed")
-    chosen &= (tasks["at_cut"] == 0) if warm else (tasks["arrival"] >= begin)
+    chosen &= (tasks["at_cut"] == 0) if warm else (tasks["arrival"] >= math.ceil(begin))
     part = tasks[chosen]
-    recorded = part["recorded_start"].to_numpy(dtype=float) - part["arrival"].to_numpy(dtype=float)
-    simulated = part["start"].to_numpy(dtype=float) - part["arrival"].to_numpy(dtype=float)
+    arrival = part["arrival"].to_numpy(dtype=float)
+    recorded = part["recorded_start"].to_numpy(dtype=float) - arrival
+    simulated = part["start"].to_numpy(dtype=float) - arrival
     variant.jobs, variant.waits = len(part), (recorded, simulated)
     if len(part):
+        judge = half_of(arrival + offset) == 1
+        judge = judge if judge.any() else ~judge
+        variant.error = float(np.abs(simulated - recorded)[judge].mean())
         variant.recorded, variant.simulated = float(recorded.mean()), float(simulated.mean())
         variant.correlation = correlation(recorded, simulated)
         variant.rank_correlation = rank_correlation(recorded, simulated)

@@ -85,7 +85,9 @@ def told(
     explained = None
     if jobs is not None:
         capacity = _capacity(run, jobs.unit)
-        explained = explain(subject.table, capacity, cut="at_cut" in subject.table.extra)
+        stated = None if subject.inferred else capacity
+        cut = "at_cut" in subject.table.extra
+        explained = explain(subject.table, stated, cut)
     if explained is None:
         if out is not None:
             _write(subject.document, out)
@@ -93,12 +95,13 @@ def told(
     document = dict(subject.document)
     if policy is not None:
         document["policy"] = policy
-    compared = variants(document, explained, not run.cluster.partitions, names)
+    half = explain(subject.table, stated, cut, part=0) if simulate else None
+    compared = variants(document, half or explained, not run.cluster.partitions, names)
     if simulate:
         gpus = Counter(device.node for device in run.cluster.devices if device.type.kind != "cpu")
-        compare(compared, explained, max(gpus.values(), default=0), lambda text: console.note(text, quiet))
+        compare(compared, half or explained, max(gpus.values(), default=0), lambda text: console.note(text, quiet))
     if out is not None:
-        _write(compared.variants[-1].document, out)
+        _write(compared.best.document, out)
     return explained, compared
 
 

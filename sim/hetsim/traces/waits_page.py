@@ -56,7 +56,8 @@ def _variants(compared: Compared) -> str:
     for number, one in enumerate(compared.variants):
         times = [Cell("–" if math.isnan(mean) else next(written), mean) for mean in (one.recorded, one.simulated)]
         both = [Cell("–" if math.isnan(r) else f"{r:.2f}", r) for r in (one.correlation, one.rank_correlation)]
-        rows.append([Cell(str(number), number), one.name, Cell(f"{one.jobs:,}", one.jobs), *times, *both])
+        name = one.name if one.kept else f"{one.name}: no better, left out"
+        rows.append([Cell(str(number), number), name, Cell(f"{one.jobs:,}", one.jobs), *times, *both])
     titles = ["Step", "Scenario", "Jobs", "Recorded mean", "Simulated mean", "Correlation", "Of ranks"]
     under = f"Waits under {waits_report.policy_of(compared)}, with one thing after the other taken in."
     return table(titles, rows, under)

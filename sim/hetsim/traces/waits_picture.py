@@ -71,10 +71,11 @@ def _reasons(ax: Axes, explained: Explained) -> None:
 def _waits(ax: Axes, explained: Explained, compared: Compared | None) -> None:
     run = [one for one in (compared.variants if compared is not None else []) if one.waits is not None and one.jobs]
     lines = {"recorded": run[0].waits[0] if run and run[0].waits is not None else explained.jobs.wait}
-    for one in dict.fromkeys([0, len(run) - 1]) if run else ():
+    best = [number for number, one in enumerate(run) if one.kept]
+    for one in dict.fromkeys([0, best[-1]]) if best else ():
         waits = run[one].waits
         assert waits is not None
-        lines["simulated, as it stands" if one == 0 else "simulated, all taken in"] = waits[1]
+        lines["simulated, as it stands" if one == 0 else "simulated, with all that was kept"] = waits[1]
     for number, (label, values) in enumerate(lines.items()):
         ordered = np.maximum(np.sort(values), SHORTEST)
         share = 100 * np.arange(1, len(ordered) + 1) / max(1, len(ordered))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hetsim.report import terminal
+from hetsim.workload.logs.capacity import FULL
 
 if TYPE_CHECKING:
     from hetsim.traces.from_log import Compared
@@ -19,6 +20,7 @@ MEANING = {
     "limit": "its {kind} held as much as it ever does",
     "priority": "a job that goes before it waited for room",
     "order": "a job that came earlier waited for room",
+    "fragmented": "fitted on no single node, though into what was free of the cluster",
     "held back": "it fitted; nothing in the log says why it did not start",
 }
 MAX_SHOWN = 8
@@ -48,6 +50,7 @@ def inferred(explained: Explained) -> list[str]:
     """What the log shows of its site, a sentence each."""
     texts = []
     jobs = explained.jobs
+    texts += _site(explained)
     lacking = [level for _, level in explained.curve if level < explained.capacity]
     if lacking:
         texts.append(f"capacity: at times only {min(lacking):,.6g} of {explained.capacity:,.6g} {jobs.unit} were up")
@@ -66,6 +69,23 @@ def inferred(explained: Explained) -> list[str]:
     return texts
 
 
+def _site(explained: Explained) -> list[str]:
+    """Where the capacity is from, and where the log holds more."""
+    site, unit, found = explained.site, explained.jobs.unit, []
+    if not site.stated:
+        least = "at least " if site.full < FULL else ""
+        by = f", the sum of {len(site.by_node):,} nodes" if site.by_node else ""
+        share = f"all of them are held for {100 * site.full:.1f} % of the time with jobs"
+        found.append(f"capacity: {least}{site.amount:,.6g} {unit}{by}; {share}")
+    for name, first, seconds, most, jobs in sorted(site.beyond, key=lambda one: -one[2])[:MAX_SHOWN]:
+        at, long = terminal.several([first, seconds], terminal.SECONDS)
+        lines = [str(explained.jobs.lines[job]) for job in jobs[:MAX_SHOWN]] + ["..."] * (len(jobs) > MAX_SHOWN)
+        of = f"node {name} has" if name else "that"
+        text = f"more than {of}: up to {most:,.6g} {unit} for {long} in all, first at {at}"
+        found.append(f"{text}, by the rows {', '.join(lines)}")
+    return found
+
+
 def _variants(explained: Explained, compared: Compared) -> list[str]:
     policy = policy_of(compared)
     rows = [[f"waits under {policy}", "jobs", "recorded", "simulated", "correlation", "of ranks"]]
@@ -74,14 +94,15 @@ def _variants(explained: Explained, compared: Compared) -> list[str]:
     for variant in compared.variants:
         times = [next(written), next(written)] if variant.jobs else ["–", "–"]
         pair = (variant.correlation, variant.rank_correlation)
-        rows.append([variant.name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
+        name = variant.name if variant.kept else f"{variant.name}: no better, left out"
+        rows.append([name, f"{variant.jobs:,}", *times, *("–" if math.isnan(r) else f"{r:.2f}" for r in pair)])
     said = conclusion(compared)
     return ["", *terminal.table(rows, right=range(1, 6)), *(["", said] if said else [])]
 
 
 def conclusion(compared: Compared) -> str:
     """How much nearer the simulated waits are with what was inferred; empty where there is nothing to compare."""
-    first, last = compared.variants[0], compared.variants[-1]
+    first, last = compared.variants[0], compared.best
     if last is first or math.isnan(first.correlation) or math.isnan(last.correlation):
         return ""
     times = terminal.several([last.simulated, last.recorded], terminal.SECONDS)
@@ -111,6 +132,11 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
         "unit": explained.jobs.unit,
         "mean_recorded_wait": explained.mean_wait,
         "capacity": explained.capacity,
+        "capacity_stated": explained.site.stated,
+        "capacity_full": explained.site.full,
+        "beyond": [{"node": name, "first": first, "seconds": seconds, "most": most,
+                    "rows": [explained.jobs.lines[job] for job in jobs]}
+                   for name, first, seconds, most, jobs in explained.site.beyond],
         "capacity_curve": [list(point) for point in explained.curve],
         "head_until": explained.warm_end,
         "shares": explained.shares,
@@ -119,7 +145,8 @@ def mapping(explained: Explained, compared: Compared | None, simulated: bool) ->
     }
     if compared is not None and simulated:
         figures["variants"] = [
-            {"name": one.name, "jobs": one.jobs, "recorded": one.recorded, "simulated": one.simulated,
+            {"name": one.name, "kept": one.kept, "error": None if math.isnan(one.error) else one.error,
+             "jobs": one.jobs, "recorded": one.recorded, "simulated": one.simulated,
              "correlation": None if math.isnan(one.correlation) else one.correlation,
              "rank_correlation": None if math.isnan(one.rank_correlation) else one.rank_correlation}
             for one in compared.variants

@@ -197,7 +197,7 @@ def with_limits(
     if len(past) < ENOUGH or not (past.wait > 0).any():
         return history, cluster
     steps = HeldSteps(past)
-    limits = limits_of(past, steps, past.peak(), warm_end(past, steps))
+    limits = limits_of(past, steps, past.capacity().amount, warm_end(past, steps))
     if limits is None:
         return history, cluster
     key = "max_gpus" if jobs.unit == "GPUs" else "max_cpus"

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 import pandas as pd
 
-from hetsim import __build__
+from hetsim.build import BUILD
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import flush, naming, temporary_folder, umask, write_text
 from hetsim.model.record import PREEMPTIONS, Record
@@ -216,7 +216,7 @@ def _description(result: Kept) -> dict[str, Any]:
         "error": result.error,
         "inputs": result.inputs,
         "versions": versions(),
-        "build": __build__,
+        "build": BUILD,
     }
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
@@ -242,14 +243,10 @@ class JsonLines:
             yield number, [self._cell(row, name) for name in columns]
 
     def _cell(self, row: dict[str, Any], name: str) -> Any:
-        found: Any = row
-        if name in row:
-            found = row[name]
-        else:
-            for part in name.split("."):
-                if not isinstance(found, dict) or part not in found:
-                    return None
-                found = found[part]
+        try:
+            found = _dig(row, name)
+        except KeyError:
+            return None
         self.seen.add(name)
         return found
 
@@ -267,6 +264,17 @@ class JsonLines:
             if not isinstance(row, dict):
                 raise fail(self.path, "the line is not a JSON object", number)
             yield number, row
+
+
+def _dig(found: Any, name: str) -> Any:
+    """The value under `a.b`; a key may have dots itself, as labels of Kubernetes do.  KeyError where there is none."""
+    if isinstance(found, dict):
+        if name in found:
+            return found[name]
+        for at in [at for at, sign in enumerate(name) if sign == "." and name[:at] in found]:
+            with suppress(KeyError):
+                return _dig(found[name[:at]], name[at + 1 :])
+    raise KeyError(name)
 
 
 def _keys(row: dict[str, Any], before: str = "") -> Iterator[str]:

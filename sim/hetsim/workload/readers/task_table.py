@@ -28,7 +28,7 @@ from hetsim.model.files import open_input, write_whole
 from hetsim.model.paths import ExistingFile
 from hetsim.model.plan import find_cycle
 from hetsim.model.units import MAX_BYTES, MAX_SECONDS, shown
-from hetsim.workload.rows.text_rows import numbered_lines
+from hetsim.workload.rows.text_rows import PARQUET, numbered_lines
 from hetsim.workload.traces import LISTS, NUMBERS, TaskTable
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ MISSPELT = 0.8
 """How alike (as difflib counts) a name is to one that it may stand for; submit_time is no gpu_time."""
 
 _TIME = re.compile(r"(?:cpu_time|gpu_time|gpu_time\..+?)(?P<estimate>_estimate)?\Z")
-PARQUET = (".parquet", ".pq")
 
 
 def read(path: ExistingFile, *, columns: dict[str, str] | None = None) -> TaskTable:

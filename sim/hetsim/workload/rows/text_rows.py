@@ -15,6 +15,7 @@ from hetsim.errors import MAX_PROBLEMS, Problem, ScenarioError, suggestion
 from hetsim.model.compressed import check, is_gzip, opened
 from hetsim.model.units import MAX_SECONDS, TIME, shown
 
+PARQUET = (".parquet", ".pq")
 NOWHERE = -1.0
 """Stands for a time where a task cannot run."""
 
