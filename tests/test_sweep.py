@@ -30,8 +30,9 @@ import hetsim as hs
 from hetsim import registry
 from hetsim.cli import hetsim
 from hetsim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
-from hetsim.experiment import identity, work
+from hetsim.experiment import identity, study, work
 from hetsim.experiment.points import MAX_ROWS, column_of, parse_over, rows
+from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster
@@ -423,7 +424,8 @@ def test_what_was_run_is_not_run_again(tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(found.by_replication, first.by_replication, check_exact=True)
         assert repr(found) == repr(first)
     assert files(tmp_path) == before
-    assert sum(name.count("runs/") for name in before) == 16
+    assert [name for name in before if "runs/" in name and not name.endswith(".runs")] == []
+    assert len(stored_runs(tmp_path / "s")) == 16
     with pytest.raises(Made):
         sweep(SMALL, OVER, fresh=True, **given)
 
@@ -480,17 +482,21 @@ def test_the_hash_covers_files_and_the_code_of_policies(tmp_path, monkeypatch):
     assert len(seen) == 4
 
 
-def test_a_run_that_is_not_whole_is_made_again(tmp_path):
+def test_a_run_that_is_not_whole_is_made_again(tmp_path, monkeypatch):
     found = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
     before = files(tmp_path)
-    torn, other = sorted((tmp_path / "s" / "runs").rglob("*.json"))
-    torn.write_bytes(torn.read_bytes()[:-40])
-    other.write_text(torn.name)
-    (tmp_path / "s" / ".hetsim-left").write_text("x")
-    with pytest.warns(DamageWarning, match="2, such as .*json; they were made again"):
-        again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
-    pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
-    assert files(tmp_path) == before
+    (segment,) = (tmp_path / "s" / "runs").iterdir()
+    whole, made = segment.read_bytes(), []
+    real = work.outcome_of
+    monkeypatch.setattr(work, "outcome_of", lambda *given: made.append(given) or real(*given))
+    for torn in (whole[:-40], whole[:60]):  # the last run, and all of them
+        segment.write_bytes(torn)
+        (tmp_path / "s" / ".hetsim-left").write_text("x")
+        with pytest.warns(DamageWarning, match=r"1, such as .*\.runs; what was lost was made again"):
+            again = sweep(SMALL, {GPUS: [2, 3]}, out=tmp_path / "s")
+        pd.testing.assert_frame_equal(again.table, found.table, check_exact=True)
+        assert files(tmp_path) == before
+    assert len(made) == 1 + 2
 
 
 def test_a_directory_of_something_else_is_not_touched(tmp_path):
@@ -519,7 +525,7 @@ def test_the_directory_of_another_sweep(tmp_path, monkeypatch):
     assert len(sweep(SMALL, {GPUS: [2, 3, 4]}, out=tmp_path / "s", resume=True)) == 3
     assert len(made) == 1
     assert len(sweep(SMALL, {GPUS: [4]}, out=tmp_path / "s", fresh=True)) == 1
-    assert len(list((tmp_path / "s" / "runs").rglob("*.json"))) == 1
+    assert len(stored_runs(tmp_path / "s")) == 1
 
 
 def test_two_cannot_work_on_one_directory(tmp_path):
@@ -575,7 +581,7 @@ def test_a_worker_that_dies(kept: str, tmp_path):
     assert len(found.table) == 6
     sound = found.table[found.table["status"] == "done"]
     assert len(sound) == (6 if once else 5)
-    assert len(list((tmp_path / "s" / "runs").rglob("*.json"))) == len(sound)
+    assert len(stored_runs(tmp_path / "s")) == len(sound)
     for row in sound.to_dict("records"):
         assert row["wait_mean"] == alone.table.set_index(GPUS).loc[row[GPUS], "wait_mean"]
     if not once:
@@ -622,7 +628,7 @@ def test_ctrl_c_leaves_what_can_be_resumed(tmp_path, workers: int):
     )  # fmt: skip
 
     def finished() -> int:
-        return sum(not path.name.startswith(".") for path in out.glob("runs/*/*.json"))  # others are being written
+        return len(stored_runs(out))
 
     while started.poll() is None and finished() < 3:
         time.sleep(0.005)
@@ -696,8 +702,9 @@ def test_a_dask_worker_killed_in_mid_sweep_loses_nothing(tmp_path, monkeypatch):
         with distributed.Client(where, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=120)
 
-        # The twelfth job is sent when at most six are under way: half of the runs are still to be made, and the worker
-        # that dies has some of those that are under way.
+        # A run at a time, so that the twelfth is sent when at most six are under way: half of the runs are still to be
+        # made, and the worker that dies has some of those that are under way.
+        monkeypatch.setattr(study, "MAX_TASK", 1)
         sent = []
         submit = DaskCluster.submit
 
@@ -715,7 +722,7 @@ def test_a_dask_worker_killed_in_mid_sweep_loses_nothing(tmp_path, monkeypatch):
         assert found.table[["status", "error"]].drop_duplicates().to_numpy().tolist() == [["done", ""]]
         assert started[1].wait(60) == -signal.SIGKILL
         assert started[2].poll() is None
-        assert len(sent) == len(list(out.glob("runs/*/*.json"))) == 24
+        assert len(sent) == len(stored_runs(out)) == 24
         sweep(SMALL, over, out=tmp_path / "alone", **given)
         assert files(out) == files(tmp_path / "alone")
     finally:

@@ -2,7 +2,7 @@
 
     sweep.json              what is swept: keys, points, policies, replications, versions, a digest a row
     scenario.yaml           the scenario behind all points
-    runs/ab/abcdef….json    a finished run each (`hetsim.experiment.store`), unless another cache was named
+    runs/                   finished runs (`hetsim.experiment.store`), unless another cache was named
     table.parquet           the tables, once all runs are there
     replications.parquet
     tables.json             digests of the other files: written last
@@ -29,7 +29,7 @@ from hetsim.results.many_runs.sweep import EACH, MARK, SCENARIO, TABLE, TABLES
 from hetsim.results.sealed import digests, sealed, unsealed
 
 if TYPE_CHECKING:
-    from hetsim.results.many_runs.sweep import Sweep
+    from hetsim.results.many_runs.sweep_tables import SweepTables
 
 RUNS = "runs"
 _PARTS = {
@@ -53,10 +53,9 @@ class Directory:
     def runs(self) -> Path:
         return self.folder / RUNS
 
-    def finish(self, sweep: Sweep) -> None:
+    def finish(self, tables: SweepTables) -> None:
         """Write the tables."""
-        write_whole(self.folder / EACH, lambda path: sweep.by_replication.to_parquet(path, index=False), durable=True)
-        write_whole(self.folder / TABLE, lambda path: sweep.table.to_parquet(path, index=False), durable=True)
+        tables.write(self.folder / TABLE, self.folder / EACH)
         # The digests last: they say that all is there.
         found = sealed({"files": digests(self.folder, (MARK, SCENARIO, EACH, TABLE))}, 1)
         write_whole(self.folder / TABLES, lambda path: path.write_text(found, encoding="utf-8"), durable=True)
@@ -142,7 +141,7 @@ def claim(
         folder.mkdir(parents=True, exist_ok=True)
         directory = Directory(folder, None if shared else _lock(folder))
         try:
-            for pattern in ("", f"{RUNS}/*/"):
+            for pattern in ("", f"{RUNS}/"):
                 remove_left(folder, pattern)
             if state in ("replaced", "extended"):
                 for name in (TABLES, TABLE, EACH):
