@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,13 +32,16 @@ from hetsim import registry
 from hetsim.cli import hetsim
 from hetsim.errors import DamageWarning, ScenarioError, UnknownName, UsageError
 from hetsim.experiment import identity, study, work
+from hetsim.experiment import sweep as sweeps
 from hetsim.experiment.points import MAX_ROWS, column_of, parse_over, rows
+from hetsim.experiment.shard import ShardOver
 from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import plan_sweep, sweep
 from hetsim.experiment.work import Packed, RunOutcome
 from hetsim.experiment.workers import DaskCluster
 from hetsim.policy import ListScheduler
 from hetsim.results.many_runs.sweep import FACTS, Sweep
+from hetsim.results.many_runs.sweep_tables import SweepRow, SweepTables
 from hetsim.scenario.scenario import load
 from hetsim.scenario.schema.sweep import read_range
 
@@ -884,3 +888,132 @@ def test_null_is_a_value_of_a_table():
         "chunked-prefill", over={key: [64, None]}, overrides={"horizon": "20 s", "warmup": "1 s"}, metrics=["ttft_mean"]
     )
     assert [row[1] for row in found.shown()[1]] == ["64", "null"]
+
+
+# Blocks, and figures that are kept ------------------------------------------------------------------------------------
+
+
+def test_figures_that_are_kept_alone(tmp_path, monkeypatch):
+    """They are those of a sweep that keeps all, as are the other way round figures taken from its runs."""
+    given: dict[str, Any] = {"over": {GPUS: [2, 3]}, "policies": ["fcfs", "sjf"], "replications": 3}
+    whole = sweep(SMALL, **given, cache=tmp_path / "all")
+    few = sweep(SMALL, **given, keep=["wait_mean", "energy_j"], metrics="rho_p95", out=tmp_path / "few")
+    metrics = [name for name in few.table if name not in (*FACTS, GPUS) and "_ci_" not in name]
+    assert sorted(metrics) == ["energy_j", "rho_p95", "wait_mean"]
+    assert len(few.by_replication.columns) < len(whole.by_replication.columns) / 4
+    for name in ("wait_mean", "energy_j", "energy_j_ci_low", "wait_mean_ci_high"):
+        pd.testing.assert_series_equal(few.table[name], whole.table[name], check_exact=True)
+    assert few.shown_metrics == ["rho_p95"]
+    with pytest.raises(UsageError, match="differs in the figures that are kept"):
+        sweep(SMALL, **given, out=tmp_path / "few", metrics="rho_p95")
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    again = sweep(SMALL, **given, keep="wait_mean", cache=tmp_path / "all")
+    assert [name for name in again.table if name not in (*FACTS, GPUS) and "_ci_" not in name] == ["wait_mean"]
+    pd.testing.assert_series_equal(again.table["wait_mean"], whole.table["wait_mean"], check_exact=True)
+    sweep(SMALL, **given, keep="energy_j", cache=tmp_path / "few" / "runs")
+    for more in ({}, {"keep": "response_mean"}):
+        with pytest.raises(Made):
+            sweep(SMALL, **given, **more, cache=tmp_path / "few" / "runs")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_many_blocks_give_the_tables_of_one(tmp_path, monkeypatch, workers: int):
+    """With an equal point in another block, and a policy that fails in one: there it has no metrics at all."""
+    points = [{GPUS: count} for count in (3, 3, 3, 2, 4, 5, 2)]
+    given: dict[str, Any] = {"points": points, "policies": [Odd, "fcfs"], "replications": 2}
+    one = sweep(SMALL, **given, out=tmp_path / "one")
+    monkeypatch.setattr(sweeps, "BLOCK", 8)
+    several = sweep(SMALL, **given, out=tmp_path / "several", workers=workers)
+    for found in (several, Sweep.load(tmp_path / "several"), sweep(SMALL, **given)):
+        pd.testing.assert_frame_equal(found.table, one.table, check_exact=True)
+        pd.testing.assert_frame_equal(found.by_replication, one.by_replication, check_exact=True)
+    assert {run: dict(outcome.values or {}) for run, outcome in stored_runs(tmp_path / "one").items()}.keys() == (
+        stored_runs(tmp_path / "several").keys()
+    )
+    assert len(list((tmp_path / "several" / "runs").iterdir())) == 3  # the last has only rows that others have
+    assert not list((tmp_path / "several").glob(".hetsim-*"))
+
+
+def test_columns_that_a_later_block_brings(tmp_path):
+    """The rows before have none there, in memory as in files."""
+    rows_of = [[SweepRow(0, "a", 1, [None], ["failed"])], [SweepRow(1, "a", 1, [{"wait_mean": 1.0, "jain": 2.0}])],
+               [SweepRow(2, "a", 1, [{"wait_mean": 3.0}])]]  # fmt: skip
+    found = []
+    for folder in (None, tmp_path / "t"):
+        tables = SweepTables({"key": ["x", "y", "z"]}, several=False, text_seeds=False, folder=folder)
+        for block in rows_of:
+            tables.add(block)
+        if folder is None:
+            found.append(tables.frames())
+        else:
+            tables.write(tmp_path / "table.parquet", tmp_path / "each.parquet")
+            tables.close()
+            found.append([pd.read_parquet(tmp_path / name) for name in ("table.parquet", "each.parquet")])
+    for one, other in zip(*found, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+        assert one["wait_mean"].fillna(-1).tolist() == [-1, 1, 3]
+        assert one["jain"].fillna(-1).tolist() == [-1, 2, -1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["each.parquet", "table.parquet"]
+
+
+def test_shards_of_many_blocks_make_whole_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "BLOCK", 2)
+    over = {"seed": range(17)}
+    for number in (2, 1):
+        with pytest.raises(ShardOver) as over_part:
+            sweep(SMALL, over, out=tmp_path / "s", shard=f"{number}/2")
+        assert (over_part.value.report.made, over_part.value.report.there) == ((8, 0) if number == 2 else (9, 0))
+    assert [path.suffix for path in (tmp_path / "s" / "runs").iterdir()] == [".runs"] * 9
+    sweep(SMALL, over, out=tmp_path / "whole")
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    sweep(SMALL, over, out=tmp_path / "s")
+    assert files(tmp_path / "s") == files(tmp_path / "whole")
+
+
+def test_blocks_under_way_are_bounded(monkeypatch):
+    """The first run hangs until others are not begun any more: those of eight blocks and of the one begun."""
+    monkeypatch.setattr(sweeps, "BLOCK", 2)
+    real, begun, stuck = work.outcome_of, [], threading.Event()
+
+    def outcome(setup: Any, scenario: Any, job: Any, meter: Any = None) -> Any:
+        if job.seed == 0:
+            stuck.wait(60)
+        begun.append(job.seed)
+        return real(setup, scenario, job, meter)
+
+    def crowded(blocks: Any) -> bool:
+        found = is_crowded(blocks)
+        if found and len(begun) == 2 * sweeps.OPEN_BLOCKS:  # all but the first of those that were handed out
+            stuck.set()
+        return found
+
+    is_crowded = sweeps.OpenBlocks.crowded.fget
+    monkeypatch.setattr(sweeps.OpenBlocks, "crowded", property(crowded))
+    monkeypatch.setattr(work, "outcome_of", outcome)
+    with ThreadPoolExecutor(2) as pool:
+        found = sweep(SMALL, {"seed": range(60)}, executor=pool, workers=2)
+    assert found.table["seed"].tolist() == list(range(60))
+    assert begun.index(0) == 2 * sweeps.OPEN_BLOCKS
+
+
+def test_a_folder_with_a_file_a_run_is_resumed(tmp_path, monkeypatch):
+    """As sweeps were kept before there were segments."""
+    from hetsim.experiment.segment import line_of
+    from hetsim.results.sealed import sealed, unsealed
+
+    out = tmp_path / "s"
+    whole = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out)
+    for run, outcome in stored_runs(out).items():
+        (out / "runs" / run[:2]).mkdir(exist_ok=True)
+        (out / "runs" / run[:2] / f"{run}.json").write_bytes(line_of(run, outcome))
+    next((out / "runs").glob("*.runs")).unlink()
+    mark = unsealed(out / "sweep.json")
+    mark["rows"] = [mark["rows"][at : at + 64] for at in range(0, len(mark["rows"]), 64)]
+    (out / "sweep.json").write_text(sealed(mark, 1))
+    kept = sorted(path for path in (out / "runs").rglob("*") if path.is_file())
+    assert len(kept) == 4
+    monkeypatch.setattr(work, "outcome_of", no_run)
+    for given in ({}, {"resume": True}, {}):
+        again = sweep(SMALL, {GPUS: [2, 3]}, replications=2, out=out, **given)
+        pd.testing.assert_frame_equal(again.table, whole.table, check_exact=True)
+    assert sorted(path for path in (out / "runs").rglob("*") if path.is_file()) == kept

@@ -35,6 +35,7 @@ SHOWN_POINTS = 20
 @click.option("--n", type=Whole(min=1), metavar="N", help="Points of a sample.")
 @click.option("--sample-seed", type=Whole(min=0), default=0, show_default=True, help="Of the sample.")
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="A metric to keep and show (repeatable).")
+@click.option("--keep", multiple=True, metavar="NAME", help="Keep this and those of --metric alone (repeatable).")
 @click.option("--by-replication", is_flag=True, help="Print a row a replication (with --json).")
 @click.option(
     "--out",
@@ -60,6 +61,7 @@ def sweep(
     n: int | None,
     sample_seed: int,
     metrics: tuple[str, ...],
+    keep: tuple[str, ...],
     by_replication: bool,
     out: Path | None,
     resume: bool,
@@ -85,7 +87,7 @@ def sweep(
         raise UsageError("--by-replication goes with --json; with --out the replications are a Parquet file")
     plan = plan_sweep(
         scenario, over_given(over), points=None if points is None else read_points(points), sample=sample, n=n,
-        policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, **options,
+        policies=list(policies) or None, sample_seed=sample_seed, metrics=metrics, keep=keep, **options,
     )  # fmt: skip
     if dry_run:
         _show_plan(plan, estimate_sweep(plan, out, resume), as_json)

@@ -40,7 +40,7 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
     """An outcome as JSON has it."""
     marks: dict[str, Any] = {"refused": True} if outcome.refused else {}
     marks |= {"unknown": outcome.unknown} if outcome.unknown else {}
-    marks |= {"only": list(outcome.only)} if outcome.only else {}
+    marks |= {"reduced": True} if outcome.reduced else {}
     values = None if outcome.values is None else json_values(outcome.values)
     return {"run": run, "error": outcome.error, **marks, "warnings": outcome.warnings, "values": values}
 
@@ -48,7 +48,7 @@ def plain(run: str, outcome: RunOutcome) -> dict[str, Any]:
 def outcome_of_plain(kept: Mapping[str, Any], values: Mapping[str, float] | None) -> RunOutcome:
     return RunOutcome(
         values, kept["warnings"], error=kept["error"], refused=kept.get("refused", False),
-        unknown=kept.get("unknown", ""), only=tuple(kept.get("only", ())),
+        unknown=kept.get("unknown", ""), reduced=kept.get("reduced", False),
     )  # fmt: skip
 
 

@@ -59,16 +59,16 @@ class Store:
         self._found: _Found | None = None
 
     def get(
-        self, run: str, metrics: Iterable[str] = (), block: Hashable = None, only: tuple[str, ...] = ()
+        self, run: str, metrics: Iterable[str] = (), block: Hashable = None, reduced: bool = False
     ) -> RunOutcome | None:
         """The outcome of a run that was kept whole, with all these metrics besides those of every summary.
 
-        block: the one that the run is sealed with, where it is not yet.  only: figures that are enough.
+        block: the one that the run is sealed with, where it is not yet.  reduced: these metrics are enough.
         """
         if self.folder is None:
             return None
         for outcome, is_sealed in self.kept(run):
-            if self._fits(outcome, metrics, only):
+            if self._fits(outcome, metrics, reduced):
                 if not is_sealed:
                     self._pending.setdefault(block, {})[run] = outcome
                 elif run in self.found.single:
@@ -84,9 +84,9 @@ class Store:
         if not self.fresh:
             yield from self.found.outcomes(run)
 
-    def _fits(self, outcome: RunOutcome, metrics: Iterable[str], only: tuple[str, ...]) -> bool:
+    def _fits(self, outcome: RunOutcome, metrics: Iterable[str], reduced: bool) -> bool:
         """Is it to be given out, and has it what is asked for?"""
-        if (outcome.unknown and not self.trust) or (outcome.only and not (only and set(only) <= set(outcome.only))):
+        if (outcome.unknown and not self.trust) or (outcome.reduced and not reduced):
             return False
         values = outcome.values
         return values is None or all(name in values for name in metrics)
@@ -395,6 +395,7 @@ def _runs_of(folder: Path) -> Path:
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
     """Has one outcome of a run all that another one has?"""
     same = (one.values is None, one.error, one.unknown) == (other.values is None, other.error, other.unknown)
+    same = same and one.reduced <= other.reduced
     return same and set(one.values or ()) >= set(other.values or ())
 
 

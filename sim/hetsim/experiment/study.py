@@ -223,11 +223,11 @@ class Study:
         series.sent += 1
         found = None
         if self.store.folder is not None and not series.pilot and number >= series.whole:
-            found = self.store.get(self.key(series, number), self.setup.metrics, series.block, self.setup.keep)
+            found = self.store.get(self.key(series, number), self.setup.metrics, series.block, bool(self.setup.keep))
         if found is None:
             return series, number
         self.found += 1
-        self._count(series, number, found, stored=True)
+        self._count(series, number, found.only(self.setup.keep), stored=True)
         return None
 
     def _land(self, series: Replicates, number: int, outcome: RunOutcome) -> None:

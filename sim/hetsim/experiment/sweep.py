@@ -68,6 +68,7 @@ def sweep(
     n: int | None = None,
     sample_seed: int = 0,
     metrics: str | Iterable[str] = (),
+    keep: str | Iterable[str] = (),
     out: str | Path | None = None,
     resume: bool = False,
     **options: Unpack[StudyKeywords],
@@ -89,6 +90,7 @@ def sweep(
             each row has as many as its precision needs, at least ten.  Replication r meets the same arrivals, sizes and
             faults at every point and under every policy, as far as the point itself does not change them.
         metrics: to keep besides those of the summary; shown first.
+        keep: keep these and `metrics` alone, which takes less room where there are very many points.
         out: a directory for finished runs (as they end) and tables; a sweep that was interrupted goes on there.
         resume: there must be a sweep in `out`, which may be another that shares runs with this.
         cache: keep finished runs there and not in `out`, for several sweeps together; none that is there is made again.
@@ -102,7 +104,7 @@ def sweep(
     """
     plan = plan_sweep(
         scenario, over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed, metrics=metrics,
-        **options,
+        keep=keep, **options,
     )  # fmt: skip
     return sweep_plan(plan, out, resume)
 
@@ -319,13 +321,14 @@ class SweepPlan:
             "seed": self.base.model.seed if self.options.seed is None else self.options.seed,
             "replications": self.replications,
             "metrics": self.metrics,
+            **({"keep": list(self.setup.keep)} if self.setup.keep else {}),
             "keys": self.keys,
             "points": points,
             "policies": list(self.checked.names),
             "scenario": digest({key: value for key, value in self.base.raw.items() if key != "sweep"}),
             "versions": fingerprint(),
             "remarks": self.remarks,
-            "rows": [self.checked.run(number).hex() for number in range(len(self.checked))],
+            "rows": self.checked.runs.hex(),
         }
 
     @property
@@ -365,8 +368,8 @@ class SweepPlan:
         else:
             both = [partial(read_frame, directory.folder / name) for name in (TABLE, EACH)]
         found = Sweep(
-            both[0], both[1], points, name=self.base.name, seed=about["seed"], metrics=self.metrics, remarks=self.remarks,
-            replications=self.replications,
+            both[0], both[1], points, name=self.base.name, seed=about["seed"], metrics=self.metrics,
+            remarks=self.remarks, replications=self.replications,
         )  # fmt: skip
         found.directory = None if directory is None else directory.folder
         return found
@@ -469,6 +472,7 @@ def plan_sweep(
     n: int | None = None,
     sample_seed: int = 0,
     metrics: str | Iterable[str] = (),
+    keep: str | Iterable[str] = (),
     **options: Unpack[StudyKeywords],
 ) -> SweepPlan:
     """Everything of a sweep but the runs; all points are checked."""
@@ -479,7 +483,8 @@ def plan_sweep(
     seed = study_options.seed
     base = load(scenario, study_options.overrides).moved()
     names = list(dict.fromkeys(listed(metrics)))
-    _check_metrics(names)
+    figures = list(dict.fromkeys(listed(keep)))
+    _check_metrics([*names, *figures])
     amount = amount_of(base, study_options.replications)
     keys, given = rows(base, over=over, points=points, policies=policies, sample=sample, n=n, sample_seed=sample_seed)
     if seed is not None and "seed" in keys:
@@ -490,11 +495,11 @@ def plan_sweep(
             f"{len(given):,} rows × {up_to}{amount.most:,} replications are {len(given) * amount.most:,} runs, more "
             f"than the {MAX_RUNS:,} that a sweep takes"
         )
-    kept = names + [amount.metric] if amount.precision is not None and amount.metric not in names else names
+    kept = tuple(dict.fromkeys([*names, *figures, *([] if amount.precision is None else [amount.metric])]))
     check = study_options.check
     plan = SweepPlan(
-        base=base, setup=Setup((base,), tuple(kept), check), keys=keys, rows=given, amount=amount,
-        identity=Identity(check), metrics=names, options=study_options,
+        base=base, setup=Setup((base,), kept, check, kept if figures else ()), keys=keys, rows=given, amount=amount,
+        identity=Identity(check), metrics=names or figures, options=study_options,
     )  # fmt: skip
     if sample == "sobol" and n is not None and n & (n - 1):
         plan.remarks.append(f"a Sobol sample is balanced where its size is a power of 2; {n} is none")

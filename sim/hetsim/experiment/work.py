@@ -78,8 +78,8 @@ class RunOutcome:
     """What a run gives, as numbers: `values` is None where it failed, and `error` says why.
 
     `series`: arrivals and responses, of a pilot.  `lasting`: another try would fail in the same way.  `refused`: the
-    checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.  `only`: the
-    figures that were asked for, where others were not kept.
+    checks of the scenario did, before anything ran.  `unknown`: what decided it and is in no digest.  `reduced`:
+    only the figures that were to be kept are there.
     """
 
     values: Mapping[str, float] | None
@@ -89,13 +89,20 @@ class RunOutcome:
     lasting: bool = True
     refused: bool = False
     unknown: str = ""
-    only: tuple[str, ...] = ()
+    reduced: bool = False
 
     def packed(self) -> RunOutcome:
         """The same in a tenth of the memory: a study may have a million of them."""
         if not self.values or isinstance(self.values, Packed):
             return self
         return replace(self, values=Packed(self.values))
+
+    def only(self, figures: Sequence[str]) -> RunOutcome:
+        """The same with these figures alone, and what estimates of them take; with all, if none is named."""
+        if not figures or self.values is None:
+            return self
+        wanted = needed_for(figures)
+        return replace(self, values={name: self.values[name] for name in self.values if name in wanted}, reduced=True)
 
 
 class Packed(Mapping[str, float]):
@@ -133,6 +140,15 @@ class Packed(Mapping[str, float]):
 @lru_cache(64)
 def _positions(names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, int]]:
     return names, {name: number for number, name in enumerate(names)}
+
+
+@lru_cache(16)
+def needed_for(figures: Sequence[str]) -> frozenset[str]:
+    """The names of all that is kept of a run where only these figures are."""
+    from hetsim.results.many_runs.replications import ALWAYS
+    from hetsim.results.one_run.estimands import weight_of
+
+    return frozenset({*figures, *(weight_of(name) or "" for name in figures), *ALWAYS})
 
 
 def simulate(
@@ -182,6 +198,7 @@ def outcome_of(setup: Setup, scenario: Scenario, job: RunJob, meter: Meter | Non
     if job.pilot:
         return RunOutcome({}, series=response_series(result))
     outcome = RunOutcome(replication_values(result, setup.metrics), result.warnings, unknown=result.undeclared)
+    outcome = outcome.only(setup.keep)
     large = len(result.record.input.tasks) > LARGE
     del result
     if large:  # a run refers to itself, and without this the next one would be built next to it
