@@ -153,7 +153,8 @@ def entry(kind: str, name: str) -> Any:
 
 def parameters(item: Any) -> dict[str, inspect.Parameter]:
     """The parameters a policy takes from a scenario: those of its `__init__` (a function key or rule has none)."""
-    return dict(_parameters(item)) if inspect.isclass(item) else {}
+    known: Any = item
+    return dict(_parameters(known)) if inspect.isclass(item) else {}
 
 
 @lru_cache(500)
