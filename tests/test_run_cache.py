@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -215,3 +216,16 @@ def test_a_process_whose_journal_is_gone_writes_another(tmp_path):
     other.put(OTHER, RunOutcome({"a": 2.0}))
     other.close(whole=False)
     assert set(stored_runs(tmp_path)) == {RUN, OTHER}
+
+
+def test_of_runs_with_unknown_inputs_the_last_is_trusted(tmp_path):
+    """Made again with other runs, so that the segment of the first is still there."""
+    for count, value in enumerate((1.0, 2.0, 3.0)):
+        store = Store(tmp_path)
+        assert store.get(RUN) is None
+        store.put(RUN, RunOutcome({"a": value}), "reads the clock")
+        store.put(f"{count:064x}", RunOutcome({"a": 0.0}))
+        store.close(whole=value < 3)
+        for place, path in enumerate(sorted(tmp_path.glob("*.runs"), key=lambda path: path.stat().st_mtime_ns)):
+            os.utime(path, (place, place))
+        assert Store(tmp_path, trust=True).get(RUN).values["a"] == value

@@ -71,8 +71,8 @@ class Store:
             if self._fits(outcome, metrics, reduced):
                 if not is_sealed:
                     self._pending.setdefault(block, {})[run] = outcome
-                elif run in self.found.single:
-                    self.found.forget([run])
+                elif self._found is not None:
+                    self._found.forget([run])
                 return outcome
         return None
 
@@ -188,9 +188,8 @@ class _Found:
         self.segments: list[Segment] = []
         self.single: dict[str, tuple[RunOutcome, Path]] = {}
         """Runs in journals and in damaged segments, which the block that they are part of is to seal again."""
-        self._left: dict[Path, set[str]] = {}
-        """By journal or damaged segment the runs that are only there."""
-        self._sizes: dict[Path, int] = {}
+        self._sources: dict[Path, int | None] = {}
+        """Journals with their sizes, and damaged segments."""
         self._loaded: list[int] = []
         self._dropped: set[int] = set()
         for path in sorted(folder.glob(f"*{SEGMENT}")):
@@ -214,36 +213,37 @@ class _Found:
 
     def _damage(self, path: Path) -> None:
         self.damaged.append(path)
-        self._left.setdefault(path, set())
-        self._sizes[path] = -1
+        self._sources[path] = None
 
     def _read(self, path: Path) -> None:
         """Take in a journal; a last line without an end is one that was being written."""
         text = read_stored(path)
-        self._left[path], self._sizes[path] = set(), len(text)
-        is_damaged = False
+        self._sources[path] = len(text)
         for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
             try:
                 run, outcome = parse_line(path, line)
             except UsageError:
-                is_damaged = True
+                self.damaged += [path] if path not in self.damaged else []
                 continue
             self.single[run] = outcome, path
-            self._left[path].add(run)
-        if is_damaged:
-            self.damaged.append(path)
 
     def outcomes(self, run: str) -> Iterator[tuple[RunOutcome, bool]]:
-        """All that is kept of a run, and whether it is sealed."""
-        start = np.uint64(int(run[:16], 16))
+        """All that is kept of a run, and whether it is sealed; of runs whose inputs are unknown the last one first."""
+        start, marked = np.uint64(int(run[:16], 16)), []
         at = int(np.searchsorted(self._starts, start))
         while at < len(self._starts) and self._starts[at] == start:
             segment, row = self.segments[self._which[at]], int(self._rows[at])
             if self._load(int(self._which[at])) and segment.run(row) == run:
-                yield segment.outcome(row), True
+                outcome = segment.outcome(row)
+                if outcome.unknown:
+                    marked.append((segment.path.stat().st_mtime_ns, outcome))
+                else:
+                    yield outcome, True
             at += 1
         if run in self.single:
             yield self.single[run][0], False
+        for _, outcome in sorted(marked, key=lambda one: -one[0]):
+            yield outcome, True
         if self.has_files:
             yield from self._file(run)
 
@@ -267,7 +267,6 @@ class _Found:
         self._damage(segment.path)
         for row in set(range(len(segment))) - bad:
             self.single.setdefault(segment.run(row), (segment.outcome(row), segment.path))
-            self._left[segment.path].add(segment.run(row))
         segment.unload()
         return False
 
@@ -310,15 +309,14 @@ class _Found:
     def forget(self, runs: Iterable[str]) -> None:
         """These are sealed now."""
         for run in runs:
-            if self.single.pop(run, None) is not None:
-                for left in self._left.values():
-                    left.discard(run)
+            self.single.pop(run, None)
 
     def remove_superfluous(self, sealed: set[Path]) -> None:
         """Remove journals and damaged segments of which all is sealed elsewhere, unless more has been added."""
-        for path, runs in self._left.items():
+        needed = {path for _, path in self.single.values()} | sealed
+        for path, size in self._sources.items():
             with suppress(FileNotFoundError):
-                if not runs and path not in sealed and self._sizes[path] in (-1, path.stat().st_size):
+                if path not in needed and size in (None, path.stat().st_size):
                     path.unlink()
 
 
@@ -393,10 +391,10 @@ def _runs_of(folder: Path) -> Path:
 
 
 def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
-    """Has one outcome of a run all that another one has?"""
-    same = (one.values is None, one.error, one.unknown) == (other.values is None, other.error, other.unknown)
-    same = same and one.reduced <= other.reduced
-    return same and set(one.values or ()) >= set(other.values or ())
+    """Has one outcome of a run all that another one has?  Of inputs that are unknown nothing is the same."""
+    if one.unknown or other.unknown or one.reduced > other.reduced:
+        return False
+    return (one.values is None, one.error) == (other.values is None, other.error) and set(one.values or ()) >= set(other.values or ())
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:

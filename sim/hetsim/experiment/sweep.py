@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -220,22 +220,31 @@ class SweepPlan:
     def make(self, study: Study, tables: SweepTables) -> None:
         """Make the replications of every row; each block is sealed, and goes into the tables, once it is there."""
         find_cuts(study, self.pilots)
-        blocks = OpenBlocks(self.block, len(self.rows), partial(self._finish, study, tables))
-        study.make(self.wanted(study, range(len(self.rows)), blocks))
-        blocks.settle()
 
-    def _finish(self, study: Study, tables: SweepTables, number: int, made: list[RowRuns]) -> None:
-        if not all(one.lasting for one in made):
-            study.store.leave(number)
-        study.store.seal(number)
-        tables.add([self._row(self.block * number + at, one) for at, one in enumerate(made)])
+        def finish(number: int, made: list[RowRuns]) -> None:
+            tables.add([self._row(self.block * number + at, one) for at, one in enumerate(made)])
+
+        self._make_blocks(study, range(len(self.rows)), finish)
+
+    def _make_blocks(self, study: Study, numbers: Iterable[int], finish: Callable[[int, list[RowRuns]], None]) -> None:
+        """Make the rows of whole blocks, and seal each once it is there; `finish` is given its number and rows then."""
+
+        def seal(number: int, made: list[RowRuns]) -> None:
+            if not all(one.lasting for one in made):
+                study.store.leave(number)
+            study.store.seal(number)
+            finish(number, made)
+
+        blocks = OpenBlocks(self.block, len(self.rows), seal)
+        study.make(self.wanted(study, numbers, blocks))
+        blocks.settle()
 
     def make_part(self, study: Study, part: Shard) -> ShardReport:
         """The runs of a shard: every n-th block where there are many, or every n-th run, or where some follow from
         others those of every n-th point."""
         if self.amount.precision is None and not self.pilots:
             if len(self.rows) >= MANY_BLOCKS * self.block * part.count:
-                return self._make_blocks(study, part)
+                return self._make_part_of_blocks(study, part)
             return make_part(study, self.listed(study, range(len(self.rows))), part)
         points = set(part.of(dict.fromkeys(row.point for row in self.rows)))
         mine = [number for number, row in enumerate(self.rows) if row.point in points]
@@ -243,22 +252,15 @@ class SweepPlan:
         find_cuts(study, list(found.values()))
         return make_all(study, list(self.listed(study, mine)), part)
 
-    def _make_blocks(self, study: Study, part: Shard) -> ShardReport:
-        failed = made = 0
+    def _make_part_of_blocks(self, study: Study, part: Shard) -> ShardReport:
+        ended = Counter[bool]()
 
-        def finish(number: int, rows: list[RowRuns]) -> None:
-            nonlocal failed, made
-            study.store.seal(number)
-            outcomes = [outcome for one in rows if one.series for outcome in one.series.taken]
-            made += len(outcomes)
-            failed += sum(outcome.values is None for outcome in outcomes)
+        def count(_: int, rows: list[RowRuns]) -> None:
+            ended.update(outcome.values is None for one in rows if one.series for outcome in one.series.taken)
 
-        mine = part.of(range(-(-len(self.rows) // self.block)))
-        numbers = (row for number in mine for row in range(len(self.rows))[self.block * number :][: self.block])
-        blocks = OpenBlocks(self.block, len(self.rows), finish)
-        study.make(self.wanted(study, numbers, blocks))
-        blocks.settle()
-        return ShardReport(part, made - study.found, study.found, failed)
+        mine = part.of(range(0, len(self.rows), self.block))
+        self._make_blocks(study, (row for begin in mine for row in range(len(self.rows))[begin:][: self.block]), count)
+        return ShardReport(part, ended.total() - study.found, study.found, ended[True])
 
     def listed(self, study: Study, numbers: Iterable[int]) -> Iterator[Replicates]:
         return (one for one in self.wanted(study, numbers) if one is not None)
