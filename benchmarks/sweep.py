@@ -154,8 +154,9 @@ def _segments(points: int, kills: int) -> list[Row]:
         stored = _forked(plan, whole)
         resumed = _forked(plan, whole)
         chance, there = random.Random(points), 0
-        for _ in range(kills):
-            there += _forked(plan, killed, stored.wall * chance.uniform(0, 4 / kills)).status == -signal.SIGKILL
+        blocks = len(list(whole.glob("runs/*")))
+        for enough in sorted(chance.randrange(blocks) for _ in range(kills)):
+            there += _forked(plan, killed, enough, chance.uniform(0, 0.5)).status == -signal.SIGKILL
         _forked(plan, killed)
         same = _digest_of(whole) == _digest_of(killed)
         tables = {"table.parquet", "replications.parquet", "tables.json"}
@@ -176,31 +177,29 @@ def _segments(points: int, kills: int) -> list[Row]:
 
 @dataclass
 class Ended:
-    """How a process ended: its status, seconds of processor time and of wall clock, and bytes at the highest."""
+    """How a process ended: its status, seconds of processor time, and bytes at the highest."""
 
     status: int
     seconds: float
-    wall: float
     memory: float
 
 
-def _forked(plan: SweepPlan, folder: Path, seconds: float | None = None) -> Ended:
-    """Make the runs of a plan in a process that is forked from this one, and killed after some seconds."""
-    began = time.perf_counter()
+def _forked(plan: SweepPlan, folder: Path, blocks: int | None = None, seconds: float = 0.0) -> Ended:
+    """Make the runs of a plan in a process that is forked from this one, and killed some seconds after so many blocks
+    are there."""
     child = get_context("fork").Process(target=_make, args=(plan, folder))
     child.start()
     pid = child.pid
     assert pid is not None
-    while seconds is not None and time.perf_counter() < began + seconds and os.waitid(
-        os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
-    ) is None:  # fmt: skip
-        time.sleep(0.005)
-    if seconds is not None:
+    if blocks is not None:
+        while len(list(folder.glob("runs/*.runs"))) < blocks:
+            time.sleep(0.005)
+        time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
     _, status, used = os.wait4(pid, 0)
     spent = used.ru_utime + used.ru_stime
     code = os.waitstatus_to_exitcode(status)
-    return Ended(code, spent, time.perf_counter() - began, used.ru_maxrss * 1024)
+    return Ended(code, spent, used.ru_maxrss * 1024)
 
 
 def _make(plan: SweepPlan, folder: Path) -> None:

@@ -394,7 +394,8 @@ def _replaces(one: RunOutcome, other: RunOutcome) -> bool:
     """Has one outcome of a run all that another one has?  Of inputs that are unknown nothing is the same."""
     if one.unknown or other.unknown or one.reduced > other.reduced:
         return False
-    return (one.values is None, one.error) == (other.values is None, other.error) and set(one.values or ()) >= set(other.values or ())
+    same = (one.values is None, one.error) == (other.values is None, other.error)
+    return same and set(one.values or ()) >= set(other.values or ())
 
 
 def _same(one: RunOutcome, other: RunOutcome) -> bool:
