@@ -1,7 +1,7 @@
 """Files of finished runs: journals, which grow by a run at a time, and the sealed segments that replace them.
 
 A journal has a line of JSON a run, with a checksum of its own.  A segment has the outcomes of a block of runs, ordered
-by their digests, so that its bytes follow from the runs alone, whoever made them and in whatever order:
+by their digests, so that its bytes follow from the runs alone, in whatever order they were made:
 
     MAGIC, then the length of the head (8 bytes)
     head        JSON: the names of the columns, the sets of columns that runs have, and the notes (errors, warnings)

@@ -2,7 +2,7 @@
 
 A run that has ended is a line of a journal.  Once all runs of a block are there (of a sweep a fixed range of points, of
 other studies all of them) they become a sealed segment, and the journal goes (`hetsim.experiment.segment`).  The
-segments of a study are the same bytes whoever made the runs, and however often they were interrupted:
+segments of a study are the same bytes for any workers, and however often they were interrupted:
 
     runs/SHA256.runs                    a segment, named by the digests of its runs
     runs/journal-HOST-PROCESS-1.jsonl   runs of a block that is not complete

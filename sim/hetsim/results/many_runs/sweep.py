@@ -23,6 +23,7 @@ replications, it is that of the replications which all have, as in a comparison,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,19 +78,15 @@ class Sweep:
         self.replications = replications if isinstance(replications, int) else dict(replications)
         self.directory: Path | None = None
 
-    @property
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row a point and policy."""
-        if callable(self._table):
-            self._table = self._table()
-        return self._table
+        return self._table() if callable(self._table) else self._table
 
-    @property
+    @cached_property
     def by_replication(self) -> pd.DataFrame:
         """A row a replication."""
-        if callable(self._by_replication):
-            self._by_replication = self._by_replication()
-        return self._by_replication
+        return self._by_replication() if callable(self._by_replication) else self._by_replication
 
     @property
     def keys(self) -> list[str]:
