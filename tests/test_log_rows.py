@@ -12,7 +12,7 @@ import pytest
 import hetsim as hs
 from hetsim.errors import ScenarioError
 from hetsim.workload.mapped import reader as mapped
-from hetsim.workload.readers import kubernetes
+from hetsim.workload.readers import kubernetes, slurm
 from hetsim.workload.traces import TaskTable
 
 COLUMNS = {"id": "id", "arrival": "at", "start": "start", "end": "end", "gpus": "gpus"}
@@ -183,6 +183,34 @@ def test_pods_in_any_form(tmp_path: Path, form: str) -> None:
     assert dict(zip(table.id.tolist(), table.numbers["gpus"].tolist(), strict=True)) == {"a/x": 1, "a/w": 2}
     assert "n1|n2" in table.extra["recorded_node"].tolist()
     assert len(kubernetes.read(path, gang=False)) == 3
+
+
+# Slurm --------------------------------------------------------------------------------------------------------------
+
+SACCT = """\
+JobID|Submit|Start|End|State|AllocTRES|NodeList
+2+0|2026-01-01T00:00:00|2026-01-01T01:00:00|2026-01-01T02:00:00|COMPLETED|cpu=1,gres/gpu=1,node=1|n1
+2+1|2026-01-01T00:00:00|2026-01-01T01:00:00|2026-01-01T02:00:00|COMPLETED|cpu=1,gres/gpu=4,node=1|n2
+3|2026-01-01T00:00:00|2026-01-01T01:00:00|2026-01-01T02:00:00|REQUEUED|cpu=1,gres/gpu=4,node=1|n3
+3|2026-01-01T00:00:00|2026-01-01T04:00:00|2026-01-01T05:00:00|COMPLETED|cpu=1,gres/gpu=4,node=1|n3
+3|2026-01-01T00:00:00|2026-01-01T04:00:00|2026-01-01T05:00:00|COMPLETED|cpu=1,gres/gpu=4,node=1|n3
+"""
+
+
+def test_requeued_and_heterogeneous_jobs_of_slurm(tmp_path: Path) -> None:
+    """An attempt came when the one before ended, or both are one job; parts with + are one; the repeated row is not."""
+    path = tmp_path / "sacct.txt"
+    path.write_text(SACCT)
+    hour = 3600.0
+    for attempts, runs in (
+        ("separate", {"3": (0, hour, hour), "3#2": (2 * hour, 4 * hour, hour)}),
+        ("restarts", {"3": (0, hour, 4 * hour)}),
+    ):  # fmt: skip
+        table = slurm.read(path, attempts=attempts)
+        ids = [str(one) for one in table.id.tolist()]
+        assert dict(zip(ids, spans(table), strict=True)) == {"2": (0, hour, hour), **runs}
+        assert table.numbers["gpus"][ids.index("2")] == 5
+        assert any("repetitions" in note for note in table.notes)
 
 
 def test_a_log_over_the_change_of_clocks_is_replayed_as_it_was(tmp_path: Path) -> None:

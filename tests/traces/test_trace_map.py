@@ -234,3 +234,9 @@ def test_a_log_in_another_language_is_mapped_by_its_content(tmp_path: Path) -> N
     assert found.keys["units"] == {"duration": "s", "time_limit": "min"}
     assert any('duration: "laufzeit" was taken by its content: it is end - start in 100 % of rows' in one
                for one in found.unsure)  # fmt: skip
+
+
+def test_ids_that_come_again_are_told_with_the_choices(tmp_path: Path) -> None:
+    log = f"id,submit_time,runtime_s,num_gpus\na,{JOB}\nb,{JOB}\na,2024-01-01 00:05:00,9,2\n"
+    found = proposed(tmp_path / "log.csv", log)
+    assert any(one.startswith("attempts: 1 rows have the id of an earlier one; say") for one in found.missing)

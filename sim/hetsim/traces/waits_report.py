@@ -80,8 +80,8 @@ def _site(explained: Explained) -> list[str]:
     for name, first, seconds, most, jobs in sorted(site.beyond, key=lambda one: -one[2])[:MAX_SHOWN]:
         at, long = terminal.several([first, seconds], terminal.SECONDS)
         lines = [str(explained.jobs.lines[job]) for job in jobs[:MAX_SHOWN]] + ["..."] * (len(jobs) > MAX_SHOWN)
-        of = f"node {name} has" if name else "that"
-        text = f"more than {of}: up to {most:,.6g} {unit} for {long} in all, first at {at}"
+        of = f"node {name} has" if name else f"the {site.amount:,.6g} {unit} of the cluster"
+        text = f"the log holds more than {of}: up to {most:,.6g} {unit} for {long} in all, first at {at}"
         found.append(f"{text}, by the rows {', '.join(lines)}")
     return found
 

@@ -21,6 +21,7 @@ from hetsim.workload.mapped.proposed_units import amounts, durations, fractions,
 from hetsim.workload.mapped.rows import LOOKED_AT, Csv, FileRows, beginning, fail, rows_of
 from hetsim.workload.rows.column_names import NAMES, WIDTHS, by_words
 from hetsim.workload.rows.json_rows import first_sign
+from hetsim.workload.rows.rows_of_a_job import CHOICES
 from hetsim.workload.rows.text_rows import NUMBER, PARQUET
 
 EPOCHS = ((1e9, "epoch s"), (1e12, "epoch ms"), (1e15, "epoch us"), (1e18, "epoch ns"))
@@ -302,6 +303,9 @@ def _missing(chosen: dict[str, Column], columns: list[Column], unfit: dict[str, 
     if steps:
         text = f"id: {shown(steps[0])} looks like a step of a job, which would count as a job"
         found.unsure.append(f"{text}; sacct -X lists jobs alone, and missing: {{user: drop}} drops rows without a user")
+    ids = list(map(str, chosen["id"].cells)) if "id" in chosen and not steps else []
+    if len(set(ids)) < len(ids):
+        found.missing.append(f"attempts: {len(ids) - len(set(ids)):,} rows have the id of an earlier one; {CHOICES}")
     for target, text in REQUIRED.items():
         if target not in there and not any(stand_ins <= set(there) for stand_ins in INSTEAD.get(target, ())):
             found.missing.append(f"{target}: {unfit.get(target) or text}")

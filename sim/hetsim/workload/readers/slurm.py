@@ -78,14 +78,22 @@ def read(
     def job(line: int, row: dict[str, Any], whole: str | None) -> None:
         _job(log, times, line, row, whole, node_counts)
 
-    one = JobRows(log, restarts() if attempts == "restarts" else gang("the job id"), job)
+    def part(line: int, row: dict[str, Any], whole: str | None) -> None:
+        name, plus, _ = str(row["id"]).partition("+")
+        if plus:
+            gangs.take(name, line, row, whole)
+        else:
+            job(line, row, whole)
+
+    gangs, runs = JobRows(log, gang("the job id", {"nodes": "peak"}), job), JobRows(log, restarts(), part)
     for line, cells in table:
         row = _row(log, line, cells)
-        if row is not None and (attempts == "restarts" or "+" in str(row["id"])):
-            one.take(str(row["id"]).partition("+")[0], line, row, table.text)
+        if row is not None and attempts == "restarts":
+            runs.take(str(row["id"]), line, row, table.text)
         elif row is not None:
-            job(line, row, table.text)
-    one.finish()
+            part(line, row, table.text)
+    runs.finish()
+    gangs.finish()
     times.finish(attempts == "separate")
     return log
 
