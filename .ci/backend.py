@@ -101,12 +101,13 @@ def hot_modules() -> list[str]:
     return [line for line in (HERE / "hot_modules.txt").read_text().split("\n") if line and not line.startswith("#")]
 
 
-def marked(source: str, subclassed: bool) -> str:
-    """The source with mypyc's marks on its classes: forks make objects without `__init__`, and users subclass policies.
+def marked(source: str) -> str:
+    """The source with mypyc's mark on its classes that `__new__` makes an object without `__init__`, as Python's does:
+    forks copy objects so, and users subclass policies.  (`serializable` alone loses calls of `__init__` from Python.)
 
     Marks stand on blank lines, so that lines keep their numbers; nothing is imported for them when the module runs.
     """
-    mark = f"@mypyc_attr(serializable=True, allow_interpreted_subclasses={subclassed})"
+    mark = "@mypyc_attr(allow_interpreted_subclasses=True)"
     classes = re.compile(r"\n\n((?:@[^\n]*\n)*class (?!\w+\(NamedTuple\)))")
     source = classes.sub(rf"\n{mark}\n\1", source)
     future = "from __future__ import annotations"
@@ -122,7 +123,7 @@ def extensions() -> list[Any]:
     paths = hot_modules()
     sources = {path: Path(path).read_bytes() for path in paths}
     for path, source in sources.items():
-        Path(path).write_text(marked(source.decode(), subclassed=path.startswith("sim/hetsim/policy/")))
+        Path(path).write_text(marked(source.decode()))
     carried = Path("sim/hetsim", "_compiled.py")
     digests = {path.removeprefix("sim/hetsim/"): hashlib.sha256(source).hexdigest() for path, source in sources.items()}
     carried.write_text(f"SOURCES: dict[str, str] = {digests!r}\n")

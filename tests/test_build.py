@@ -112,7 +112,7 @@ def test_marks_for_the_compiler_leave_every_line_where_it_is(backend):
     """What is compiled is what the tests run: but for marks on blank lines, and their import, it is the same."""
     for path in backend.hot_modules():
         source = (ROOT / path).read_text()
-        marked = backend.marked(source, subclassed=False)
+        marked = backend.marked(source)
         classes = [node for node in ast.parse(source).body
                    if isinstance(node, ast.ClassDef) and "NamedTuple" not in map(ast.unparse, node.bases)]  # fmt: skip
         assert marked.count("@mypyc_attr(") == len(classes), path

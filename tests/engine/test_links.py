@@ -67,7 +67,7 @@ def test_random_transfers_against_a_fluid_model_in_small_steps(seed):
         steps = sorted([(start, 0, n, pipes, size) for start, n, pipes, size, _ in plan]
                        + [(time, 1, n, "", 0.0) for n, time in gone.items()])  # fmt: skip
         for time, kind, number, pipes, size in steps:
-            yield environment.timeout(time - wires.clock.now)
+            yield environment.timeout(time - environment.now)
             if kind == 0:
                 flows[number] = wires.send(str(number), pipes, size)
             else:

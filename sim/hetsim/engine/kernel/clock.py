@@ -63,10 +63,6 @@ class Clock:
         self.environment: Any = None
         """SimPy's, once a caller has asked for it."""
 
-    @property
-    def now(self) -> float:
-        return self._now
-
     def number(self) -> int:
         """The number of the next entry: equal times and orders go by it."""
         self._entries = entry = self._entries + 1
