@@ -56,8 +56,7 @@ from hetsim.policy import (
     View,
     Wait,
 )
-from hetsim_policies.hybrid.common.autoscaling import DevicePool
-from hetsim_policies.hybrid.common.demand import ServiceDemand, asked_of, waiting_work
+from hetsim_policies.hybrid.common.autoscaling import DevicePool, ServiceDemand, asked_of, waiting_work
 from hetsim_policies.hybrid.common.part_view import PartView
 from hetsim_policies.prediction import ENOUGH, Score, Series, error_notes
 from hetsim_policies.prediction.holt_winters import HoltWinters

@@ -38,8 +38,7 @@ from hetsim.model.task import WAITING, Task
 from hetsim.model.units import Seconds
 from hetsim.policy import Counter, Decision, ListScheduler, PlanProblem, Scheduler, Start, View, Wait
 from hetsim_policies.hybrid.common.outlook import Objective, check_objective, mean_of
-from hetsim_policies.prediction.arrivals import ENOUGH_ARRIVALS, ArrivalHistory
-from hetsim_policies.prediction.estimates import Believed, EstimateHistory
+from hetsim_policies.prediction.estimates import ENOUGH_ARRIVALS, ArrivalHistory, Believed, EstimateHistory
 
 ALONE = ("Afs", "LasIntervals", "Optimus", "OptimusIntervals", "Pollux", "RoundRobin", "SpeedupMean")
 """Schedulers with books of their own on what they started: they cannot go on after the start of another."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hetsim.calibrate.device import MeasuredDevice, Overlapping
-from hetsim.calibrate.fit import FittedLine
+from hetsim.calibrate.measure import FittedLine
 from hetsim.model.batch_times import StageTable
 
 POLL = 2e-5

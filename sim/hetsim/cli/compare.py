@@ -41,19 +41,10 @@ VERDICTS = {
               help="Write the comparison, and tables and a picture of every policy, there.")  # fmt: skip
 @RUNNING
 def compare(
-    scenario: str,
-    policies: tuple[str, ...],
-    metrics: tuple[str, ...],
-    by: tuple[str, ...],
-    baseline: str | None,
-    best: str | None,
-    probability: float | None,
-    delta: float | None,
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
+    scenario: str, policies: tuple[str, ...], metrics: tuple[str, ...], by: tuple[str, ...], baseline: str | None,
+    best: str | None, probability: float | None, delta: float | None, out: Path | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
-) -> None:
+) -> None:  # fmt: skip
     """Run a scenario under several policies with common random numbers, and say which is better.
 
     Without --policy these are the values of the scenario's sweep over `policy`, if it has one, else its own

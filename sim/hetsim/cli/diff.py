@@ -18,14 +18,8 @@ MAX_SETTINGS = 10
 @click.command(short_help="Say which tasks, groups and decisions differ between two runs.")
 @click.argument("a", type=PATH, metavar="RUN")
 @click.argument("b", type=PATH, metavar="RUN")
-@click.option(
-    "--metric",
-    "column",
-    type=click.Choice(COLUMNS),
-    default="response",
-    show_default=True,
-    help="What of each task is compared.",
-)
+@click.option("--metric", "column", type=click.Choice(COLUMNS), default="response", show_default=True,
+              help="What of each task is compared.")  # fmt: skip
 @click.option("--by", type=click.Choice(["class", "user"]), help="Gainers and losers by class or by user only.")
 @click.option("--top", type=Whole(min=1), default=10, show_default=True, metavar="N", help="Tasks that are listed.")
 @JSON

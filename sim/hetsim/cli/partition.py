@@ -43,19 +43,10 @@ MAX_UNLIKE = 32
               help="Draw there how micro-batches go through the stages. For one --level, or --device.")
 @TELLING
 def partition(
-    profile: Path,
-    levels: tuple[str, ...],
-    devices: tuple[str, ...],
-    memory: str | None,
-    inference: bool,
-    deadline: str | None,
-    keep_order: bool,
-    no_replication: bool,
-    ignore_activations: bool,
-    picture: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    profile: Path, levels: tuple[str, ...], devices: tuple[str, ...], memory: str | None, inference: bool,
+    deadline: str | None, keep_order: bool, no_replication: bool, ignore_activations: bool, picture: Path | None,
+    as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Find the stages of a pipeline that pass on an item most often.
 
     PROFILE has the measured layers of a network: a profile of PipeDream, or CSV with the columns layer, activations,

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Run a scenario and print the figures that matter.")
 @SCENARIO
 @click.option("--policy", metavar="NAME", help="Instead of the scenario's whole policy: sjf, or sjf+predicted_wait.")
-@click.option(
-    "--out", type=FOLDER, metavar="DIR",
-    help="Write tables, summary and a picture there.",
-)  # fmt: skip
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write tables, summary and a picture there.")
 @click.option("--perfetto", type=TIMELINE, metavar="JSON",
               help="Write what ran where and when, for Perfetto: run.json.gz (of the first replication).")  # fmt: skip
 @click.option("--metric", "--metrics", "metrics", multiple=True, metavar="NAME",
@@ -45,18 +42,10 @@ if TYPE_CHECKING:
 )
 @RUNNING
 def run(
-    scenario: str,
-    policy: str | None,
-    out: Path | None,
-    perfetto: Path | None,
-    metrics: tuple[str, ...],
-    by: tuple[str, ...],
-    batched: bool,
-    precision: float | None,
-    as_json: bool,
-    quiet: bool,
+    scenario: str, policy: str | None, out: Path | None, perfetto: Path | None, metrics: tuple[str, ...],
+    by: tuple[str, ...], batched: bool, precision: float | None, as_json: bool, quiet: bool,
     **options: Unpack[StudyKeywords],
-) -> None:
+) -> None:  # fmt: skip
     """Run a scenario, a file or a shipped one by name, and print the figures that matter.
 
     Nothing is written unless --out is given. A run that fails keeps its tables up to then in DIR/partial
@@ -202,7 +191,7 @@ def _json(outcome: Any, metrics: tuple[str, ...], batched: dict[str, Any], table
     if batched:
         found["batch_means"] = batched["json"]
     elif metrics and not many:
-        from hetsim.results.as_json import json_values
+        from hetsim.results.formatting import json_values
 
         found["summary"] |= json_values(outcome.values(expanded(metrics)))
     return found

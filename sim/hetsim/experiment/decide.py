@@ -191,7 +191,7 @@ class Decision:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        from hetsim.results.as_json import json_number
+        from hetsim.results.formatting import json_number
 
         def candidate(one: Candidate) -> dict[str, Any]:
             return {

@@ -204,9 +204,8 @@ def comparison_json(
     "group_differences": {by: [...]}, which are like "differences" with the group besides.  Policies that refused the
     scenario are in "refused": {label: reason} alone.
     """
-    from hetsim.results.as_json import json_number, json_values
-    from hetsim.results.many_runs.group_differences import differences_json
-    from hetsim.results.many_runs.groups import groups_json
+    from hetsim.results.formatting import json_number, json_values
+    from hetsim.results.many_runs.groups import differences_json, groups_json
     from hetsim.results.one_run.result import Result
 
     first = next(iter(runs.values()))

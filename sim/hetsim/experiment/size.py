@@ -129,7 +129,7 @@ class Sizing:
         return f"{metric_name(self.target.metric)} is {value}, n = {trial.replications}"
 
     def to_json(self) -> dict[str, Any]:
-        from hetsim.results.as_json import json_number
+        from hetsim.results.formatting import json_number
 
         return {
             "scenario": self.scenario, "key": self.key, "target": self.target.text, "met": self.met,

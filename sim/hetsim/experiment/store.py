@@ -65,7 +65,7 @@ class Store:
         """Keep an outcome, on disk and whole when this returns; `unknown`: the inputs that its digest leaves out."""
         if self.folder is None or not outcome.lasting:
             return
-        from hetsim.results.as_json import json_values
+        from hetsim.results.formatting import json_values
 
         values = None if outcome.values is None else json_values(outcome.values)
         refused: dict[str, Any] = {"refused": True} if outcome.refused else {}

@@ -255,7 +255,7 @@ class SweepPlan:
     @property
     def about(self) -> dict[str, Any]:
         """What `sweep.json` says."""
-        from hetsim.results.as_json import json_number
+        from hetsim.results.formatting import json_number
 
         last, points = -1, []
         for row in self.rows:  # those of a point follow one another, or were given with their policies

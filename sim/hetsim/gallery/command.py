@@ -33,23 +33,13 @@ VERDICTS = {
               help="Folder with the files of an entry that do not ship.")  # fmt: skip
 @click.option("--recorded", "as_recorded", is_flag=True, help="Run nothing: show what came out last time.")
 @click.option("--record", is_flag=True, help="Keep what comes out next to the entry, for --recorded and the guide.")
-@click.option("--out", type=FOLDER, metavar="DIR",
-              help="Write the comparison as CSV and pictures there.")  # fmt: skip
+@click.option("--out", type=FOLDER, metavar="DIR", help="Write the comparison as CSV and pictures there.")
 @WORKERS
 @TELLING
 def gallery(
-    names: tuple[str, ...],
-    everything: bool,
-    short: bool,
-    cases: tuple[str, ...],
-    inputs: Path | None,
-    as_recorded: bool,
-    record: bool,
-    out: Path | None,
-    workers: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+    names: tuple[str, ...], everything: bool, short: bool, cases: tuple[str, ...], inputs: Path | None,
+    as_recorded: bool, record: bool, out: Path | None, workers: int | None, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
     """Published results, reproduced: what the paper says, what comes out here, and why they differ.
 
     Without a name the entries are listed, with what came out when they were last recorded and how long that took. A
@@ -194,7 +184,7 @@ def _mark(within: Any) -> str:
 
 def _json(entry: Entry, found: Outcome, comparison: pd.DataFrame) -> dict[str, Any]:
     from hetsim.gallery import outcome as outcomes
-    from hetsim.results.as_json import json_number
+    from hetsim.results.formatting import json_number
 
     def plain(value: Any) -> Any:
         value = value.item() if hasattr(value, "item") else value

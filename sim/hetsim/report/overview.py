@@ -14,8 +14,8 @@ from hetsim.report import terminal
 from hetsim.results.declared import has_direction
 from hetsim.results.many_runs.replications import ENERGY, Replications
 from hetsim.results.one_run import metric_sets
+from hetsim.results.one_run.bounds import offered_load
 from hetsim.results.one_run.forecasts import forecasts
-from hetsim.results.one_run.load import offered_load
 from hetsim.results.one_run.plans import NOT_PROVEN, has_plan, reservations
 from hetsim.results.one_run.result import Result
 
@@ -57,7 +57,7 @@ def headline(outcome: Outcome, policy: str | None = None) -> str:
 
 
 def workload(result: Result) -> str:
-    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.load`)."""
+    """The number of tasks, the time over which they arrive, and the load (`hetsim.results.one_run.bounds`)."""
     run = result.record.input
     number = len(result.tasks)
     arrival = result.tasks["arrival"].to_numpy()

@@ -73,12 +73,8 @@ def inspect(
 
 @trace.command("map", short_help="Propose how the columns of a log map to what jobs are.")
 @click.argument("file", metavar="FILE")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["csv", "parquet", "jsonl"]),
-    help="Without it, told from the file's name and first sign.",
-)
+@click.option("--format", "form", type=click.Choice(["csv", "parquet", "jsonl"]),
+              help="Without it, told from the file's name and first sign.")  # fmt: skip
 @click.option("--separator", metavar="SIGN", help="Of the columns of a CSV; told from its first line unless given.")
 @click.option("--mapping", type=YAML, metavar="YAML", help="Write it there.")
 @click.option("--force", is_flag=True, help="Replace YAML if it exists.")
@@ -136,31 +132,14 @@ def map_(
     help="The list of nodes that the trace was recorded on (see `hetsim list clusters`): replay it there.",
 )
 @click.option("--policy", metavar="NAME", help="Instead of as_recorded, and of easy_backfill for simulated waits.")
-@click.option(
-    "--scenario",
-    type=YAML,
-    metavar="YAML",
-    help="Write the scenario with what was inferred there.",
-)
-@click.option(
-    "--page",
-    type=PAGE,
-    metavar="HTML",
-    help="Write what it says of recorded waits there, with a picture.",
-)
+@click.option("--scenario", type=YAML, metavar="YAML", help="Write the scenario with what was inferred there.")
+@click.option("--page", type=PAGE, metavar="HTML", help="Write what it says of recorded waits there, with a picture.")
 @click.option("--force", is_flag=True, help="Replace YAML and HTML if they exist.")
 @JSON
 def validate(
-    file: str,
-    form: str | None,
-    options: tuple[str, ...],
-    cluster: str | None,
-    policy: str | None,
-    scenario: Path | None,
-    page: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
+    file: str, form: str | None, options: tuple[str, ...], cluster: str | None, policy: str | None,
+    scenario: Path | None, page: Path | None, force: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Check a trace; every problem is listed with its line.
 
     Where jobs have recorded starts, it says why they waited: no room, nodes that were down, jobs from before the log,
@@ -296,7 +275,7 @@ def _trace_of(file: str, form: str | None, options: tuple[str, ...]) -> dict[str
 def _replay(told: _Told, file: str, source: dict[str, Any], policy: str | None) -> None:
     """Run a trace as it was recorded, and say how far the model of the cluster is from the record."""
     from hetsim.experiment.run import one_run, prepare
-    from hetsim.results.one_run.recorded import against_record
+    from hetsim.traces.waits_command import against_record
 
     loaded = prepare(file if _in_yaml(file) else source, policy or "as_recorded", ())
     outcome = one_run(loaded)

@@ -12,8 +12,7 @@ from hetsim.model.cluster import DeviceType
 from hetsim.model.plan import Placement
 from hetsim.model.task import RUNNING, Task
 from hetsim.policy import View
-from hetsim_policies.hybrid.common.movable import Movable, least
-from hetsim_policies.hybrid.common.planned_lanes import Board
+from hetsim_policies.hybrid.common.planned_lanes import Board, Movable, least
 from hetsim_policies.hybrid.common.planned_steps import LaneForecast, PlannedJob, PlannedLane
 
 ROUNDING = 1e-9

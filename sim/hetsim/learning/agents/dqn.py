@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hetsim.learning.agents.network import ScoreNetwork, arrays_of, network_of
-from hetsim.learning.agents.practice import AgentState, Practice, Trainer
-from hetsim.learning.agents.settings import Count, Layers, Positive, Share
+from hetsim.learning.agents.practice import AgentState, Count, Layers, Positive, Practice, Share, Trainer
 
 
 @dataclass

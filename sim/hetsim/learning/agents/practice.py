@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from hetsim.learning.agents.network import Adam, ScoreNetwork, arrays_of, network_of
 from hetsim.learning.observation.window import Layout
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Several = Annotated[int, Field(ge=2, le=10_000_000)]
+Layers = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(max_length=8)]
+"""Sizes of the hidden layers; none: the score is linear."""
 
 
 @dataclass
@@ -88,3 +97,6 @@ class Trainer:
         """The state from which training can continue, with further arrays of the agent."""
         facts = {**self.counts, "random": self.random.bit_generator.state}
         return AgentState({**arrays_of(self.network), **self.adam.state(), **further}, facts)
+
+
+

@@ -18,7 +18,7 @@ from hetsim.results.declared import has_direction
 from hetsim.results.formatting import figures, metric_name, pair
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding, better
-from hetsim.results.many_runs.group_differences import difference_cells
+from hetsim.results.many_runs.groups import difference_cells
 from hetsim.results.many_runs.sweep import Sweep
 from hetsim.results.one_run.result import Result
 

@@ -29,7 +29,7 @@ from hetsim.results.declared import DEFAULT_METRIC, has_direction, higher_is_bet
 from hetsim.results.formatting import metric_name, several, units_of
 from hetsim.results.many_runs.compare import Comparison
 from hetsim.results.many_runs.findings import Finding
-from hetsim.results.many_runs.group_differences import difference_cells, difference_note
+from hetsim.results.many_runs.groups import difference_cells, difference_note
 from hetsim.results.many_runs.replications import Replications
 from hetsim.results.stored_files import parse_yaml
 

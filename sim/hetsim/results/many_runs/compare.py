@@ -134,7 +134,7 @@ class Comparison:
         Returns: a row a metric, group and other policy; columns as those of `pairs`, and the group before them.
         Raises: UnknownName: a metric without groups.
         """
-        from hetsim.results.many_runs.group_differences import differences_of_groups
+        from hetsim.results.many_runs.groups import differences_of_groups
         from hetsim.results.one_run.groups import checked
         from hetsim.results.one_run.metrics import metric
 

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UsageError
-from hetsim.results.as_json import json_number
-from hetsim.results.formatting import clock, figures, formatter, metric_name, share
+from hetsim.results.formatting import clock, figures, formatter, json_number, metric_name, share
 from hetsim.results.one_run.result import Result
 from hetsim.results.stored_files import parse_yaml
 

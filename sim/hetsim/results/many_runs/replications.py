@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from hetsim.errors import UnknownName, UsageError
-from hetsim.results.as_json import json_values
 from hetsim.results.declared import in_set
-from hetsim.results.formatting import several, units_of
+from hetsim.results.formatting import json_values, several, units_of
 from hetsim.results.one_run.estimands import contributions, weight_of, weights
 from hetsim.results.one_run.result import Result, html_table
 from hetsim.results.pictures import drawn

@@ -33,7 +33,7 @@ import pandas as pd
 from hetsim.errors import DamagedFile, UnknownName, UsageError
 from hetsim.results.declared import has_direction, higher_is_better, in_set
 from hetsim.results.formatting import formatter, metric_name, several, units_of
-from hetsim.results.many_runs.point_values import FACTS, rows_where
+from hetsim.results.many_runs.point_differences import FACTS, rows_where
 from hetsim.results.many_runs.replications import ENERGY
 from hetsim.results.one_run.estimands import ratio_contributions, weight_of
 from hetsim.results.sealed import check_names, unsealed, verify
@@ -315,7 +315,7 @@ class Sweep:
 
 
 def _json_metric(row: Mapping[Any, Any], name: str) -> Any:
-    from hetsim.results.as_json import json_number
+    from hetsim.results.formatting import json_number
 
     if f"{name}_ci_low" not in row:
         return json_number(row[name])

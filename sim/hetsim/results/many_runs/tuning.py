@@ -151,7 +151,7 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """Return {"scenario", "seed", "metric", "best", "policy", "interval", "before", "difference", "settings"}."""
-        from hetsim.results.as_json import json_number, json_values
+        from hetsim.results.formatting import json_number, json_values
 
         def interval(found: Interval) -> dict[str, Any]:
             return {**json_values({"mean": found.mean, "ci_low": found.low, "ci_high": found.high}), "n": found.n}

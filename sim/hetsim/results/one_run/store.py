@@ -33,7 +33,7 @@ from hetsim.build import BUILD
 from hetsim.errors import DamagedFile, UsageError
 from hetsim.model.files import flush, naming, temporary_folder, umask, write_text
 from hetsim.model.record import PREEMPTIONS, Record
-from hetsim.results.as_json import json_number
+from hetsim.results.formatting import json_number
 from hetsim.results.one_run.measured import Run
 from hetsim.results.saved_classes import CLASSES
 from hetsim.results.saved_input import ARRAYS, OBJECTS, load_input, save_input

@@ -331,8 +331,8 @@ def _arrival(
 def loaded(
     arrival: np.ndarray, time: np.ndarray, shape: np.ndarray, load: float, path: Path_, context: Context
 ) -> np.ndarray:
-    """Arrivals stretched or compressed around the first so that the load is `load` (`hetsim.results.one_run.load`)."""
-    from hetsim.results.one_run.load import offered_load
+    """Arrivals stretched or compressed around the first to this load (`hetsim.results.one_run.bounds`)."""
+    from hetsim.results.one_run.bounds import offered_load
     from hetsim.results.one_run.modes import ModeTable
 
     if len(arrival) == 0 or arrival.max() <= arrival.min():
