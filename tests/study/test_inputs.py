@@ -4,7 +4,6 @@ said to be unknown and never given out again."""
 from __future__ import annotations
 
 import ast
-import json
 import multiprocessing
 import os
 import re
@@ -30,6 +29,7 @@ from hetsim import registry
 from hetsim.errors import UsageError
 from hetsim.experiment.code_digest import code_digest
 from hetsim.experiment.identity import Identity
+from hetsim.experiment.store import stored_runs
 from hetsim.experiment.sweep import sweep
 from hetsim.model.files import recorded_inputs, watch_opens
 from hetsim.scenario.file.shipped import shipped
@@ -287,9 +287,8 @@ def goes_stale(way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Assert that after a change the figure is the right one, and before it a warning if that is unknown."""
     write(folder, way.files)
     before, told = called(folder, way.script, way.scenario)
-    kept = sorted((folder / "cache").rglob("*.json"))
-    assert len(kept) == 1
-    assert ("unknown" in json.loads(kept[0].read_text())) == bool(way.unknown)
+    (kept,) = stored_runs(folder / "cache").values()
+    assert bool(kept.unknown) == bool(way.unknown)
     write(folder, way.then)
     for name, value in way.environment.items():
         monkeypatch.setenv(name, value)
@@ -339,7 +338,7 @@ def test_a_name_is_not_a_file_because_one_is_called_so(tmp_path: Path):
 
 def made(folder: Path) -> dict[str, int]:
     """When each finished run was written."""
-    return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").rglob("*.json")}
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "cache").iterdir()}
 
 
 @LINUX
@@ -529,11 +528,10 @@ def test_a_policy_may_open_a_file_that_the_scenario_names(tmp_path: Path):
     assert called(tmp_path, script, NAMING)[0] != before
     write(tmp_path, {"s.txt": "1", "mypol.py": READER.format("open('t.txt').read()")})
     assert called(tmp_path, script, NAMING)[0] == before
-    new = [path for path in (tmp_path / "cache").rglob("*.json") if "unknown" in json.loads(path.read_text())]
-    assert len(new) == 1
+    (new,) = [one for one in stored_runs(tmp_path / "cache").values() if one.unknown]
     text = "opened files that the scenario does not name: t.txt"
-    assert json.loads(new[0].read_text())["unknown"] == text
-    assert text in json.loads(new[0].read_text())["warnings"]
+    assert new.unknown == text
+    assert text in new.warnings
     write(tmp_path, {"t.txt": "-1"})
     assert called(tmp_path, script, NAMING)[0] != before
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Tag
 from pydantic_core import core_schema
@@ -18,6 +18,9 @@ class Model(Described):
 
     # Compiled with the scenario as a whole (`defer_build`): most are a part or a base of others.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self  # a default is copied at each validation
 
 
 def unknown(error: UnknownName) -> str:

@@ -140,8 +140,9 @@ class Points(Protocol):
     """What is read of a sweep here and in `hetsim.results.many_runs.point_differences`; a `Sweep` has it."""
 
     points: pd.DataFrame
-    table: pd.DataFrame
 
+    @property
+    def table(self) -> pd.DataFrame: ...
     @property
     def keys(self) -> list[str]: ...
     @property

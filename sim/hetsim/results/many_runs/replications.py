@@ -283,6 +283,8 @@ RESAMPLE = (
 
 _END, _WATTS = "_end", "_watts_at_end"
 """Columns that begin with _ are kept for comparisons, groups and estimates; they are no metrics."""
+ALWAYS = ("replication", _END, _WATTS)
+"""What is kept of a run whichever metrics are."""
 
 
 def replication_values(result: Result, metrics: Iterable[str] = ()) -> dict[str, float]:
